@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Tests, benchmarks and Spark start hundreds of processes; without bytecode each compiles PySpark and us anew.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark test compat check bench bench-compare docs soak format clean
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,3 +45,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Spark comes first where the tests are shared, so that nobody waits for it in the end."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: not item.path.is_relative_to(SPARK))
+
+
+def pytest_collection_finish() -> None:
+    """The tests and all that they imported stay until the end; without them, a collection in a test
+    takes a tenth of the time.
+    """
+    gc.collect()
+    gc.freeze()

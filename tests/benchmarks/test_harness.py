@@ -316,7 +316,7 @@ def test_a_case_that_cannot_run_says_why_and_the_others_go_on(
     assert "1.00 (1.00 to 1.00)" in printed
 
 
-ALWAYS = {"imports", "accept", "decorators", "postgres", "drivers", "http", "keyed"}
+ALWAYS = {"decorators", "postgres", "http", "keyed"}
 """One of each kind; the others run in the soak. P-T1, P-T2: there it is seen that those on Spark
 run, each with a Spark of its own; what they measure stands on the page of the benchmarks.
 """

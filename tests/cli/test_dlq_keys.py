@@ -9,6 +9,7 @@ import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,7 +28,7 @@ from penstock import (
     WriteResult,
     stack,
 )
-from penstock.cli.dlq.replay import LEFT, Replay, ReplayRules
+from penstock.cli.dlq.replay import LEFT, Replay, ReplayRules, item_of
 from penstock.cli.named import named_sink
 from penstock.letters.letter import INTERRUPTED, REPLAYED, Letter, Selection
 from penstock.letters.store import Unreadable
@@ -435,7 +436,9 @@ def test_no_letter_overtakes_another_of_its_key_whatever_happens(*, prefix_safe:
                 LEFT, keys=dice.choice([(), ("1", "2")]), tenant=dice.choice([None, "ann"])
             )
             rules = ReplayRules(
-                batch_size=dice.randrange(1, 8), decode=None, twice=dice.random() < 0.5
+                batch_size=dice.randrange(1, 8),
+                item_of=partial(item_of, None),
+                twice=dice.random() < 0.5,
             )
             with suppress(Died):
                 await Replay(store, stack(sink, DeadLetter(sink)), rules).run(chosen, None)

@@ -38,56 +38,61 @@ kind = "retry"
 """
 
 
-@pytest.fixture
-def full(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "full"
-    folder.mkdir()
+TWICE = """
+import os, sys
+from penstock.cli import main
+for target in sys.argv[2:]:
+    os.environ["TARGET"] = target
+    ended = main(["pipeline", "run", "--plain", sys.argv[1]])
+    print(f"\\nended with {ended}", file=sys.stderr)
+"""
+"""One process for all targets, for the sake of a Spark that is started once."""
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """A file system with room for a part of the rows; none where nothing can be mounted."""
+    folder = tmp_path_factory.mktemp("full")
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
     try:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)],
-            check=True,
-            capture_output=True,
-        )
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"no file system can be mounted here: {error}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+        subprocess.run(mount, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        yield None
+    else:
+        yield folder
+        subprocess.run(["umount", str(folder)], check=True)
 
 
-def run(folder: Path, target: Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory, full: Path | None) -> list[str]:
+    """The errors of a pipeline into a folder that is missing, then into one that fills up."""
+    folder = tmp_path_factory.mktemp("pipeline")
     (folder / "numbers.csv").write_text(
         "".join(f"{number},{'x' * 1000}\n" for number in range(200))
     )
     (folder / "pipeline.toml").write_text(PIPELINE)
-    command = [
-        sys.executable,
-        "-m",
-        "penstock.cli",
-        "pipeline",
-        "run",
-        "--plain",
-        str(folder / "pipeline.toml"),
-    ]
-    environment = {**os.environ, "HERE": str(folder), "TARGET": str(target)}
-    return subprocess.run(
-        command,
-        env=environment,
+    targets = [folder / "missing", *([full] if full else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", TWICE, str(folder / "pipeline.toml"), *map(str, targets)],
+        env={**os.environ, "HERE": str(folder)},
         cwd=folder,
         capture_output=True,
         text=True,
         timeout=150,
         check=False,
     )
+    assert done.stderr.count("\nended with 1\n") == len(targets), done.stderr[-2000:]
+    return done.stderr.split("\nended with 1\n")
 
 
-def test_a_sink_that_cannot_be_opened_ends_a_pipeline_at_once(tmp_path: Path) -> None:
-    done = run(tmp_path, tmp_path / "missing")
-    assert done.returncode == 1, done.stderr[-2000:]
-    assert "to repair: create the folder ${TARGET}" in done.stderr
+def test_a_sink_that_cannot_be_opened_ends_a_pipeline_at_once(said: list[str]) -> None:
+    assert "to repair: create the folder ${TARGET}" in said[0]
 
 
-def test_a_disk_that_is_full_in_the_middle_ends_a_pipeline(tmp_path: Path, full: Path) -> None:
+def test_a_disk_that_is_full_in_the_middle_ends_a_pipeline(
+    said: list[str], full: Path | None
+) -> None:
     """Its retry does not wait for an operator: Spark would hold the executors meanwhile."""
-    done = run(tmp_path, full)
-    assert done.returncode == 1, done.stderr[-2000:]
-    assert "to repair: free space on the file system of ${TARGET}" in done.stderr
+    if full is None:
+        pytest.skip("no file system can be mounted here")
+    assert "to repair: free space on the file system of ${TARGET}" in said[1]

@@ -40,6 +40,17 @@ class Ran(NamedTuple):
         return self.log.start(partition).offset
 
 
+async def consume_batches(
+    clock: FakeClock, given: Sequence[Record], handler: Any, size: int, **options: Any
+) -> Ran:
+    """As `consume`, in batches of up to `size` messages."""
+    log = MemoryLog(given)
+    options = {"retry": PROMPT, "poison": "skip", **options}
+    source = MemorySource(log, ends=True, clock=clock)
+    consumer = Consumer(source, clock=clock, **options)
+    return Ran(await consumer.receive_batch(handler, size=size), log)
+
+
 async def consume(clock: FakeClock, given: Sequence[Record], handler: Any, **options: Any) -> Ran:
     """Run a handler over these records until all are settled; poison is skipped."""
     log = MemoryLog(given)

@@ -202,7 +202,7 @@ async def test_a_letter_in_a_file_gives_the_record_back_exactly(
     ],
 )
 def test_another_item_is_no_record(item: object) -> None:
-    with pytest.raises(NoSourceRecordError, match="is no record of a source"):
+    with pytest.raises(NoSourceRecordError, match=r"^(no|headers|offset|partition) "):
         record_of_item(item)
 
 
@@ -423,5 +423,5 @@ async def test_logs_name_the_letters_without_values(
     with caplog.at_level(logging.WARNING):
         await LetterWriter(sink, "billing", fake_clock).bury(message(1), PoisonError("secret"))
     assert caplog.messages == [
-        "billing: 1 messages went to the dead letters; the first is orders/3@1 (PoisonError)"
+        "billing: 1 dead letters are written, the first for orders/3@1 (PoisonError)"
     ]

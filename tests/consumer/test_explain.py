@@ -13,6 +13,7 @@ from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, causes_of, running
 
 from penstock import TransientError
+from penstock._core.source import Record, TopicPartition
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.engine import Engine
 from penstock.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
@@ -107,9 +108,7 @@ async def test_a_handler_of_an_earlier_claim_is_named(fake_clock: FakeClock) -> 
     source = MemorySource(log_of("a"), clock=fake_clock)
     gate = Gate()
     async with running(fake_clock, source, gate) as consumer:
-        claim = consumer._open().claims.get(P0)
-        assert claim is not None
-        consumer._open().claims.ended([claim])
+        source.lose([P0])
         assert consumer.explain().reasons == {WaitReason.NOT_ASSIGNED}
         source.assign([P0])
         await fake_clock.run_until_idle()
@@ -184,36 +183,40 @@ async def test_a_cut_map_is_named(fake_clock: FakeClock) -> None:
 
 
 async def test_a_deaf_handler_is_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5, consumer/C:F4."""
-    seen: list[Explanation] = []
-    consumers: list[Consumer] = []
+    """consumer/C:N5, consumer/C:F4: one that goes on 10 s after its timeout."""
 
     async def handle(message: Message) -> None:
+        if message.attempt > 1:
+            return
         try:
-            await asyncio.Event().wait()
+            await fake_clock.sleep(100.0)
         except asyncio.CancelledError:
-            await asyncio.sleep(0.05)
-            seen.append(consumers[0].explain())
+            await fake_clock.sleep(10.0)
 
-    async with running(fake_clock, log_of("a"), handle) as consumer:
-        consumers.append(consumer)
-    assert {WaitReason.DEAF, WaitReason.DRAINING} == seen[0].reasons
+    async with running(fake_clock, log_of("a"), handle, timeout=5.0) as consumer:
+        await fake_clock.advance(12.0)
+        (cause,) = causes_of(consumer)
+        assert cause.reason is WaitReason.DEAF
+        assert cause.seconds is not None
+        assert 5.0 < cause.seconds <= 7.0
+        await fake_clock.advance(10.0)
+        assert causes_of(consumer)[0].reason is WaitReason.NOTHING_TO_DO
 
 
 async def test_a_drain_and_a_revoke_are_named(fake_clock: FakeClock) -> None:
     """consumer/C:N5: what was queued is delivered again to the next owner."""
     log = MemoryLog([*records("aa"), *records("b", 1)])
-    async with running(fake_clock, log, Gate(), drain=60.0) as consumer:
-        claims = consumer._open().claims
-        claim = claims.get(P0)
-        assert claim is not None
-        revoke = asyncio.create_task(claims.revoked([claim], 0.1))
+    source = MemorySource(log, clock=fake_clock, commit_seconds=1.0)
+    gate = Gate()
+    async with running(fake_clock, source, gate, drain=60.0, commit_every=100.0) as consumer:
+        revoke = asyncio.create_task(source.revoke([P0]))
         await fake_clock.run_until_idle()
         reasons = [cause.reason for cause in causes_of(consumer)]
         assert reasons == [WaitReason.RUNNING, WaitReason.DRAINING]
-        await revoke
+        gate.open()
+        await fake_clock.run_until_idle()
         assert [cause.reason for cause in causes_of(consumer)] == [WaitReason.DRAINING] * 2
-        claims.ended([claim])
+        await revoke
         consumer.stop()
         await fake_clock.run_until_idle()
         assert consumer.explain().causes[0].reason is WaitReason.DRAINING
@@ -221,12 +224,12 @@ async def test_a_drain_and_a_revoke_are_named(fake_clock: FakeClock) -> None:
 
 async def test_a_trouble_of_the_source_is_named(fake_clock: FakeClock) -> None:
     """consumer/C:N5."""
-    async with running(fake_clock, log_of(), Recorder()) as consumer:
-        claims = consumer._open().claims
-        claims.reported("no coordinator since 12:00")
+    source = MemorySource(log_of(), clock=fake_clock)
+    async with running(fake_clock, source, Recorder()) as consumer:
+        source.report("no coordinator since 12:00")
         (cause,) = [c for c in consumer.explain().causes if c.reason is WaitReason.SOURCE_TROUBLE]
         assert "no coordinator since 12:00" in str(cause)
-        claims.reported(None)
+        source.report(None)
         assert WaitReason.SOURCE_TROUBLE not in consumer.explain().reasons
 
 
@@ -293,10 +296,52 @@ async def test_a_dead_letter_and_a_parked_record_on_their_way_are_named(
 # -- the explanation as a whole --------------------------------------------------------------------
 
 
+async def test_a_batch_that_is_being_formed_is_named_with_its_time(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: and one that is full waits for a worker."""
+    gate = asyncio.Event()
+
+    async def handle(messages: list[Message]) -> None:
+        await gate.wait()
+
+    log = MemoryLog([*records("abc"), *records("xyz", 1), *records("uvw", 2)])
+    source = MemorySource(log, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, concurrency=1, ordering="partition", drain=0.1)
+    async with consumer:
+        run = asyncio.create_task(consumer.run_batch(handle, size=3, max_wait=20.0))
+        await fake_clock.run_until_idle()
+        source.log.append(Record("t", 3, 0))
+        await fake_clock.advance(5.0)
+        explanation = consumer.explain()
+        reasons = sorted(cause.reason for each in explanation.partitions for cause in each.causes)
+        assert reasons == [WaitReason.FORMING, WaitReason.RUNNING, READY, READY]
+        (forming,) = causes_of(consumer, TopicPartition("t", 3))
+        assert forming.seconds == pytest.approx(15.0)
+        assert "(for 15.0 s at most), until the batch is full" in str(forming)
+        inside = consumer.stats().in_flight
+        assert (inside.running, inside.batched, inside.messages) == (3, 7, 10)
+        gate.set()
+        consumer.stop()
+        await run
+
+
+async def test_a_batch_without_a_timer_says_so(fake_clock: FakeClock) -> None:
+    """consumer/C:N5."""
+
+    async def handle(messages: list[Message]) -> None: ...
+
+    consumer = Consumer(MemorySource(log_of("a"), clock=fake_clock), clock=fake_clock)
+    async with consumer:
+        run = asyncio.create_task(consumer.run_batch(handle, size=3, max_wait=None))
+        await fake_clock.run_until_idle()
+        assert "batch being formed (without max_wait)" in told(consumer)[0]
+        consumer.stop()
+        assert (await run).counts.acked == 1
+
+
 async def test_operators_read_it_as_text(fake_clock: FakeClock) -> None:
     """consumer/C:N5."""
     log = MemoryLog([*records("aab"), *records("", 1)])
-    log.records[P1]  # a partition without records
+    log.add_partition(P1)
     gate = Gate(b=None)
     async with running(fake_clock, log, gate, name="billing", max_in_flight=2) as consumer:
         consumer.explain()
@@ -327,8 +372,9 @@ async def test_every_message_inside_is_in_exactly_one_place(fake_clock: FakeCloc
         assert len(set(places)) == len(places) == engine.schedule.window.messages
         inside = consumer.stats().in_flight
         assert inside.messages == len(places)
-        rest = (inside.ready, inside.running, inside.errands, inside.manual, inside.backing_off)
-        assert sum(rest) + inside.blocked + inside.waiting == inside.messages
+        busy = inside.running + inside.errands + inside.manual + inside.blocked
+        queued = inside.ready + inside.batched + inside.waiting + inside.backing_off
+        assert busy + queued == inside.messages
 
     async def handle(message: Message) -> object:
         check(consumers[0])

@@ -16,6 +16,7 @@ from penstock._core.source import Record
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.handlers import as_batch_handler, as_handler
 from penstock.consumer.results import Ack, Skip
+from penstock.consumer.run_end import TaskCancelled
 from penstock.consumer.stepping import with_steps
 from penstock.consumer.steps import decode
 from penstock.consumer.workers import Slot, result_of_cut
@@ -24,6 +25,7 @@ from penstock.sources.memory import MemoryLog, MemorySource
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock._core.source import SourceRecord
     from penstock.consumer.message import Message
     from penstock.testing import FakeClock
 
@@ -238,20 +240,73 @@ async def test_a_key_that_is_none_is_poison_for_its_record_alone(
     assert together["most"] == 1
 
 
-async def test_a_key_function_that_raises_is_poison_for_its_record_alone(
-    fake_clock: FakeClock,
-) -> None:
-    handled: list[object] = []
+class Raises:
+    """A function of a record which raises for one of them."""
 
-    def key(record: Any) -> object:
-        return {b"1": "a", b"3": "a"}[record.value]
+    def __init__(self, error: BaseException, otherwise: object) -> None:
+        self._error = error
+        self._otherwise = otherwise
+
+    def __call__(self, record: Record) -> Any:
+        if record.value == b"bad":
+            raise self._error
+        return self._otherwise
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), OwnBase(), asyncio.CancelledError()])
+@pytest.mark.parametrize("argument", ["key", "size_of"])
+async def test_a_function_of_a_record_that_raises_is_poison_for_its_record_alone(
+    fake_clock: FakeClock, error: BaseException, argument: str
+) -> None:
+    """consumer/C:F5."""
+    handled: list[object] = []
 
     async def handle(message: Message) -> None:
         handled.append(message.value)
 
-    given = records((None, b"1"), (None, b"2"), (None, b"3"))
-    ran = await consume(fake_clock, given, handle, key=key)
+    given = records(("a", b"1"), ("a", b"bad"), ("a", b"3"))
+    options = {argument: Raises(error, 1)}
+    ran = await consume(fake_clock, given, handle, **options)
     assert (handled, ran.report.counts.terminated, ran.position) == ([b"1", b"3"], 1, 3)
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, "1", None])
+async def test_a_size_that_is_none_is_poison_for_its_record_alone(
+    fake_clock: FakeClock, size: object
+) -> None:
+    """The bound in bytes stays exact: what has no size counts by its value."""
+    handled: list[object] = []
+
+    async def handle(message: Message) -> None:
+        handled.append(message.value)
+
+    def size_of(record: SourceRecord) -> Any:
+        return size if record.offset == 1 else 10
+
+    log = MemoryLog(records(("a", b"1"), ("a", b"22"), ("a", b"3")))
+    source = MemorySource(log, ends=True, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, size_of=size_of, poison="skip")
+    async with consumer:
+        report = await consumer.run(handle)
+        inside = consumer.stats().in_flight
+    assert (handled, report.counts.terminated) == ([b"1", b"3"], 1)
+    assert (inside.messages, inside.bytes) == (0, 0)
+
+
+async def test_a_consumer_whose_task_is_cancelled_does_not_end_as_if_all_were_done(
+    fake_clock: FakeClock,
+) -> None:
+    log = MemoryLog(records(("a", b"1")))
+
+    async def handle(message: Message) -> None:
+        for task in asyncio.all_tasks():
+            if task.get_name() == "consumer poller":
+                task.cancel()
+        await asyncio.sleep(1.0)
+
+    with pytest.raises(TaskCancelled, match="'consumer poller' was cancelled"):
+        await Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock).receive(handle)
+    assert [position.offset for _, position in log.commits] == [1]
 
 
 # -- cancellations ---------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 Planted faults, and the test that finds each:
 
-- no checksum, or one that leaves the position out: `test_altered_text_is_refused`,
-  `test_a_map_is_true_only_beside_its_own_position`;
+- no checksum, or one that leaves out the position or the form: `test_altered_text_is_refused`,
+  `test_a_map_is_true_only_beside_its_own_position`, `test_a_map_in_another_form_is_refused`;
 - an error of another kind for foreign text: `test_foreign_text_raises_nothing_else`;
 - the limit checked before base85, or one character off: `test_a_map_never_exceeds_its_limit`;
 - a map over the limit refused, or its farthest ranges kept: `test_a_cut_keeps_the_nearest_ranges`;
@@ -53,7 +53,7 @@ def scattered(unfinished: int, span: int, seed: int = 7) -> list[tuple[int, int]
 
 def forged(body: bytes, form: str, position: int = 0) -> str:
     """A text with a right checksum."""
-    checksum = zlib.crc32(body, zlib.crc32(position.to_bytes(8, "big")))
+    checksum = zlib.crc32(form.encode() + body, zlib.crc32(position.to_bytes(8, "big")))
     return form + b85encode(checksum.to_bytes(4, "big") + body).decode()
 
 
@@ -196,7 +196,16 @@ def test_altered_text_is_refused(gaps: list[tuple[int, int]], data: st.DataObjec
     text, _ = encode(0, ranges)
     at = data.draw(st.integers(0, len(text) - 1))
     altered = data.draw(
-        st.sampled_from([text[:at], text[at + 1 :], text[:at] + "x" + text[at + 1 :], text + "xx"])
+        st.sampled_from(
+            [
+                text[:at],
+                text[at + 1 :],
+                text[:at] + "x" + text[at + 1 :],
+                text + "xx",
+                "!" + text[1:],
+                "#" + text[1:],
+            ]
+        )
     )
     try:
         found = decode(0, altered)
@@ -204,6 +213,16 @@ def test_altered_text_is_refused(gaps: list[tuple[int, int]], data: st.DataObjec
         return
     assert found in (ranges, [])
     assert found or not altered
+
+
+@pytest.mark.parametrize("unfinished", [3, 120])
+def test_a_map_in_another_form_is_refused(unfinished: int) -> None:
+    """Whatever its bytes would tell in that form."""
+    for seed in range(100):
+        text, _ = encode(0, scattered(unfinished, 3_000, seed))
+        other = {"!": "#", "#": "!"}[text[0]]
+        with pytest.raises(ForeignMap, match="torn"):
+            decode(0, other + text[1:])
 
 
 @settings(max_examples=60, deadline=None)

@@ -355,5 +355,5 @@ def test_a_tracker_agrees_with_a_set_of_offsets() -> None:
 def test_a_tracker_agrees_with_a_set_of_offsets_for_long() -> None:
     run_state_machine_as_test(
         TrackerMachine,
-        settings=settings(max_examples=2_000, stateful_step_count=100, deadline=None),
+        settings=settings(max_examples=500, stateful_step_count=60, deadline=None),
     )

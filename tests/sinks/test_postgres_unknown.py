@@ -249,8 +249,15 @@ async def test_a_killed_session_is_not_permanent_and_the_next_write_works(
             await db.con.execute("DROP FUNCTION end_it CASCADE")
 
 
-@pytest.mark.parametrize("size", [3, 60])
-@pytest.mark.parametrize("mode", ["error", "ignore"])
+@pytest.mark.parametrize(
+    ("size", "mode"),
+    [
+        (3, "error"),
+        (60, "ignore"),
+        pytest.param(3, "ignore", marks=pytest.mark.soak),
+        pytest.param(60, "error", marks=pytest.mark.soak),
+    ],
+)
 async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int, mode: str
 ) -> None:

@@ -192,13 +192,13 @@ async def test_a_revoke_waits_commits_and_ends(fake_clock: FakeClock) -> None:
     source = MemorySource(log, clock=fake_clock, commit_seconds=1.0)
     async with source.open(host):
         (claim,) = host.open
-        host.answers[P0] = Position(3, "map")
+        host.will_answer({P0: Position(3, "map")})
 
         async def drain() -> None:
             await fake_clock.sleep(2.0)
             assert P0 not in log.positions
 
-        host.draining = drain
+        host.will_drain(drain)
         await source.revoke([P0], 7.0)
         assert (host.within, fake_clock.now()) == ([7.0], 3.0)
         assert log.positions == {P0: Position(3, "map")}
@@ -213,9 +213,9 @@ async def test_a_loss_during_a_revoke_commits_nothing_and_spares_the_next_claim(
     host, log = RecordingHost(), log_of(5)
     source = MemorySource(log, clock=fake_clock)
     async with source.open(host):
-        host.answers[P0] = Position(3)
+        host.will_answer({P0: Position(3)})
         gate = asyncio.Event()
-        host.draining = gate.wait
+        host.will_drain(gate.wait)
         revoke = asyncio.get_running_loop().create_task(source.revoke([P0]))
         await fake_clock.run_until_idle()
         source.lose([P0])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
@@ -215,6 +215,8 @@ def test_a_course_keeps_a_bounded_number_of_marks() -> None:
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=50))
+@example([5e-324])
+@example([2.0**-1020])
 def test_bars_stay_inside_their_picture(values: list[float]) -> None:
     picture = ET.fromstring(
         bars("t", [str(n) for n in range(len(values))], BarLayer("a", "plain", values))

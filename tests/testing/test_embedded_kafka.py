@@ -107,7 +107,14 @@ async def test_a_transaction_is_seen_when_it_commits_and_not_when_it_aborts(
         assert (await consumer.getone()).value == b"committed"
 
 
-@pytest.mark.parametrize("way", ["paused, kill", "the process alone", "paused, stop"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("paused, kill", marks=pytest.mark.soak),
+        "the process alone",
+        pytest.param("paused, stop", marks=pytest.mark.soak),
+    ],
+)
 async def test_what_was_acknowledged_survives_and_the_port_stays(
     running: EmbeddedKafka, real_clock: LoopClock, way: str
 ) -> None:

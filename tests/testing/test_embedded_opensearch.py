@@ -48,7 +48,14 @@ def get(server: EmbeddedOpenSearch, number: int) -> Any:
     )
 
 
-@pytest.mark.parametrize("way", ["paused, kill", "the process alone", "paused, stop"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param("paused, kill", marks=pytest.mark.soak),
+        "the process alone",
+        pytest.param("paused, stop", marks=pytest.mark.soak),
+    ],
+)
 def test_what_was_acknowledged_survives_and_the_port_stays(
     running: EmbeddedOpenSearch, way: str
 ) -> None:

@@ -121,7 +121,7 @@ def started(body: str) -> Iterator[Started]:
     [
         ("postgres", signal.SIGTERM, False),
         ("postgres", signal.SIGKILL, True),
-        ("opensearch", signal.SIGTERM, True),
+        pytest.param("opensearch", signal.SIGTERM, True, marks=pytest.mark.soak),
         ("kafka", signal.SIGKILL, False),
     ],
 )

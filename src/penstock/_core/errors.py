@@ -159,7 +159,7 @@ class DrainTimeout(PenstockError, TimeoutError):
     """A shutdown ended with items left; `report` counts and lists them by state."""
 
     def __init__(self, report: object) -> None:
-        super().__init__(f"the batcher could not write every item: {report}")
+        super().__init__(f"the drain was incomplete: {report}")
         self.report = report
 
 

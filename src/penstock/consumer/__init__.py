@@ -10,6 +10,8 @@ from .explain import Explanation, OldestRecord, PartitionExplanation
 from .health import Health
 from .lag import Lag
 from .message import Message
+from .probe_app import Probes, probes
+from .probe_server import serve_probes
 from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
@@ -59,6 +61,7 @@ __all__ = [
     "PartitionExplanation",
     "PartitionStats",
     "PoisonError",
+    "Probes",
     "Result",
     "ResultTypeError",
     "RetryPolicy",
@@ -72,6 +75,8 @@ __all__ = [
     "check",
     "decode",
     "decode_by",
+    "probes",
+    "serve_probes",
     "skip_seen",
     "with_steps",
 ]
@@ -99,12 +104,15 @@ publish(
     PartitionExplanation,
     PartitionStats,
     PoisonError,
+    Probes,
     ResultTypeError,
     SchemaError,
     Skip,
     Unfinished,
     WaitCause,
     WaitReason,
+    probes,
+    serve_probes,
     check,
     decode,
     decode_by,

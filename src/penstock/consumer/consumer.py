@@ -67,7 +67,9 @@ class Consumer:
         max_dead_letter_ratio: stop if more than this part of a partition's recent messages became
             dead letters.
         max_consecutive_dead_letters: stop after this number of them in a row in a partition.
-        timeout: the most seconds of a handler; then it is cancelled, a failed try.
+        timeout: the most seconds of a handler, with its steps; then it is cancelled, a failed try.
+            Handlers are looked at ten times per timeout, but at most every 5 ms and at least every
+            0.5 s; one is cancelled up to that much later, and never earlier.
         drain: seconds for running handlers to end when the consumer stops or loses a partition.
         commit_every: seconds between commits.
         commit_after: commit after this number of settled messages, too.
@@ -189,6 +191,11 @@ class Consumer:
     def resume(self, *partitions: TopicPartition) -> None:
         """Fetch again from these partitions, or from all."""
         self._open().claims.resume(partitions or None)
+
+    @property
+    def name(self) -> str:
+        """Its name in logs, metrics and dead letters."""
+        return self._settings.name
 
     @property
     def blocked(self) -> tuple[BlockedMessage, ...]:

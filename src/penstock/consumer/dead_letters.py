@@ -47,7 +47,7 @@ logger = logging.getLogger("penstock.consumer")
 MOST = 500
 """The most letters of one write."""
 _DOWN = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE})
-_BURIED = "%s: %d messages went to the dead letters; the first is %s (%s)"
+_BURIED = "%s: %d dead letters are written, the first for %s (%s)"
 
 
 class QueuedLetter:

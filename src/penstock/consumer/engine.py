@@ -11,8 +11,10 @@ The order of a drain, bounded by its deadline:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
@@ -32,14 +34,17 @@ from .poison import Poison
 from .polling import Poller
 from .quiet import Quiet
 from .report import DrainReport, Unfinished
-from .run_end import RunEnd
+from .run_end import RunEnd, TaskCancelled
 from .schedule import Schedule
 from .settling import Settler
+from .sweeper import Sweeper
 from .views import Views
 from .window import Window
 from .workers import Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from .._core.source import Source
     from .batching.batch_limits import BatchLimits
     from .batching.batch_messages import BatchFunction
@@ -99,20 +104,19 @@ class Engine:
             every=settings.commit_every,
             after=settings.commit_after,
         )
-        self.views = Views(
-            Parts(
-                commons,
-                source,
-                self.claims,
-                self.schedule,
-                self.workers,
-                self.errands,
-                self.settler,
-                self.committer,
-                self.ending,
-            ),
-            settings.stall_after,
+        parts = Parts(
+            commons,
+            source,
+            self.claims,
+            self.schedule,
+            self.workers,
+            self.errands,
+            self.settler,
+            self.committer,
+            self.ending,
         )
+        self.views = Views(parts, settings.stall_after)
+        self._sweeper = Sweeper(parts, settings.timeout)
 
     def _poison(self, letters: Letters | None, parked: Parked | None) -> Poison:
         settings = self._settings
@@ -137,9 +141,8 @@ class Engine:
         return self.settler.settle_later(message, result)
 
     def in_progress(self, message: Message) -> None:
-        """Tell the source that a message is being handled."""
-        if not message.is_unparked:
-            self._source.extend([message.record])
+        """Begin the handler's timeout again, and the source's."""
+        self._sweeper.in_progress(message)
 
     def batches(self, handler: BatchFunction, limits: BatchLimits) -> BatchMessages:
         """The work of handling batches."""
@@ -172,6 +175,7 @@ class Engine:
             report = await self._drain(tasks)
         finally:
             await self._end(tasks)
+        ended = ended or self.ending.cancellation
         if ended is not None:
             if not report.complete:
                 note_incomplete(ended, report)
@@ -189,11 +193,12 @@ class Engine:
             fetch_max=self._settings.fetch_max,
         )
         loop, name = asyncio.get_running_loop(), self._settings.name
-        work = {
+        work: dict[str, Callable[[], Coroutine[object, object, None]]] = {
             "poller": poller.run,
             "committer": self.committer.run,
             "timekeeper": self._keep_time,
             "sampler": self.views.sampler.run,
+            "sweeper": partial(self._sweeper.run, poller.waiting),
         }
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
@@ -211,8 +216,11 @@ class Engine:
             raise ending.error
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.ending.begin(error)
+        if not task.cancelled():
+            if (error := task.exception()) is not None:
+                self.ending.begin(error)
+        elif not self.ending.is_begun:  # not by the drain
+            self.ending.begin(TaskCancelled(task.get_name()))
         self.ending.signal.fire()
 
     async def _keep_time(self) -> None:
@@ -234,13 +242,15 @@ class Engine:
         claims = self.claims.close_all()
         self.workers.stop()
         cut: list[Message] = []
-        again = False
+        until = began + drain
         try:
-            await self._quiet.wait(claims, began + drain - min(1.0, drain / 5), cut)
-        except asyncio.CancelledError:  # a second one: now
-            again = True
-            await self._quiet.wait(claims, clock.now(), cut)
-        failed = await self._last_commit(clock.now() if again else began + drain)
+            await self._quiet.wait(claims, until - min(1.0, drain / 5), cut)
+        except asyncio.CancelledError as error:  # now
+            self.ending.hasten(error)
+            until = clock.now()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._quiet.wait(claims, until, cut)
+        failed = await self._last_commit(until)
         return replace(self._report(claims, cut, clock.now() - began, failed), blocked=blocked)
 
     async def _last_commit(self, until: float) -> BaseException | None:
@@ -248,6 +258,9 @@ class Engine:
         try:
             async with clock.timeout_at(max(until, clock.now() + LAST_COMMIT)):
                 await self.committer.commit(closing=True)
+        except asyncio.CancelledError as error:
+            self.ending.hasten(error)
+            return error
         except Exception as error:  # in the report
             return error
         return None

@@ -4,8 +4,8 @@
    a LEB128 number. Its size depends on the number of ranges, not of records.
 2. The text is one character for the form, then base85 of a checksum and of the pairs, deflated if
    that is shorter. Metadata is ASCII and at most 4,096 bytes: a broker refuses more.
-3. The checksum covers the position. A map is only true beside its own position, and tools that move
-   a group's offset may keep its metadata. Torn text and such a map are refused, never half read.
+3. The checksum covers the form and the position. A map is only true beside its own position, and
+   tools that move a group's offset may keep its metadata. Torn text and such a map are refused.
 4. A map over the limit is cut, never refused: the ranges nearest to the position are kept. Cut
    ranges are handled again after a crash, so a cut costs repetition and loses nothing.
 5. Work is bounded in both directions: at most `MOST_RANGES` ranges, a dozen compressions.
@@ -99,11 +99,11 @@ def decode(position: int, text: str | None) -> list[tuple[int, int]]:
     except ValueError as error:
         message = f"not base85: {error}"
         raise ForeignMap(message) from error
-    checksum, body = content[:_CHECKSUM], content[_CHECKSUM:]
-    if checksum != _checksum(body, _seed(position)):
+    form, checksum, body = text[0], content[:_CHECKSUM], content[_CHECKSUM:]
+    if checksum != _checksum(form, body, _seed(position)):
         message = f"torn, or not of position {position}"
         raise ForeignMap(message)
-    return _ranges(position, body if text[0] == _PLAIN else _inflated(body))
+    return _ranges(position, body if form == _PLAIN else _inflated(body))
 
 
 class _Pairs:
@@ -204,7 +204,7 @@ def _text(pairs: bytes, seed: int, room: int) -> str | None:
     form, body = min((_PLAIN, pairs), (_DEFLATED, deflated), key=lambda each: len(each[1]))
     if len(body) > room:
         return None
-    return form + b85encode(_checksum(body, seed) + body).decode("ascii")
+    return form + b85encode(_checksum(form, body, seed) + body).decode("ascii")
 
 
 def _room(limit: int) -> int:
@@ -237,8 +237,8 @@ def _seed(position: int) -> int:
     return zlib.crc32(position.to_bytes(8, "big", signed=True))
 
 
-def _checksum(body: bytes, seed: int) -> bytes:
-    return zlib.crc32(body, seed).to_bytes(_CHECKSUM, "big")
+def _checksum(form: str, body: bytes, seed: int) -> bytes:
+    return zlib.crc32(form.encode("ascii") + body, seed).to_bytes(_CHECKSUM, "big")
 
 
 def _ranges(position: int, pairs: bytes) -> list[tuple[int, int]]:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, cast
 from .._core.clock import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from .._core.clock import Signal
-    from .._core.source import Fetched, Source
+    from .._core.source import Fetched, Source, SourceRecord
     from .claim import Claim
     from .claims import Claims
     from .commons import Commons
@@ -72,6 +72,10 @@ class Poller:
             self._fetched.extend(fetched)
             self._admit_fetched()
             await self._clock.sleep(0)
+
+    def waiting(self) -> Iterator[SourceRecord]:
+        """The records that were fetched and wait for room."""
+        return (record for fetched in self._fetched for record in fetched.records)
 
     @property
     def fetched(self) -> int:

@@ -24,14 +24,27 @@ if TYPE_CHECKING:
     from .message import Message
     from .schedule import Schedule
     from .settling import Settler
-    from .workers import Workers
+    from .workers import Slot, Workers
 
 GRACE = 0.1
 """Seconds for a cancelled handler to end."""
 
 logger = logging.getLogger("penstock.consumer")
 
-_DEAF = "%s: the handler of %s ignores its cancellation; its key waits until it ends"
+_DEAF = (
+    "%s: the %s of %s does not end although it was cancelled (a thread cannot be stopped); its key "
+    "waits until it ends"
+)
+
+
+def report_deaf(slot: Slot, commons: Commons) -> None:
+    """Report a handler that ignores its cut; once."""
+    if slot.turn_deaf():
+        commons.counts.count("deaf")
+        messages = slot.messages()
+        told = messages[0].coordinates
+        told += f" and {len(messages) - 1} more" if len(messages) > 1 else ""
+        say(logger, logging.ERROR, _DEAF, commons.name, "handler", told)
 
 
 class Quiet:
@@ -50,9 +63,8 @@ class Quiet:
         self._errands = errands
         self._workers = workers
         self._clock = commons.clock
-        self._counts = commons.counts
+        self._commons = commons
         self._signals = commons.signals
-        self._name = commons.name
 
     def drop(self, claims: Collection[Claim], *, keep_batch: bool = False) -> None:
         """Remove what is queued in these claims; it is delivered again to a later claim.
@@ -60,7 +72,7 @@ class Quiet:
         With `keep_batch`, the batch that is being formed stays, to be handled.
         """
         dropped = self._schedule.drop(claims, keep_batch=keep_batch)
-        self._counts.count("dropped", len(dropped))
+        self._commons.counts.count("dropped", len(dropped))
         self._signals.work.fire()
         self._signals.room.fire()
 
@@ -92,10 +104,16 @@ class Quiet:
             if not left.isdisjoint(slot.messages()):
                 slot.cut(StoppedError("cut: its partition is given up, or the consumer stops"))
         await self._ended(claims, self._clock.now() + GRACE)
-        deaf = self.running(claims)
-        self._counts.count("deaf", len(deaf))
-        for message in deaf:
-            say(logger, logging.ERROR, _DEAF, self._name, message.coordinates)
+        self._report_deaf(claims)
+
+    def _report_deaf(self, claims: Collection[Claim]) -> None:
+        for slot in self._workers.slots:
+            if not {message.claim for message in slot.messages()}.isdisjoint(claims):
+                report_deaf(slot, self._commons)
+        for message in self._errands.running:
+            if message.claim in claims:
+                self._commons.counts.count("deaf")
+                say(logger, logging.ERROR, _DEAF, self._commons.name, "errand", message.coordinates)
 
     async def _ended(self, claims: Collection[Claim], until: float) -> bool:
         while self.running(claims) or self._formed(claims):

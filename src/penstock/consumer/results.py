@@ -98,3 +98,8 @@ class NoHandlerError(PoisonError):
 
 class HandlerTimeout(TimedOutError):
     """A handler was cut because it ran longer than the consumer's `timeout`."""
+
+
+def reason_of(result: ToDeadLetter | Terminate) -> BaseException:
+    """The error of a message that its handler gave up."""
+    return result.error or PoisonError(result.reason or "the handler gave the message up")

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .._core.clock import Signal
+from .._core.errors import PenstockError
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class TaskCancelled(PenstockError):
+    """A task of a consumer was cancelled from outside, or its source raised `CancelledError`."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"the task {name!r} was cancelled, by the program or by its source; cancel the task of "
+            "`run` instead"
+        )
 
 
 class RunEnd:
@@ -14,9 +30,15 @@ class RunEnd:
         self.error: BaseException | None = None
         """The first error that ends the consumer."""
         self.is_begun = False
+        self.cancellation: asyncio.CancelledError | None = None
+        """The first cancellation during the drain."""
 
     def begin(self, error: BaseException | None = None) -> None:
         """Begin to drain; with an error, raise it afterwards. The first error counts."""
         self.error = self.error or error
         self.is_begun = True
         self.signal.fire()
+
+    def hasten(self, cancellation: asyncio.CancelledError) -> None:
+        """Note that the drain itself was cancelled: it ends at once, and raises that."""
+        self.cancellation = self.cancellation or cancellation

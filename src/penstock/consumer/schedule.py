@@ -17,10 +17,12 @@
 from __future__ import annotations
 
 from collections import deque
+from operator import index as whole
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._core.order.keys import PLAIN, identity
 from .._core.order.lanes import Lanes
+from .._core.runtime.exits import Exit
 from .batching.former import BatchFormer
 from .keys import alone
 from .message import Message
@@ -37,14 +39,14 @@ if TYPE_CHECKING:
 
 
 class Broken(NamedTuple):
-    """A message without a usable key, which no worker runs."""
+    """A message without a usable key or size, which no worker runs."""
 
     message: Message
-    error: Exception
+    error: BaseException
 
 
 class Admitted(NamedTuple):
-    """How many of the given records were taken in, and which of them have no usable key."""
+    """How many of the given records were taken in, and which of them are broken."""
 
     taken: int
     broken: list[Broken]
@@ -77,6 +79,8 @@ class Schedule:
         self._followed: list[Message] | None = None
         self._keys = keys
         self._size_of = size_of
+        self._unsized: dict[int, BaseException] = {}
+        """Why records that are being admitted have no size, by offset."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
 
     # -- batches -----------------------------------------------------------------------------------
@@ -158,6 +162,8 @@ class Schedule:
         lanes = claim.lanes
         active, ready = lanes.active, self.ready
         is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
+        if self._unsized:
+            is_plain, lane_of = False, self._lane_of_sized
         wait = lanes.wait if self._followed is None else _noting(lanes.wait, self._followed)
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
@@ -165,7 +171,9 @@ class Schedule:
                 key: Hashable = record.key if is_plain else lane_of(record)
                 if type(key) not in PLAIN:
                     key = identity(key)
-            except Exception as error:  # it becomes the reason of a dead letter
+            except BaseException as error:  # it becomes the reason of a dead letter
+                if isinstance(error, Exit):
+                    raise
                 message = Message(alone(record), size, record, claim, index)
                 active.add(message.lane_key)
                 broken.append(Broken(message, error))
@@ -179,12 +187,30 @@ class Schedule:
         return broken
 
     def _sizes(self, records: Sequence[SourceRecord]) -> Sequence[int]:
-        if self._size_of is not None:
-            return list(map(self._size_of, records))
+        self._unsized.clear()
+        if (size_of := self._size_of) is not None:
+            return [self._size(record, size_of) for record in records]
         return [
             len(value) if type(value := record.value) is bytes else size_of_value(value)
             for record in records
         ]
+
+    def _size(self, record: SourceRecord, size_of: Callable[[SourceRecord], int]) -> int:
+        try:
+            size = whole(size_of(record))
+            if size < 0:
+                raise ValueError(f"size_of returned {size}; it must be at least 0")
+        except BaseException as error:
+            if isinstance(error, Exit):
+                raise
+            self._unsized[record.offset] = error
+            return size_of_value(record.value)
+        return size
+
+    def _lane_of_sized(self, record: SourceRecord) -> Hashable:
+        if (error := self._unsized.get(record.offset)) is not None:
+            raise error
+        return self._keys.lane_of(record)
 
     # -- the end of a turn -------------------------------------------------------------------------
 
@@ -194,14 +220,20 @@ class Schedule:
         The hot path: once per message.
         """
         claim = message.claim
-        if claim.is_closed or not claim.tracker.done(message.index):
+        tracker, lanes, key = claim.tracker, claim.lanes, message.lane_key
+        at = message.index - tracker.base
+        if claim.is_closed or at < 0 or tracker.bits[at]:
             return False
+        tracker.bits[at] = 1
         if claim.attempts:
             claim.attempts.pop(message.index, None)
-        following = claim.lanes.leave(message.lane_key)
-        if following is not None:
-            self.ready.append(following)
-        self.window.give(1, message.size)
+        if key in lanes.waiting_lanes:
+            following = lanes.leave(key)
+            if following is not None:
+                self.ready.append(following)
+        else:
+            lanes.active.remove(key)
+        self.window.release(message.size)
         self.acknowledged += 1
         return True
 

@@ -19,7 +19,7 @@ from .._core.errors import ErrorClass, TransientError
 from .._core.patience import asked_wait
 from .._core.say import say
 from .._core.told import for_log
-from .results import Ack, Manual, Nak, PoisonError, ResultTypeError, Skip, Terminate, ToDeadLetter
+from .results import Ack, Manual, Nak, ResultTypeError, Skip, Terminate, ToDeadLetter, reason_of
 
 if TYPE_CHECKING:
     from .._core.retry_policy import RetryPolicy
@@ -67,9 +67,9 @@ class Settler:
         elif isinstance(result, Nak):
             self._failed(message, result.error, result.delay)
         elif isinstance(result, ToDeadLetter):
-            self._poison.bury(message, _reason(result))
+            self._poison.bury(message, reason_of(result))
         elif isinstance(result, Terminate):
-            self._poison.take(message, _reason(result))
+            self._poison.take(message, reason_of(result))
         elif isinstance(result, Manual):
             self._manual.add(message)
         else:
@@ -168,7 +168,3 @@ class Settler:
 
 def _is_ack(result: object) -> bool:
     return result is None or isinstance(result, Ack)
-
-
-def _reason(result: ToDeadLetter | Terminate) -> BaseException:
-    return result.error or PoisonError(result.reason or "the handler gave the message up")

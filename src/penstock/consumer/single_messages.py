@@ -70,6 +70,7 @@ class MessageWorker(Slot):
         ready, window, acknowledge = schedule.ready, schedule.window, schedule.acknowledge
         handler, sleep = shared.handler, shared.commons.clock.sleep
         room, settled = shared.commons.signals.room, shared.commons.signals.settled
+        refill = window.refill_messages
         task = asyncio.current_task()
         assert task is not None
         is_cancelling, turns = task.cancelling, 0
@@ -101,7 +102,7 @@ class MessageWorker(Slot):
                     settled.fire()
             else:
                 settler.settle(message, result)
-            if room.waiters and window.has_resumed:
+            if room.waiters and window.messages < refill and window.has_resumed:
                 room.fire()
             turns += 1
             if turns >= TURNS_BEFORE_YIELD:

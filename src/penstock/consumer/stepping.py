@@ -16,6 +16,7 @@ import inspect
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from .._core.checks import bad
+from .batching.former import LaneId, lane_of
 from .handlers import OfOneMessage, as_handler, why_no_function
 from .results import Ack, Manual, Nak, ResultTypeError, Terminate, ToDeadLetter
 
@@ -49,7 +50,7 @@ class Sifted(NamedTuple):
     shown: list[Message]
     """Those for the handler, in order."""
     settled: dict[Message, object]
-    """The results of the others."""
+    """The results of the others, but for those behind one that is not acknowledged."""
 
 
 async def before(steps: Sequence[Step], message: Message) -> object:
@@ -72,10 +73,14 @@ async def before(steps: Sequence[Step], message: Message) -> object:
 async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
     """Run the steps of each message of a batch, one message after another.
 
-    What a step raises is the failure of its message alone. Cancelled, it raises the cancellation.
+    What a step raises is the failure of its message alone. Messages of its key behind it are left
+    out: they are handled after it. Cancelled, it raises the cancellation.
     """
     sifted = Sifted([], {})
+    failed: set[LaneId] = set()
     for message in messages:
+        if failed and lane_of(message) in failed:
+            continue
         try:
             result = await before(steps, message)
         except Exception as error:  # a failed try of this message
@@ -84,6 +89,8 @@ async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
             sifted.shown.append(message)
         else:
             sifted.settled[message] = result
+            if not isinstance(result, Ack):
+                failed.add(lane_of(message))
     return sifted
 
 

@@ -25,18 +25,19 @@ class Window:
 
     __slots__ = (
         "_refill_bytes",
-        "_refill_messages",
         "bytes",
         "max_bytes",
         "max_messages",
         "messages",
+        "refill_messages",
     )
 
     def __init__(self, max_messages: int, max_bytes: int, refill_below: float = 0.75) -> None:
         self.max_messages = count("max_messages", max_messages)
         self.max_bytes = count("max_bytes", max_bytes)
         level = share("refill_below", refill_below)
-        self._refill_messages = level * max_messages
+        self.refill_messages = level * max_messages
+        """Fetching resumes below this number of messages, if the bytes allow it."""
         self._refill_bytes = level * max_bytes
         self.messages = 0
         """Messages inside."""
@@ -67,6 +68,11 @@ class Window:
             message = f"give({messages}, {size}) of {self!r}"
             raise ValueError(message)
         self.messages -= messages
+        self.bytes -= size
+
+    def release(self, size: int) -> None:
+        """Remove one message that is inside. As `give`, but unchecked: once per message."""
+        self.messages -= 1
         self.bytes -= size
 
     def fits(self, size: int) -> bool:
@@ -100,4 +106,4 @@ class Window:
     @property
     def has_resumed(self) -> bool:
         """Whether fetching that was stopped at a bound may resume: below both refill levels."""
-        return self.messages < self._refill_messages and self.bytes < self._refill_bytes
+        return self.messages < self.refill_messages and self.bytes < self._refill_bytes

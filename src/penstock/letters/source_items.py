@@ -16,7 +16,7 @@ FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp"
 
 
 class NoSourceRecordError(ValueError):
-    """An item that holds no record of a source."""
+    """An item that holds no record of a source. The message says why, without values."""
 
 
 def item_of_record(record: SourceRecord) -> dict[str, Any]:
@@ -28,16 +28,16 @@ def item_of_record(record: SourceRecord) -> dict[str, Any]:
 def record_of_item(item: object) -> Record:
     """The record of a restored item. Raises `NoSourceRecordError`."""
     if not isinstance(item, dict):
-        raise NoSourceRecordError("the item is no record of a source")
+        raise NoSourceRecordError("no mapping")
     found = cast("dict[str, Any]", item)
     if missing := [name for name in FIELDS if name not in found]:
-        raise NoSourceRecordError(f"the item is no record of a source: no {', '.join(missing)}")
+        raise NoSourceRecordError(f"no {', '.join(missing)}")
     kinds = {"topic": str, "partition": int, "offset": int, "headers": list, "timestamp": int}
     wrong = [name for name, kind in kinds.items() if type(found[name]) is not kind]
     headers = found["headers"]
     if wrong or not all(map(_is_header, headers)):
         told = ", ".join(wrong) or "headers"
-        raise NoSourceRecordError(f"the item is no record of a source: {told} of a wrong kind")
+        raise NoSourceRecordError(f"{told} of a wrong kind")
     return Record(
         **{name: found[name] for name in FIELDS if name != "headers"},
         headers=[(name, value) for name, value in headers],

@@ -124,23 +124,30 @@ def _filters(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
-    parser.add_argument(
+    targets = parser.add_mutually_exclusive_group(required=True)
+    targets.add_argument(
         "--to",
-        required=True,
         metavar="MODULE:NAME",
         help="a sink, a stack, a function of a batch, or a function that returns one of these",
+    )
+    targets.add_argument(
+        "--handler",
+        metavar="MODULE:NAME",
+        help="the handler of the consumer that wrote the letters: a function of one message, async "
+        "or plain; with the consumer's steps as with_steps(handler, ...). A handler of lists "
+        "(run_batch) needs a function of one message around it",
     )
     parser.add_argument(
         "--decode",
         metavar="MODULE:NAME",
-        help="a function that converts decoded JSON into an item",
+        help="with --to: a function that converts decoded JSON into an item",
     )
     parser.add_argument(
         "--batch-size",
         type=count,
-        default=500,
         metavar="ITEMS",
-        help="letters per batch (default: 500)",
+        help="letters per batch (default: 500); with --handler, messages of different keys that "
+        "are handled at once (default: 1)",
     )
     parser.add_argument(
         "--any-order",
@@ -150,7 +157,7 @@ def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]
     parser.add_argument(
         "--at-least-once",
         action="store_true",
-        help="send letters that may have been delivered as if they had not been",
+        help="with --to: send letters that may have been delivered as if they had not been",
     )
 
 

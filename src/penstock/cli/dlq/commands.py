@@ -14,9 +14,10 @@ from ..._core.opening import opened
 from ...letters.store import StoreError
 from ...letters.text import as_json, without_secrets
 from ..exits import BAD_USE, INCOMPLETE, OK, TERMINATED, Termination
-from ..named import UseError, named, named_sink
+from ..named import UseError
 from .arguments import selection_of
 from .census import say_why_none
+from .handling import RefusedLetter
 from .init import init
 from .keys import report_missing_keys
 from .order import ReplayOrder
@@ -26,6 +27,7 @@ from .output import (
     line_of,
     say,
     say_reasons,
+    say_refusals,
     say_repr_only,
     say_stops,
     say_unreadable,
@@ -33,8 +35,9 @@ from .output import (
     summary,
 )
 from .purge import purge
-from .replay import LEFT, Replay, ReplayRules, item_of
+from .replay import LEFT, Replay
 from .stores import store_of
+from .targets import target_of
 
 if TYPE_CHECKING:
     import argparse
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
     from ...letters.letter import Selection
     from ...letters.store import Store
+    from .replay import ReplayRules
 
 
 def dlq(options: argparse.Namespace) -> int:
@@ -112,19 +116,12 @@ async def _show(options: argparse.Namespace, store: Store) -> int:
 
 
 async def _replay(options: argparse.Namespace, store: Store) -> int:
-    sink = named_sink(options.to)
-    decode = None if options.decode is None else named(options.decode)
+    sink, rules = target_of(options)
     selection = selection_of(options)
     if await report_missing_keys(selection, store):
         return BAD_USE
     if options.dry_run:
-        return await _dry_run(options, store, selection, decode)
-    rules = ReplayRules(
-        batch_size=options.batch_size,
-        decode=decode,
-        twice=options.at_least_once,
-        any_order=options.any_order,
-    )
+        return await _dry_run(options, store, selection, rules)
     replay = Replay(store, sink, rules)
     await store.hold()
     termination = Termination()
@@ -138,6 +135,7 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
         raise
     say(summary(replay))
     say_repr_only(replay)
+    say_refusals(replay)
     if replay.stopped_by is not None:
         say(stop_reason(replay.stopped_by))
         return INCOMPLETE
@@ -157,10 +155,10 @@ async def _dry_run(
     options: argparse.Namespace,
     store: Store,
     selection: Selection,
-    decode: Callable[[Any], Any] | None,
+    rules: ReplayRules,
 ) -> int:
     number = interrupted = bad = 0
-    order = ReplayOrder(any_order=options.any_order)
+    order = ReplayOrder(any_order=rules.any_order)
     async with (
         aclosing(store.letters(LEFT)) as letters,
         aclosing(order.meant(letters, selection)) as meant,
@@ -171,14 +169,18 @@ async def _dry_run(
             number += 1
             interrupted += letter.may_be_delivered
             try:
-                item_of(letter, decode)
+                rules.item_of(letter)
+            except RefusedLetter as error:
+                bad += 1
+                say(f"{letter.key} is refused: {told.text_of(error)}")
+                order.stop(letter, told.text_of(error))
             except Exception as error:
                 bad += 1
                 why = f"cannot be decoded: {told.for_log(error)}"
                 say(f"{letter.key} {why}")
                 order.stop(letter, why)
     say(
-        f"would send {number - bad} dead letters to {options.to}; {interrupted} of {number} "
+        f"would send {number - bad} dead letters to {options.to or options.handler}; {interrupted} of {number} "
         "may have been delivered already"
     )
     if not number and not order.held_back:

@@ -93,6 +93,12 @@ def say_repr_only(replay: Replay) -> None:
         )
 
 
+def say_refusals(replay: Replay) -> None:
+    """Print why letters were refused."""
+    for reason, number in replay.refusals.most_common():
+        say(f"{number} refused: {reason}")
+
+
 def say_reasons(replay: Replay) -> None:
     """Print why letters were rejected, unless their keys' stops say so."""
     if not replay.order.relevant_stops:

@@ -16,6 +16,8 @@
 5. A letter that fails again stays in the store: the stack's own dead letters accept nothing in a
    replay, so no letter loses its place.
 6. A letter whose item is partly a `repr` is never sent, and stops its key as one that fails again.
+   So does one that a handler must not be given (`handling.py`).
+7. A handler stands in for the sink: see `handling.py`.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from ..._core.sink import capabilities_of, classifier_of
 from ..._core.verdict import outcome_of
 from ...letters.letter import INTERRUPTED, PENDING, Selection
 from ...letters.store import MOST_TOLD, Ending
+from .handling import RefusedLetter
 from .order import ReplayOrder
 
 if TYPE_CHECKING:
@@ -58,12 +61,14 @@ LEFT = Selection(states=frozenset({PENDING, INTERRUPTED}))
 BACK = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED})
 REPR_ONLY = "repr_only"
 """The ending of a letter that cannot be sent again."""
+REFUSED = "refused"
+"""The ending of a letter that its handler must not be given."""
 _NOT_NOW = frozenset(
     {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
 )
 
 
-def item_of(letter: Letter, decode: Callable[[Any], Any] | None) -> Any:
+def item_of(decode: Callable[[Any], Any] | None, letter: Letter) -> Any:
     """The item to send. Raises `PermanentError` if a part of it is only a `repr`, and what
     `decode` raises.
     """
@@ -76,8 +81,8 @@ class ReplayRules:
     """Settings of a replay."""
 
     batch_size: int
-    decode: Callable[[Any], Any] | None
-    """Converts decoded JSON into an item."""
+    item_of: Callable[[Letter], Any]
+    """Makes the item to send."""
     twice: bool
     """Send letters that may have been delivered as if they had not been."""
     any_order: bool = False
@@ -97,6 +102,8 @@ class Replay:
         """Number of letters by outcome, or `undecodable` or `repr_only`."""
         self.reasons: Counter[str] = Counter()
         """The errors of rejected letters, without values of items; the first ones only."""
+        self.refusals: Counter[str] = Counter()
+        """Why letters were refused."""
         self.stopped_by: BaseException | None = None
         """The error of a destination that accepts nothing now."""
 
@@ -182,14 +189,17 @@ class Replay:
 
     def _decoded(self, letters: Sequence[Letter]) -> tuple[list[Any], list[Letter]]:
         """The items of the letters that may be sent, and those letters."""
-        decode = self._rules.decode
         items: list[Any] = []
         kept: list[Letter] = []
         for letter in letters:
             if self.order.holds(letter):
                 continue
             try:
-                items.append(item_of(letter, decode))
+                items.append(self._rules.item_of(letter))
+            except RefusedLetter as error:
+                self.endings[REFUSED] += 1
+                self.refusals[told.text_of(error)] += 1
+                self.order.stop(letter, told.text_of(error))
             except Exception as error:
                 self.endings["undecodable" if letter.replayable else REPR_ONLY] += 1
                 self.order.stop(letter, f"it cannot be decoded: {told.for_log(error)}")

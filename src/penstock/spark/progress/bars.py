@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ def short(value: float) -> str:
 
 def _step(highest: float) -> float:
     """The distance of grid lines: 1, 2 or 5 times a power of ten."""
-    if highest <= 0:
+    if highest < sys.float_info.min * _TICKS:  # a quarter of less is inexact, or nothing
         return 1.0
     rough = highest / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))

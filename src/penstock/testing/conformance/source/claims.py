@@ -27,9 +27,9 @@ class ClaimTests(SourceUnderTest):
         async with self.in_time(clock):
             topic = await self.filled([10, 10])
             async with self.reading(topic, 2) as giver:
-                giver.host.answers = {
-                    claim.partition: Position(4, "m") for claim in giver.host.open
-                }
+                giver.host.will_answer(
+                    {claim.partition: Position(4, "m") for claim in giver.host.open}
+                )
                 taken = await self._taken(topic, giver)
                 assert taken, "the rebalance moved nothing"
                 for claim in taken:
@@ -49,7 +49,7 @@ class ClaimTests(SourceUnderTest):
                         await clock.sleep(0)
                         draining.extend(taker.open)
 
-                giver.host.draining = drain
+                giver.host.will_drain(drain)
                 async with source.open(taker):
                     await self.rebalance(giver.source, source)
                     await taker.news.wait_for(lambda: taker.open)
@@ -94,7 +94,7 @@ class ClaimTests(SourceUnderTest):
             topic = await self.filled([10])
             async with self.reading(topic, 1) as reader:
                 (lost,) = reader.host.open
-                reader.host.answers = {lost.partition: Position(4)}
+                reader.host.will_answer({lost.partition: Position(4)})
                 await self._lost(reader)
                 assert lost.is_closed
                 assert reader.host.within == []

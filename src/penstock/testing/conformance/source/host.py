@@ -31,16 +31,13 @@ class HeldClaim:
 
 
 class RecordingHost:
-    """The host of one source.
-
-    `answers` are the positions that revokes return; `draining` runs within each revoke.
-    """
+    """The host of one source."""
 
     def __init__(self) -> None:
         self.claims: list[HeldClaim] = []
         """Every claim that began, in order."""
-        self.answers: dict[TopicPartition, Position] = {}
-        self.draining: Callable[[], Awaitable[object]] | None = None
+        self._answers: Mapping[TopicPartition, Position] = {}
+        self._draining: Callable[[], Awaitable[object]] | None = None
         self.within: list[float] = []
         """The seconds that each revoke has allowed."""
         self.troubles: list[str | None] = []
@@ -60,6 +57,14 @@ class RecordingHost:
         await self.news.wait_for(lambda: len(self.open) == count)
         return self.open
 
+    def will_answer(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Return these positions from revokes."""
+        self._answers = positions
+
+    def will_drain(self, draining: Callable[[], Awaitable[object]]) -> None:
+        """Run this within each revoke."""
+        self._draining = draining
+
     # -- the source's side -------------------------------------------------------------------------
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
@@ -77,12 +82,12 @@ class RecordingHost:
         """Return the scripted positions."""
         self.within.append(within)
         self.news.fire()
-        if self.draining is not None:
-            await self.draining()
+        if self._draining is not None:
+            await self._draining()
         return {
-            claim: self.answers[claim.partition]
+            claim: self._answers[claim.partition]
             for claim in claims
-            if claim.partition in self.answers and not claim.is_closed
+            if claim.partition in self._answers and not claim.is_closed
         }
 
     def ended(self, claims: Collection[SourceClaim]) -> None:

@@ -1,0 +1,88 @@
+"""Replay through a consumer's handler: the handler as a sink, and the records for it.
+
+1. A handler is given the record of a letter as a message of its first attempt. What it acknowledges
+   is delivered; any other result, or an exception, fails the letter, which stays in its store.
+2. Letters of parked records are refused: only their consumer knows what waits behind them, and
+   `unpark` handles all in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ..._core.causes import caused
+from ..._core.errors import PermanentError, TransientError
+from ..._core.outcome import Outcome
+from ..._core.result import WriteResult
+from ...consumer.handlers import as_handler
+from ...consumer.replayed import handle_again
+from ...letters.source_items import NoSourceRecordError, record_of_item
+from ..named import named
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from ..._core.batch import Batch
+    from ..._core.source import Record
+    from ...letters.letter import Letter
+
+PARKED = "parked"
+"""The error class of a letter whose record is parked as well."""
+_PARKED = (
+    "its key is parked: unpark(key), on the consumer that parked it, handles the records in order"
+)
+_NO_RECORD = "it holds no record of a source; send it with --to"
+
+
+class RefusedLetter(PermanentError):
+    """A letter that no handler can be given."""
+
+
+def record_of(letter: Letter) -> Record:
+    """The record of a letter. Raises `RefusedLetter` if it holds none or is parked, and what
+    `letter.original()` raises.
+    """
+    try:
+        record = record_of_item(letter.original())
+    except NoSourceRecordError as error:
+        raise RefusedLetter(f"{_NO_RECORD} ({error})") from error
+    if letter.parked_behind or letter.error_class == PARKED:
+        raise RefusedLetter(_PARKED)
+    return record
+
+
+class HandlerSink:
+    """Handles the records of a batch, all at once: they have different keys."""
+
+    def __init__(self, handler: Callable[[Any], Awaitable[object]]) -> None:
+        self._handler = handler
+
+    async def write(self, batch: Batch[Record]) -> WriteResult:
+        """Handle each record; a result is booked as soon as it is known."""
+        errors: dict[int, BaseException] = {}
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(len(batch)):
+                tasks.create_task(self._handle(batch, index, errors))
+        return WriteResult.failed(batch, errors)
+
+    async def _handle(
+        self, batch: Batch[Record], index: int, errors: dict[int, BaseException]
+    ) -> None:
+        task = asyncio.current_task()
+        key: Any = None if batch.keys is None else batch.keys[index]
+        try:
+            await handle_again(self._handler, batch[index], key)
+        except asyncio.CancelledError as error:
+            if task is None or task.cancelling():
+                raise
+            errors[index] = caused(TransientError("the handler raised CancelledError"), error)
+        except Exception as error:  # the letter's, which stays in its store
+            errors[index] = error
+        else:
+            batch.settle([index], Outcome.DELIVERED)
+
+
+def named_handler(name: str) -> HandlerSink:
+    """Import a handler of single messages, async or plain. Raises `ConfigError` for anything else."""
+    return HandlerSink(as_handler(named(name), "--handler"))

@@ -1,0 +1,99 @@
+"""Serving the probes of consumers beside them, on the same event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from .._core.checks import bad, count, text
+from .._core.errors import MissingExtra
+from .probe_app import probes
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Generator
+
+    import uvicorn
+
+    from .consumer import Consumer
+    from .probe_app import Probes
+
+LAST_PORT = 65535
+GRACE = 1
+"""Seconds for open requests at the end."""
+
+
+@contextlib.asynccontextmanager
+async def serve_probes(
+    *consumers: Consumer,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    restart_when_stalled: bool = False,
+) -> AsyncGenerator[tuple[str, int]]:
+    """Serve `probes(*consumers)` over HTTP inside an `async with`; yield the address.
+
+    Args:
+        consumers: whose probes are served, at least one.
+        host: the address to listen on. Whoever reaches it reads keys of records in `?verbose`.
+        port: 0 takes a free one.
+        restart_when_stalled: as for `probes`.
+
+    Enter it outside `run`, so that `/ready` answers 503 while the consumer drains. Installs no
+    signal handler and no logging. Needs the extra `probes`. Raises `MissingExtra`, `ConfigError`
+    for bad arguments, and `OSError` if the address cannot be listened on. The end suspends for
+    about 0.2 s, at most for a second more while requests are open.
+    """
+    app = probes(*consumers, restart_when_stalled=restart_when_stalled)
+    text("host", host)
+    if count("port", port, least=0) > LAST_PORT:
+        raise bad("port", port, f"must be at most {LAST_PORT}")
+    server = _server(app)
+    with contextlib.closing(_listening(host, port)) as listening:
+        task = asyncio.get_running_loop().create_task(server.serve([listening]), name="probes")
+        try:
+            yield listening.getsockname()[:2]
+        finally:
+            server.handle_exit(signal.SIGTERM, None)  # as if one had arrived
+            await task
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family)
+    listening.setblocking(False)
+    return listening
+
+
+def _server(app: Probes) -> uvicorn.Server:
+    try:
+        import uvicorn
+    except ImportError as error:
+        message = 'serve_probes needs uvicorn: pip install "penstock[probes]"'
+        raise MissingExtra(message) from error
+
+    class ProbeConfig(uvicorn.Config):
+        """A configuration that leaves logging to the program."""
+
+        def configure_logging(self) -> None:
+            """Configure none: loggers are shared with other servers of the process."""
+
+    class ProbeServer(uvicorn.Server):
+        """A server that leaves signals to the program."""
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Generator[None]:
+            """Capture none."""
+            yield
+
+    return ProbeServer(
+        ProbeConfig(
+            app,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            timeout_graceful_shutdown=GRACE,
+        )
+    )

@@ -1,0 +1,93 @@
+"""How far a consumer is behind its source."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from consumer_help import P0, P1, Recorder, log_of, records
+from watch_help import Gate, running
+
+from penstock._core.source import Record
+from penstock.consumer import Consumer, Lag
+from penstock.sources.memory import Crashed, MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from penstock._core.source import SourceClaim
+    from penstock.testing import FakeClock
+
+
+def stamped(clock: FakeClock, keys: str, partition: int = 0) -> MemoryLog:
+    """A log of records that are as old as now."""
+    now = int(clock.wall_time() * 1000)
+    return MemoryLog(
+        [Record("t", partition, place, key, timestamp=now) for place, key in enumerate(keys)]
+    )
+
+
+async def test_messages_are_the_end_less_the_position_and_seconds_the_oldest_ones_age(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:N5: settled records behind the oldest unfinished one count as messages."""
+    gate = Gate(b=None, c=None)
+    async with running(fake_clock, stamped(fake_clock, "abc"), gate) as consumer:
+        await fake_clock.advance(30.0)
+        assert await consumer.lag() == {P0: Lag(3, 30.0)}
+        gate.open()
+        await fake_clock.run_until_idle()
+        assert await consumer.lag() == {P0: Lag(0, 0.0)}
+
+
+async def test_holes_count_as_messages_while_they_lie_ahead(fake_clock: FakeClock) -> None:
+    log = MemoryLog([Record("t", 0, 10, "a", timestamp=1), Record("t", 0, 100, "b", timestamp=1)])
+    async with running(fake_clock, log, Gate(b=None)) as consumer:
+        assert (await consumer.lag())[P0].messages == 91
+
+
+async def test_seconds_are_unknown_before_delivery_and_without_a_timestamp(
+    fake_clock: FakeClock,
+) -> None:
+    """A paused partition with a backlog is not 0 seconds behind."""
+    log = MemoryLog([*records("a"), *records("b", 1)])
+    source = MemorySource(log, clock=fake_clock)
+    async with running(fake_clock, source, Gate()) as consumer:
+        assert await consumer.lag() == {P0: Lag(1, None), P1: Lag(1, None)}
+    async with running(fake_clock, MemorySource(log, clock=fake_clock), Recorder()) as consumer:
+        consumer.pause(P0)
+        log.append(Record("t", 0, 1, timestamp=int(fake_clock.wall_time() * 1000)))
+        assert (await consumer.lag())[P0] == Lag(1, None)
+
+
+async def test_a_record_of_the_future_is_not_negative(fake_clock: FakeClock) -> None:
+    log = MemoryLog([Record("t", 0, 0, "a", timestamp=int(fake_clock.wall_time() * 1000) + 5000)])
+    async with running(fake_clock, log, Gate()) as consumer:
+        assert await consumer.lag() == {P0: Lag(1, 0.0)}
+
+
+class Slow(MemorySource):
+    """Takes its time to tell its ends."""
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """Tell them after a second."""
+        told = await super().ends(claims)
+        await asyncio.sleep(1.0)
+        return told
+
+
+async def test_a_partition_that_is_lost_meanwhile_is_left_out(fake_clock: FakeClock) -> None:
+    source = Slow(MemoryLog([*records("a"), *records("b", 1)]), clock=fake_clock)
+    async with running(fake_clock, source, Recorder()) as consumer:
+        fake_clock.call_at(fake_clock.now() + 0.5, lambda: source.lose([P0]))
+        assert await consumer.lag() == {P1: Lag(0, 0.0)}
+
+
+async def test_an_error_of_the_source_is_raised(fake_clock: FakeClock) -> None:
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock)
+    async with consumer:
+        source.crash()
+        with pytest.raises(Crashed):
+            await consumer.lag()

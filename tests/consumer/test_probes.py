@@ -1,0 +1,220 @@
+"""Probes over HTTP: by an ASGI client, and over a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from consumer_help import Recorder, log_of
+from watch_help import Gate, running
+
+from penstock import ConfigError, MissingExtra
+from penstock.consumer import Consumer, probes, serve_probes
+from penstock.sources.memory import MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.consumer import Probes
+    from penstock.testing import FakeClock
+
+
+async def get(
+    app: Probes, path: str, method: str = "GET", headers: Mapping[str, str] | None = None
+) -> httpx.Response:
+    """Ask the application."""
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://probes") as client:
+        return await client.request(method, path, headers=headers)
+
+
+async def test_readiness_follows_the_life_of_a_consumer(fake_clock: FakeClock) -> None:
+    """O-T10, consumer/C:B4: not before it runs, nor once it drains, nor while the source fails."""
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    consumer, gate = Consumer(source, clock=fake_clock, name="billing"), Gate()
+    app = probes(consumer)
+
+    async def answer(path: str) -> tuple[int, str]:
+        response = await get(app, path)
+        return response.status_code, response.text.strip()
+
+    assert await answer("/ready") == (503, "billing: not ready: it is not open")
+    assert await answer("/live") == (200, "billing: live")
+    async with consumer:
+        assert await answer("/ready") == (503, "billing: not ready: it does not run yet")
+        run = asyncio.create_task(consumer.run(gate))
+        await consumer.wait_ready()
+        assert await answer("/ready") == (200, "billing: ready")
+        source.report("no broker")
+        assert await answer("/ready") == (
+            503,
+            "billing: not ready: its source cannot deliver: no broker",
+        )
+        source.report(None)
+        consumer.stop()
+        await fake_clock.run_until_idle()
+        assert await answer("/ready") == (503, "billing: not ready: it drains")
+        assert await answer("/live") == (200, "billing: live")
+        gate.open()
+        await run
+    assert await answer("/ready") == (503, "billing: not ready: it has ended")
+    assert await answer("/live") == (503, "billing: not live: it has ended")
+
+
+async def test_a_verbose_request_gets_the_explanation(fake_clock: FakeClock) -> None:
+    """consumer/C:B4, consumer/C:N5."""
+    async with running(fake_clock, log_of("a"), Gate(), name="billing") as consumer:
+        app = probes(consumer)
+        brief, verbose = await get(app, "/ready"), await get(app, "/ready?verbose")
+        assert brief.text == "billing: ready\n"
+        assert verbose.text.startswith("billing: ready\nbilling: 1 messages inside\n")
+        assert "key 'a'" in verbose.text
+        as_json = {"accept": "application/json"}
+        assert (await get(app, "/live?verbose=1", headers=as_json)).json() == {
+            "live": True,
+            "consumers": [
+                {
+                    "name": "billing",
+                    "live": True,
+                    "reason": None,
+                    "explanation": str(consumer.explain()).splitlines(),
+                }
+            ],
+        }
+    closed = Consumer(MemorySource(log_of()), name="closed")
+    assert "closed is not open" in (await get(probes(closed), "/live?verbose")).text
+
+
+async def test_one_that_is_not_ready_fails_the_probe_of_all(fake_clock: FakeClock) -> None:
+    """consumer/C:B4."""
+    other = Consumer(MemorySource(log_of()), name="other")
+    async with running(fake_clock, log_of("a"), Recorder(), name="first") as consumer:
+        response = await get(probes(consumer, other), "/ready", headers={"accept": "*/*"})
+        assert response.status_code == 503
+        assert response.text == "first: ready\nother: not ready: it is not open\n"
+
+
+async def test_a_stall_is_dead_only_if_that_is_wanted(fake_clock: FakeClock) -> None:
+    """consumer/C:B4."""
+    async with running(fake_clock, log_of("a"), Gate(), stall_after=5.0) as consumer:
+        await fake_clock.advance(10.0)
+        assert consumer.stalled
+        assert (await get(probes(consumer), "/live")).status_code == 200
+        response = await get(probes(consumer, restart_when_stalled=True), "/live")
+        assert response.status_code == 503
+        assert "nothing has been settled" in response.text
+
+
+async def test_other_requests_are_refused(fake_clock: FakeClock) -> None:
+    app = probes(Consumer(MemorySource(log_of()), clock=fake_clock))
+    assert (await get(app, "/")).status_code == 404
+    assert (await get(app, "/metrics")).status_code == 404
+    assert (await get(app, "/live", method="POST")).status_code == 405
+    head = await get(app, "/live", method="HEAD")
+    assert (head.status_code, head.text) == (200, "")
+    assert head.headers["content-length"] == str(len(b"consumer: live\n"))
+
+
+async def test_it_can_be_mounted_in_an_application(fake_clock: FakeClock) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    app = probes(Consumer(MemorySource(log_of()), clock=fake_clock))
+    mounted = httpx.ASGITransport(Starlette(routes=[Mount("/health", app)]))
+    async with httpx.AsyncClient(transport=mounted, base_url="http://x") as client:
+        assert (await client.get("/health/live")).status_code == 200
+
+
+async def test_it_takes_part_in_the_lifespan_and_closes_websockets(fake_clock: FakeClock) -> None:
+    app = probes(Consumer(MemorySource(log_of()), clock=fake_clock))
+    events = iter(["lifespan.startup", "lifespan.shutdown"])
+    sent: list[str] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": next(events)}
+
+    async def send(message: object) -> None:
+        sent.append(message["type"])  # type: ignore[index]
+
+    await app({"type": "lifespan"}, receive, send)
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    await app({"type": "websocket"}, receive, send)
+    assert sent[-1] == "websocket.close"
+
+
+async def test_it_is_served_over_a_socket_until_the_block_ends(real_clock: object) -> None:
+    """consumer/C:B4: on loopback, without signal handlers, and without touching the logging."""
+    source = MemorySource(log_of("a"))
+    consumer = Consumer(source, name="billing", drain=0.1)
+    handlers = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+    levels = [logging.getLogger(name).level for name in ("uvicorn", "uvicorn.error")]
+    async with consumer, serve_probes(consumer, port=0) as (host, port):
+        assert host == "127.0.0.1"
+        assert handlers == [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
+        run = asyncio.create_task(consumer.run(Recorder()))
+        await consumer.wait_ready()
+        async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as client:
+            assert (await client.get("/ready")).text == "billing: ready\n"
+            consumer.stop()
+            await run
+            assert (await client.get("/ready")).status_code == 503
+    assert levels == [logging.getLogger(name).level for name in ("uvicorn", "uvicorn.error")]
+    with pytest.raises(OSError), socket.create_connection((host, port), timeout=1):
+        pass
+
+
+async def test_a_taken_port_is_an_error_at_the_entry(real_clock: object) -> None:
+    consumer = Consumer(MemorySource(log_of()))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(OSError, match="in use"):
+            async with serve_probes(consumer, port=taken.getsockname()[1]):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("consumers", "restart", "message"),
+    [
+        ((), False, r"consumers=\(\): must be at least one consumer"),
+        (("x",), False, "consumers='x': must be consumers"),
+        ((Consumer(MemorySource(log_of())),), 1, "restart_when_stalled=1: must be True"),
+    ],
+)
+def test_bad_arguments_are_refused(
+    consumers: tuple[Any, ...],
+    restart: Any,
+    message: str,
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        probes(*consumers, restart_when_stalled=restart)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"port": -1}, "port=-1: must be a whole number"),
+        ({"port": "80"}, "port='80': must be a whole number"),
+        ({"port": 65536}, "port=65536: must be at most 65535"),
+        ({"host": ""}, "host='': must be text"),
+    ],
+)
+async def test_bad_addresses_are_refused(
+    real_clock: object, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        async with serve_probes(Consumer(MemorySource(log_of())), **options):  # type: ignore[arg-type]
+            pass
+
+
+async def test_a_missing_server_is_named_with_its_extra(
+    real_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(MissingExtra, match=r'pip install "penstock\[probes\]"'):
+        async with serve_probes(Consumer(MemorySource(log_of())), port=0):
+            pass

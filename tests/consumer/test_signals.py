@@ -1,0 +1,159 @@
+"""`penstock.run` with a consumer: a signal drains it, a second one ends the drain at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from consumer_help import P0, Recorder, log_of
+from watch_help import Gate
+
+from penstock import Consumer
+from penstock.sources.memory import MemorySource
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.testing import FakeClock
+
+PROGRAM = """
+import asyncio, math, sys
+import penstock
+from penstock._core.clock import LOOP_CLOCK, wait_until
+from penstock._core.source import Record
+from penstock.sources.memory import MemoryLog, MemorySource
+
+log = MemoryLog([Record("t", 0, offset, key) for offset, key in enumerate("aab")])
+
+async def handle(message):
+    if message.offset == 0:
+        print("handling", flush=True)
+        try:
+            await asyncio.sleep(3600 if sys.argv[1] == "twice" else 0.2)
+        except asyncio.CancelledError:
+            print("cut", flush=True)
+            raise
+
+async def main():
+    consumer = penstock.Consumer(MemorySource(log), name="billing", drain=60.0)
+    async with consumer:
+        telling = asyncio.create_task(tell(consumer))
+        await consumer.run(handle)
+
+async def tell(consumer):
+    await consumer.wait_ready()
+    ending = consumer._open().ending
+    await wait_until(LOOP_CLOCK, math.inf, ending.signal)
+    assert ending.is_begun
+    print("draining", flush=True)
+
+try:
+    penstock.run(main())
+finally:
+    print(log.positions, flush=True)
+"""
+
+
+def ended(tmp_path: Path, how: str) -> tuple[int, list[str], str]:
+    """Exit code, output lines and errors of a program that gets SIGTERM, perhaps twice."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    with subprocess.Popen(
+        [sys.executable, str(program), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "handling\n"
+        child.send_signal(signal.SIGTERM)
+        assert child.stdout.readline() == "draining\n"
+        if how == "twice":
+            child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=30)
+    return child.returncode, out.splitlines(), err
+
+
+def test_a_signal_drains_and_a_second_one_ends_the_drain(tmp_path: Path) -> None:
+    """O-T9, consumer/C:B3: exit code 0 only after a complete drain; the report names the rest."""
+    code, out, err = ended(tmp_path, "once")
+    assert (code, err) == (0, "")
+    assert "Position(offset=1, metadata='" in out[-1], "the running one and the other key's"
+
+    code, out, err = ended(tmp_path, "twice")
+    assert code == 1
+    assert out[0] == "cut"
+    assert "Position(offset=0, metadata='" in out[-1]
+    assert err.splitlines()[-1] == (
+        "penstock.DrainTimeout: the drain was incomplete: billing: 1 messages acknowledged; "
+        "1 unfinished and delivered again: t/0@0 (key 'a', attempt 1)"
+    )
+
+
+async def test_a_cancellation_during_the_last_commit_is_raised_with_the_report(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:B3: the drain began by `stop`, and the commit may or may not have been stored."""
+    source = MemorySource(log_of("a"), clock=fake_clock, commit_seconds=10.0)
+    consumer = Consumer(source, clock=fake_clock, drain=30.0, commit_every=100.0)
+    async with consumer:
+        run = asyncio.create_task(consumer.run(Recorder()))
+        await fake_clock.advance(1.0)
+        consumer.stop()
+        await fake_clock.advance(5.0)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await run
+    assert raised.value.__notes__ == [
+        "consumer: 1 messages acknowledged; the last commit failed (CancelledError)"
+    ]
+    assert source.log.positions == {}
+
+
+async def test_a_cancellation_during_a_drain_is_raised_and_ends_it(fake_clock: FakeClock) -> None:
+    """consumer/C:B3: `stop`, then a cancellation: `run` does not return as if it had none."""
+    source = MemorySource(log_of("a", "b"), clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, drain=30.0)
+    async with consumer:
+        run = asyncio.create_task(consumer.run(Gate(b=None)))
+        await fake_clock.advance(1.0)
+        consumer.stop()
+        await fake_clock.advance(1.0)
+        began = fake_clock.now()
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await run
+        assert fake_clock.now() - began < 1.0
+    assert "t/0@0 (key 'a', attempt 1)" in raised.value.__notes__[0]
+    assert source.log.positions[P0].offset == 0
+
+
+async def test_three_cancellations_still_end_with_the_report(fake_clock: FakeClock) -> None:
+    """consumer/C:B3: while a deaf handler has its grace."""
+
+    async def handle(message: object) -> None:
+        for _ in range(5):
+            try:
+                await fake_clock.sleep(1.0)
+            except asyncio.CancelledError:
+                continue
+
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, drain=30.0)
+    async with consumer:
+        run = asyncio.create_task(consumer.run(handle))
+        await fake_clock.advance(0.5)
+        run.cancel()
+        await fake_clock.advance(0.01)
+        run.cancel()
+        await fake_clock.advance(0.01)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError) as raised:
+            await run
+        await fake_clock.advance(5.0)
+    assert "t/0@0 (key 'a', attempt 1)" in raised.value.__notes__[0]
+    assert source.log.positions == {}
