@@ -82,7 +82,7 @@ class Model:
     def _key_of(self, record: Any) -> Hashable:
         """The lane of a record: keys of two partitions are strangers."""
         if self._program.ordering == "partition":
-            return record.partition
+            return int(record.partition)
         if self._program.ordering == "unordered":
             return record.partition, record.offset
         return record.partition, record.key

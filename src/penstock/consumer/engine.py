@@ -229,8 +229,8 @@ class Engine:
         while True:
             self.schedule.release_due(clock.now())
             self.workers.wake()
-            due = self.schedule.next_due
-            await wait_until(clock, math.inf if due is None else due, self.commons.signals.work)
+            due = self.schedule.next_due(clock.now())
+            await wait_until(clock, due, self.commons.signals.work)
 
     # -- the drain ---------------------------------------------------------------------------------
 
