@@ -21,11 +21,13 @@ from penstock.consumer.settings import checked_settings
 from penstock.consumer.single_messages import SingleMessages
 from penstock.consumer.standing import standings
 from penstock.consumer.wait_reason import REMEDIES, WaitReason
+from penstock.letters.parked import MemoryParkStore
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from penstock._core.park_store import ParkedRecord
     from penstock.consumer.explain import Explanation
     from penstock.consumer.message import Message
     from penstock.testing import FakeClock
@@ -257,27 +259,34 @@ async def test_a_record_on_its_way_in_is_named(fake_clock: FakeClock) -> None:
     assert seen[-1].reasons == {WaitReason.ARRIVING}
 
 
-class Stuck:
+class Stuck(MemoryParkStore):
     """Dead letters and a park store that answer when they are released."""
 
+    is_durable = True
+
     def __init__(self) -> None:
+        super().__init__()
         self.gate = asyncio.Event()
 
     async def bury(self, message: Message, error: BaseException) -> None:
         await self.gate.wait()
 
+    async def park(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
+        await self.gate.wait()
+        await super().park(group, key, records)
+
 
 @pytest.mark.parametrize(
     ("result", "reason"),
-    [(ToDeadLetter("old"), WaitReason.DEAD_LETTER), (Terminate("bad"), WaitReason.DEAD_LETTER)],
+    [(ToDeadLetter("old"), WaitReason.DEAD_LETTER), (Terminate("bad"), WaitReason.PARKED)],
 )
 async def test_a_dead_letter_and_a_parked_record_on_their_way_are_named(
     fake_clock: FakeClock, result: object, reason: WaitReason
 ) -> None:
     """consumer/C:N5."""
     source, stuck = MemorySource(log_of("a"), ends=True, clock=fake_clock), Stuck()
-    settings = checked_settings(source, clock=fake_clock, poison="skip")
-    engine = Engine(source, settings, stuck, None)
+    settings = checked_settings(source, clock=fake_clock, name="x", parked=stuck)
+    engine = Engine(source, settings, stuck)
     work = SingleMessages(
         engine.schedule, engine.settler, engine.workers, engine.commons, Gate(a=result)
     )
