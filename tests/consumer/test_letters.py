@@ -14,7 +14,7 @@ from penstock._core.source import Position
 from penstock.consumer import Nak, Terminate, ToDeadLetter
 from penstock.consumer.consumer import Consumer
 from penstock.sources.memory import MemoryLog, MemorySource
-from penstock.testing import BlockingSink, FakeSink, FlakySink, SlowSink
+from penstock.testing import BlockingSink, FakeSink, FlakySink, ScriptedSink, SlowSink
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.testing import FakeClock
 
 
-def offsets(letters: FakeSink[Any]) -> list[int]:
+def offsets(letters: ScriptedSink[Any]) -> list[int]:
     return [letter.item["offset"] for letter in letters.applied]
 
 
@@ -78,8 +78,8 @@ async def test_a_letter_that_a_drain_cuts_leaves_its_message_to_the_next_run(
     assert [each.offset for each in report.unfinished] == [0]
     assert not report.complete
     assert log.positions[P0].offset == 0
-    again = await finite(log, fake_clock).receive(handler := Recorder())
-    assert handler.offsets == [0]
+    again = await finite(log, fake_clock).receive(taken := Recorder())
+    assert taken.offsets == [0]
     assert again.complete
 
 
