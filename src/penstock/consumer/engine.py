@@ -222,8 +222,8 @@ class Engine:
             self.schedule.release_due(clock.now())
             self.failures.poison.look()
             self.workers.wake()
-            due = self.schedule.next_due
-            await wait_until(clock, math.inf if due is None else due, self.commons.signals.work)
+            due = self.schedule.next_due(clock.now())
+            await wait_until(clock, due, self.commons.signals.work)
 
     # -- the drain ---------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._core.order.keys import PLAIN, identity
@@ -112,11 +113,14 @@ class Schedule:
         if self.former is not None:
             self.former.hurry(now)
 
-    @property
-    def next_due(self) -> float | None:
-        """When a backoff ends, or a batch that is being formed is due."""
+    def next_due(self, now: float) -> float:
+        """When the next backoff ends, or the next batch is due; infinite for never.
+
+        A batch that is due already waits for a worker, and not for its time.
+        """
         retry, batch = self.retries.next_due, None if self.former is None else self.former.next_due
-        return batch if retry is None else retry if batch is None else min(retry, batch)
+        times = [retry, batch if batch is not None and batch > now else None]
+        return min((due for due in times if due is not None), default=inf)
 
     # -- claims ------------------------------------------------------------------------------------
 
