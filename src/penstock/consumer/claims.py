@@ -129,16 +129,21 @@ class Claims:
         return self._claims.get(partition)
 
     def wanted(self) -> list[Claim]:
-        """The claims to fetch from, the one that was first the last time now last."""
+        """The claims to fetch from, the one that was first the last time now last.
+
+        Those with held-back records of a crowded key come after the others.
+        """
         if self._all_paused:
             return []
         self._turns.rotate(-1)
         unread = self._unread or ()
-        return [
+        wanted = [
             claim
             for claim in self._turns
             if not (claim.is_closing or claim.is_paused or claim in unread)
         ]
+        wanted.sort(key=self._schedule.crowded.holds_back)
+        return wanted
 
     def unread(self) -> list[Claim]:
         """The claims whose parked keys are to be read, before anything is fetched."""

@@ -47,7 +47,9 @@ class Consumer:
         max_in_flight: the most messages inside: queued, running, in a batch, backing off or
             blocked. The source is not asked for more while they are.
         max_in_flight_bytes: the same in bytes of values; one larger record is taken alone.
-        max_per_key: the most waiting messages of a key.
+        max_per_key: the most messages of a key that wait in its lane. Later ones are held back:
+            they count in `max_in_flight`, and their partition is fetched from after the others.
+            This reserves no room: once the window is full of a key, everything waits for it.
         fetch_max: the most records of one fetch.
         refill_below: fetch again when the messages inside have fallen to this part of a bound.
         ordering: `key`: messages of one key one after another; `partition`: those of a partition;

@@ -71,7 +71,7 @@ class Engine:
         self.commons = commons = Commons(settings.name, settings.clock)
         keys = KeyRules(settings.ordering, settings.key, settings.key_scope, settings.keyless)
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
-        self.schedule = Schedule(keys, window, settings.size_of)
+        self.schedule = Schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
         self.workers = Workers(settings.concurrency, self.ending.begin)
         self.errands = Errands(self.ending.begin, commons.signals.settled)
         self.failures = failures(
@@ -222,8 +222,8 @@ class Engine:
             self.schedule.release_due(clock.now())
             self.failures.poison.look()
             self.workers.wake()
-            due = self.schedule.next_due
-            await wait_until(clock, math.inf if due is None else due, self.commons.signals.work)
+            due = self.schedule.next_due(clock.now())
+            await wait_until(clock, due, self.commons.signals.work)
 
     # -- the drain ---------------------------------------------------------------------------------
 

@@ -17,12 +17,14 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._core.order.keys import PLAIN, identity
 from .._core.order.lanes import Lanes
 from .._core.runtime.exits import Exit
 from .batching.former import BatchFormer
+from .crowded_keys import CrowdedKeys
 from .keys import alone
 from .message import Message
 from .parked_keys import ParkedKeys
@@ -69,6 +71,8 @@ class Schedule:
         keys: KeyRules,
         window: Window,
         size_of: Callable[[SourceRecord], int] | None = None,
+        *,
+        max_per_key: int | None = None,
     ) -> None:
         self.ready: deque[Message] = deque()
         self.window = window
@@ -78,6 +82,7 @@ class Schedule:
         self.acknowledged = 0
         """Messages settled by an acknowledgement."""
         self.parked = ParkedKeys()
+        self.crowded = CrowdedKeys(max_per_key)
         self.former: BatchFormer | None = None
         self._followed: list[Message] | None = None
         self._keys = keys
@@ -108,11 +113,14 @@ class Schedule:
         if self.former is not None:
             self.former.hurry(now)
 
-    @property
-    def next_due(self) -> float | None:
-        """When a backoff ends, or a batch that is being formed is due."""
+    def next_due(self, now: float) -> float:
+        """When the next backoff ends, or the next batch is due; infinite for never.
+
+        A batch that is due already waits for a worker, and not for its time.
+        """
         retry, batch = self.retries.next_due, None if self.former is None else self.former.next_due
-        return batch if retry is None else retry if batch is None else min(retry, batch)
+        times = [retry, batch if batch is not None and batch > now else None]
+        return min((due for due in times if due is not None), default=inf)
 
     # -- claims ------------------------------------------------------------------------------------
 
@@ -152,7 +160,7 @@ class Schedule:
         index = claim.tracker.admit(first, last, count, lambda: [record.offset for record in fresh])
         indices: Sequence[int] = range(index, index + count)
         if claim.replay.end > first:
-            fresh, sizes, indices = _unsettled(claim, fresh, sizes, indices)
+            fresh, sizes, indices = claim.unsettled(fresh, sizes, indices)
         broken = self._enter(claim, fresh, sizes, indices)
         self.window.take(len(fresh), sum(sizes))
         self._keys.look_at(claim.lanes.active)
@@ -200,6 +208,8 @@ class Schedule:
             looks.append(self._followed.append)
         if self.parked:
             looks.append(self.parked.arrived)
+        if self.crowded.most is not None:
+            looks.append(self.crowded.arrived)
         return looks
 
     def _lane_of_sized(self, record: SourceRecord) -> Hashable:
@@ -342,6 +352,7 @@ class Schedule:
             following = message.claim.lanes.leave(message.lane_key)
             if following is not None:
                 self.ready.append(following)
+        self.crowded.end(claims)
         self.ready.extend(self.parked.end(claims))
         gone += [*waiting, *heads]
         self.window.give(len(gone), sum([message.size for message in gone]))
@@ -378,16 +389,3 @@ def _noting(
             look(message)
 
     return wait_and_note
-
-
-def _unsettled(
-    claim: Claim, records: Sequence[SourceRecord], sizes: Sequence[int], indices: Sequence[int]
-) -> tuple[list[SourceRecord], list[int], list[int]]:
-    """What an earlier claim has not settled; the rest is settled at once."""
-    left: list[tuple[SourceRecord, int, int]] = []
-    for record, size, index in zip(records, sizes, indices, strict=True):
-        if claim.replay.skips(record.offset):
-            claim.tracker.done(index)
-        else:
-            left.append((record, size, index))
-    return [each[0] for each in left], [each[1] for each in left], [each[2] for each in left]
