@@ -35,22 +35,21 @@ class Journal:
         self._settled: set[Place] = set() if before is None else before.settled
 
     @contextmanager
-    def handling(self, message: Message) -> Iterator[None]:
-        """Note the beginning and the end of a handler."""
-        place, key = place_of(message), message.key
-        overlapping = [
-            other for other in self.running if self._keys[other] == key and other[0] == place[0]
-        ]
+    def handling(self, *messages: Message) -> Iterator[None]:
+        """Note the beginning and the end of a handler, of one message or of a batch."""
+        lanes = {(message.partition, message.key) for message in messages}
+        overlapping = [other for other in self.running if (other[0], self._keys[other]) in lanes]
+        places = [place_of(message) for message in messages]
         if overlapping:
-            self.violations.append(f"{place} ran beside {overlapping} of its key")
-        self._keys[place] = key
-        self.begun.append(place)
-        self.running.add(place)
+            self.violations.append(f"{places} ran beside {overlapping} of its key")
+        self._keys.update(zip(places, [message.key for message in messages], strict=True))
+        self.begun += places
+        self.running.update(places)
         self.news.fire()
         try:
             yield
         finally:
-            self.running.discard(place)
+            self.running.difference_update(places)
             self.news.fire()
 
     def done(self, *messages: Message) -> None:
@@ -82,6 +81,10 @@ class Journal:
     def settle(self, message: Message) -> None:
         """A message may be committed that no handler has acknowledged."""
         self._settled.add(place_of(message))
+
+    def settle_all(self, *places: Place) -> None:
+        """As `settle`, by partition and offset."""
+        self._settled.update(places)
 
     @property
     def settled(self) -> set[Place]:

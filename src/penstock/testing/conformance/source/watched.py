@@ -45,6 +45,7 @@ class WatchedSource:
         """What commits have stored, in order."""
         self.is_fetching = False
         self.kept_alive = 0
+        self.delivered = 0
         self.violations: list[str] = []
         self.inner = source
         self._news = news
@@ -84,6 +85,8 @@ class WatchedSource:
             self.is_fetching = False
         for claim, records, _ in fetched or ():
             self._records.setdefault(claim, []).extend(records)
+            self.delivered += len(records)
+        self._news.fire()
         return fetched
 
     async def keep_alive(self) -> None:
