@@ -218,7 +218,7 @@ async def give_up(message: Message) -> Terminate | ToDeadLetter | None:
 async def test_the_position_passes_a_message_once_its_letter_is_written(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:F2, consumer/A:O24: a write that fails is made again, and holds the position meanwhile."""
+    """consumer/C:F2, consumer/A:O24: a failed write is repeated, and holds the position."""
     log = log_of("a", "b", "a", "c")
     sink = ScriptedSink[Any]([fail(UnavailableError("down")) for _ in range(3)])
     report = await finite(
