@@ -134,16 +134,18 @@ class Poison:
             self._give_up(message, error)
 
     def _block(self, message: Message, error: BaseException, *, has_letter: bool = False) -> None:
-        say(
-            logger, logging.ERROR, _BLOCKED, self._commons.name, message.coordinates, for_log(error)
-        )
+        name, told = self._commons.name, for_log(error)
+        say(logger, logging.ERROR, _BLOCKED, name, message.coordinates, told)
+        self._keep(message, error)
+        if has_letter and message in self._schedule.blocked:
+            self._buried.add(message)
+
+    def _keep(self, message: Message, error: BaseException) -> None:
         if message.claim.is_closing:
             self.leave(message)
-            return
-        self._schedule.block(message, error)
-        self._buried &= self._schedule.blocked.keys()  # others have left with their claims
-        if has_letter:
-            self._buried.add(message)
+        else:
+            self._schedule.block(message, error)
+            self._buried &= self._schedule.blocked.keys()  # others have left with their claims
 
     # -- dead letters ------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class Poison:
         limit = self._circuit.judge(message.claim, error)
         if limit is None:
             return False
-        self._block(message, error)
+        self._keep(message, error)
         self._stop(limit)
         return True
 
