@@ -82,6 +82,20 @@ async def test_a_nak_holds_back_what_follows_it_in_its_key(fake_clock: FakeClock
     assert (report.counts.acked, report.counts.naks) == (4, 1)
 
 
+async def test_a_redelivered_message_joins_a_batch_of_its_key(fake_clock: FakeClock) -> None:
+    """With `on_nak="redeliver"`, which gives up the order for it: as if it had just arrived."""
+    log, handler = log_of(*"ab"), Batches(once(0, Nak(1.0)))
+    source = MemorySource(log, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, on_nak="redeliver")
+    running = asyncio.create_task(consumer.receive_batch(handler, size=2, max_wait=None))
+    await fake_clock.advance(0.5)
+    log.produce("t", b"", key="a")
+    await fake_clock.advance(10.0)
+    assert handler.offsets == [[0, 1], [2, 0]]
+    consumer.stop()
+    await running
+
+
 async def test_messages_that_were_held_back_precede_later_ones(fake_clock: FakeClock) -> None:
     """consumer/C:Ba4: in the order of the key, whatever arrived meanwhile."""
     log, handler = log_of(*"aaaaa"), Batches(once(0, Nak(1.0)))
