@@ -1,7 +1,9 @@
 """The consumer: the records of a source, in order per key, with positions that never lie."""
 
+from .._core.park_store import ParkedRecord, ParkStore
 from .._core.public import publish
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
+from ..letters.parked import MemoryParkStore
 from .by_type import HandlersByType
 from .consumer import Consumer
 from .counts import MessageCounts
@@ -54,11 +56,14 @@ __all__ = [
     "InFlight",
     "Lag",
     "Manual",
+    "MemoryParkStore",
     "Message",
     "MessageCounts",
     "Nak",
     "NoHandlerError",
     "OldestRecord",
+    "ParkStore",
+    "ParkedRecord",
     "PartitionExplanation",
     "PartitionStats",
     "PoisonError",
@@ -100,9 +105,12 @@ publish(
     Health,
     InFlight,
     Lag,
+    MemoryParkStore,
     MessageCounts,
     NoHandlerError,
     OldestRecord,
+    ParkStore,
+    ParkedRecord,
     PartitionExplanation,
     PartitionStats,
     PoisonError,
