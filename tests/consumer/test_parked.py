@@ -384,6 +384,22 @@ async def test_a_drain_leaves_what_cannot_be_parked_to_the_next_owner(
     assert log.positions[P0].offset == 3
 
 
+async def test_unpark_waits_until_the_parked_keys_are_known(fake_clock: FakeClock) -> None:
+    log, store, handler = log_of("a"), DurableParkStore(), Poisoned(0)
+    await finite(log, fake_clock, **parking(store)).receive(handler)
+    handler.bad, store.is_down = set(), True
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, **parking(store))
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handler))
+        unpark = tasks.create_task(consumer.unpark("a"))
+        await fake_clock.advance(5.0)
+        assert not unpark.done()
+        store.is_down = False
+        assert await unpark == Unparked(1, is_done=True)
+        consumer.stop()
+        await run
+
+
 async def test_nothing_is_fetched_before_the_parked_keys_are_known(fake_clock: FakeClock) -> None:
     """consumer/C:N4: a store that cannot be read delays the partition, and is asked again."""
     log, store, handler = log_of(*"ab"), DurableParkStore(), Poisoned(0)
