@@ -205,7 +205,8 @@ class BatchFormer:
             if limit:
                 self._suspects.append(batch)
         self._add(batch, lane, message)
-        self._pull(batch, lane, message)
+        if message.claim.lanes.waiting:
+            self._pull(batch, lane, message)
 
     def _pull(self, batch: OpenBatch, lane: LaneId, member: Message) -> None:
         """Let the messages behind those of a batch follow their key."""
