@@ -18,6 +18,7 @@ from penstock._core.retry_policy import RetryPolicy
 from penstock._core.source import Position
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
+from penstock.letters.parked import MemoryParkStore
 from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.testing import FakeClock
 
@@ -126,6 +127,30 @@ async def test_a_blocked_message_holds_back_its_key_only(fake_clock: FakeClock) 
     report = await running
     assert report.counts.acked == 1
     assert report.positions[P0] == 0
+
+
+@pytest.mark.filterwarnings("ignore:parked=MemoryParkStore")
+async def test_a_batch_parks_a_key_behind_its_poison_and_unpark_replays_it(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:Ba4, consumer/C:N4: in order, one by one, and removed one by one."""
+    log, store = log_of(*"aaaab"), MemoryParkStore()
+    handler = Batches(once(1, Terminate("no")))
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, parked=store)
+    async with consumer:
+        running = asyncio.create_task(consumer.run_batch(handler, size=5))
+        await fake_clock.advance(2.0)
+        assert handler.offsets == [[0, 1, 2, 3, 4]]
+        assert consumer.parked == ("a",)
+        assert log.positions[P0] == Position(5)
+        unparked = await consumer.unpark("a")
+        assert (unparked.handled, unparked.is_done) == (3, True)
+        assert handler.offsets[1:] == [[1], [2], [3]]
+        log.produce("t", b"", key="a")
+        await fake_clock.advance(1.0)
+        assert handler.offsets[-1] == [5]
+        consumer.stop()
+        assert (await running).counts.parked == 3
 
 
 async def test_a_key_waits_for_a_manual_settle(fake_clock: FakeClock) -> None:
