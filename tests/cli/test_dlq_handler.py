@@ -157,7 +157,7 @@ def test_letters_that_are_parked_or_hold_no_record_are_refused(cli: Cli, tmp_pat
     """consumer/C:N4: `unpark` handles what follows a parked record, in order; a replay does not."""
     letters = [
         letter(0, "parked", error_class="parked"),
-        letter(1, "parked", parked_behind=True),
+        letter(1, "behind", parked_behind=True),
         letter(2, "batched", item={"n": 2}),
         letter(3, None, item={"n": 3}),
         letter(4, "batched"),
@@ -253,6 +253,24 @@ async def handle(message):
     cli("replay", store, "--handler", name)
     assert cli.err == "replayed: 3 delivered\n"
     assert handled(tmp_path) == [0, 1, 1, 2, 3]
+
+
+def test_what_is_known_when_several_are_interrupted_is_noted(cli: Cli, tmp_path: Path) -> None:
+    store = keep_in_file(tmp_path / "dead", [letter(number, str(number)) for number in range(3)])
+    text = """
+async def handle(message):
+    if message.offset == 1:
+        print("inside", flush=True)
+        await asyncio.Event().wait()
+"""
+    name = handler_of(tmp_path, text)
+    with process(tmp_path, "replay", store, "--handler", name, "--batch-size", "3") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "inside\n"
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate()
+    assert said == "interrupted; replayed: 2 delivered, 1 unknown; the same command goes on\n"
+    assert states(cli, store) == {0: "replayed", 1: "interrupted", 2: "replayed"}
 
 
 def test_an_interrupted_letter_that_fails_again_is_pending_with_its_error(

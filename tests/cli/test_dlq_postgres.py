@@ -24,8 +24,11 @@ from penstock import (
     WriteResult,
     stack,
 )
+from penstock._core.source import Record
 from penstock.cli import main
+from penstock.consumer import Consumer, Message, PoisonError
 from penstock.sinks import PostgresSink
+from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -289,3 +292,43 @@ def test_a_store_that_is_none_is_told_without_the_password(cli: Cli, letters: Le
         assert told in cli.err
         assert secret not in cli.err
         assert "hush" not in cli.err
+
+
+def test_the_letters_of_a_consumer_in_a_table_are_handled_again_exactly(
+    cli: Cli, letters: Letters, tmp_path: Path
+) -> None:
+    """F2, consumer/A:O25: a letter that is written twice is there once; records are exact."""
+    values: list[object] = [b"\x00\xff", "a\0b", None, {"n": [1, b"\xff"]}, "\ud800"]
+    log = MemoryLog(
+        [
+            Record("t", 0, n, b"\xff", value, [("h", b"\0"), ("h", b"")], 5)
+            for n, value in enumerate(values)
+        ]
+    )
+
+    async def give_up(message: Message) -> None:
+        raise PoisonError(f"bad \0 {message.value!r}")
+
+    async def consume(name: str) -> None:
+        source = MemorySource(log, ends=True)
+        await Consumer(
+            source, name=name, poison="skip", dead_letters=letters.sink(), commit_every=60.0
+        ).receive(give_up)
+        log.positions.clear()
+
+    for name in ("billing", "billing", "shipping"):
+        asyncio.run(consume(name))
+    found = cli.letters(letters.dsn)
+    assert [letter["batcher"] for letter in found] == ["billing"] * 5 + ["shipping"] * 5
+    text = (
+        f"VALUES = {values!r}\n"
+        "def handle(message):\n"
+        "    assert message.key == b'\\xff' and message.value == VALUES[message.offset]\n"
+        "    assert message.headers == [('h', b'\\0'), ('h', b'')] and message.timestamp == 5\n"
+        "    print(message.coordinates)\n"
+    )
+    module(tmp_path, "table_handlers", text)
+    said = cli("replay", letters.dsn, "--handler", "table_handlers:handle", "--batcher", "billing")
+    assert said == [f"t/0@{n}" for n in range(5)]
+    assert cli.err == "replayed: 5 delivered\n"
+    assert len(cli.letters(letters.dsn)) == 5

@@ -246,8 +246,7 @@ async def test_an_outage_for_one_message_is_split_when_other_batches_succeed(
     consumer = Consumer(source, clock=fake_clock)
     running = asyncio.create_task(consumer.receive_batch(handler, size=10, max_wait=0.1))
     await fake_clock.advance(1.0)
-    source.log.append(records(["x"], first=30)[0])
-    source.assign([])  # the news of a record
+    source.log.produce("t", b"", key="x")
     await fake_clock.advance(120.0)
     consumer.stop()
     report = await running
@@ -289,19 +288,13 @@ async def test_a_batch_that_is_cut_for_one_partition_is_not_split_for_the_others
         await fake_clock.sleep(100.0 if len(begun) == 1 else 0.0)
 
     consumer = Consumer(source, clock=fake_clock, drain=1.0)
-    async with consumer:
-        running = asyncio.create_task(consumer.run_batch(handle))
-        await fake_clock.advance(1.0)
-        claims = consumer._open().claims
-        claim = claims.get(P0)
-        assert claim is not None
-        revoke = asyncio.create_task(claims.revoked([claim], 5.0))
-        await fake_clock.advance(50.0)
-        assert await revoke == {claim: Position(0)}
-        claims.ended([claim])
-        assert [sorted(partitions) for partitions in begun] == [[0, 0, 1, 1], [1, 1]]
-        consumer.stop()
-        report = await running
+    running = asyncio.create_task(consumer.receive_batch(handle))
+    await fake_clock.advance(1.0)
+    await source.revoke([P0], within=5.0)
+    await fake_clock.advance(50.0)
+    assert [sorted(partitions) for partitions in begun] == [[0, 0, 1, 1], [1, 1]]
+    consumer.stop()
+    report = await running
     assert report.positions == {P1: 2}
     assert (report.counts.acked, report.counts.split_batches) == (2, 0)
 

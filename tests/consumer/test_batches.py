@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from batch_help import Batches
-from consumer_help import P0, P1, finite, log_of, records
+from consumer_help import P0, P1, Recorder, finite, log_of, records
 
 from penstock import ConfigError
 from penstock._core.source import Position
 from penstock.consumer.consumer import Consumer
+from penstock.consumer.results import Skip
+from penstock.consumer.stepping import with_steps
+from penstock.consumer.steps import decode
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
@@ -54,6 +58,25 @@ async def test_a_batch_is_handled_when_its_first_message_is_max_wait_old(
     assert handler.offsets == []
     await fake_clock.advance(0.001)
     assert handler.offsets == [[0, 1]]
+    consumer.stop()
+    await running
+
+
+async def test_the_time_of_a_batch_counts_from_its_own_first_message(
+    fake_clock: FakeClock,
+) -> None:
+    """O-T13: also for messages that arrive when nothing is going on, and after another batch."""
+    log, handler = log_of("a"), Batches()
+    consumer = endless(log, fake_clock)
+    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=2.0))
+    await fake_clock.advance(10.0)
+    log.produce("t", b"")
+    await fake_clock.advance(1.0)
+    log.produce("t", b"")
+    await fake_clock.advance(0.999)
+    assert handler.offsets == [[0]]
+    await fake_clock.advance(0.001)
+    assert handler.offsets == [[0], [1, 2]]
     consumer.stop()
     await running
 
@@ -129,18 +152,14 @@ async def test_a_revoke_drops_the_batch_that_is_being_formed(fake_clock: FakeClo
     log = MemoryLog([*records("ab"), *records("ab", partition=1)])
     source, handler = MemorySource(log, clock=fake_clock), Batches()
     consumer = Consumer(source, clock=fake_clock)
-    async with consumer:
-        running = asyncio.create_task(consumer.run_batch(handler, max_wait=5.0))
-        await fake_clock.advance(1.0)
-        claims = consumer._open().claims  # the source's side
-        claim = claims.get(P0)
-        assert claim is not None
-        assert await claims.revoked([claim], 5.0) == {claim: Position(0)}
-        claims.ended([claim])
-        await fake_clock.advance(4.0)
-        assert [[m.partition for m in batch] for batch in handler.batches] == [[1, 1]]
-        consumer.stop()
-        await running
+    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=5.0))
+    await fake_clock.advance(1.0)
+    await source.revoke([P0], within=5.0)
+    await fake_clock.advance(4.0)
+    assert [[m.partition for m in batch] for batch in handler.batches] == [[1, 1]]
+    consumer.stop()
+    await running
+    assert log.positions == {P0: Position(0), P1: Position(2)}
 
 
 async def test_a_full_window_makes_a_batch_due(fake_clock: FakeClock) -> None:
@@ -237,6 +256,103 @@ async def test_partitions_share_a_batch(fake_clock: FakeClock) -> None:
     places = sorted([(message.partition, message.offset) for message in batch])
     assert places == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert log.positions == {P0: Position(2), P1: Position(2)}
+
+
+async def test_a_plain_function_runs_in_a_thread(fake_clock: FakeClock) -> None:
+    """O-T16: and may return results, as an async one."""
+    threads = []
+
+    def handle(batch: list[Message]) -> list[object]:
+        threads.append(threading.current_thread())
+        return [None] * len(batch)
+
+    report = await finite(log_of(*"abc"), fake_clock).receive_batch(handle)
+    assert report.counts.acked == 3
+    assert threads[0] is not threading.current_thread()
+
+
+async def test_a_batch_that_is_due_waits_for_a_worker_at_rest(fake_clock: FakeClock) -> None:
+    """Not by looking again and again: the clock would stop in an endless round."""
+    handled = []
+
+    async def handle(batch: list[Message]) -> None:
+        await fake_clock.sleep(1.0)
+        handled.append(len(batch))
+
+    log = log_of("a")
+    consumer = endless(log, fake_clock, concurrency=1)
+    running = asyncio.create_task(consumer.receive_batch(handle, max_wait=0.1))
+    await fake_clock.advance(0.5)
+    log.produce("t", b"", key="b")
+    await fake_clock.advance(0.3)
+    log.produce("t", b"", key="c")
+    await fake_clock.advance(5.0)
+    assert handled == [1, 2]
+    consumer.stop()
+    await running
+
+
+async def test_what_is_no_handler_is_refused_before_anything_starts(
+    fake_clock: FakeClock,
+) -> None:
+    """And so is a handler of single messages."""
+    consumer = finite(log_of("a"), fake_clock)
+    for handler in (17, Batches, handle_nothing, with_steps(Recorder(), decode(int))):
+        with pytest.raises(ConfigError, match="handler"):
+            await consumer.receive_batch(handler)  # type: ignore[arg-type]
+    await consumer.receive_batch(Batches())
+
+
+def handle_nothing() -> None:
+    """Take no messages."""
+
+
+async def test_a_message_that_a_step_settles_is_not_shown_to_the_handler(
+    fake_clock: FakeClock,
+) -> None:
+    """O-T18: an undecodable record is poison for itself, and its batch-mates are handled."""
+    log = MemoryLog()
+    for value in (b"1", b"x", b"3", b"4"):
+        log.produce("t", value, key=value)
+    handler = Batches(lambda batch: [None] * len(batch))
+    consumer = finite(log, fake_clock, steps=[decode(int), skip_three], poison="skip")
+    report = await consumer.receive_batch(handler)
+    assert [[message.value for message in batch] for batch in handler.batches] == [[1, 4]]
+    counts = report.counts
+    assert (counts.acked, counts.skipped, counts.terminated) == (2, 1, 1)
+
+
+def skip_three(message: Message) -> Skip | None:
+    """A step that knows one value already."""
+    return Skip() if message.value == 3 else None
+
+
+async def test_the_results_of_steps_hold_when_the_handler_raises(fake_clock: FakeClock) -> None:
+    """consumer/C:Ba2, consumer/C:Ba4: in the order of the key."""
+    log = MemoryLog()
+    for value in (b"3", b"1", b"4", b"x"):
+        log.produce("t", value, key="a")
+    failures = [ValueError("once")]
+
+    def answer(_batch: list[Message]) -> None:
+        if failures:
+            raise failures.pop()
+
+    handler = Batches(answer)
+    consumer = finite(log, fake_clock, steps=[decode(int), skip_three], poison="skip")
+    report = await consumer.receive_batch(handler)
+    assert handler.offsets == [[1, 2], [1], [2]]
+    counts = report.counts
+    assert (counts.acked, counts.skipped, counts.terminated) == (2, 1, 1)
+
+
+async def test_a_batch_that_steps_settle_is_not_handled(fake_clock: FakeClock) -> None:
+    """Handlers see no empty batches."""
+    handler = Batches()
+    consumer = finite(log_of(*"ab"), fake_clock, steps=[lambda _: Skip()])
+    report = await consumer.receive_batch(handler)
+    assert handler.batches == []
+    assert report.counts.skipped == 2
 
 
 async def test_a_handler_may_change_the_list_that_it_is_given(fake_clock: FakeClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +11,9 @@ from consumer_help import P0, P1, Poisoned, Recorder, finite, log_of, records, r
 from penstock import ConfigError, NoSuchKey
 from penstock._core.source import Position
 from penstock.consumer import offset_map
+from penstock.consumer.consumer import Consumer
 from penstock.consumer.results import Nak, PoisonError
-from penstock.sources.memory import MemoryLog
+from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.testing import FakeSink
 
 if TYPE_CHECKING:
@@ -142,3 +144,21 @@ def test_dead_letters_are_checked_at_construction(fake_clock: FakeClock) -> None
     with pytest.raises(ConfigError, match="needs dead_letters="):
         finite(log_of(), fake_clock, poison="block_and_dead_letter")
     assert finite(log_of(), fake_clock, dead_letters=FakeSink[Any]()) is not None
+
+
+async def test_a_revoke_takes_blocked_messages_to_the_next_owner(fake_clock: FakeClock) -> None:
+    log, handler, taken = MemoryLog(records("aa")), Poisoned(0), Recorder()
+    first = MemorySource(log, clock=fake_clock)
+    second = MemorySource(log, partitions=[], clock=fake_clock)
+    one, other = Consumer(first, clock=fake_clock), Consumer(second, clock=fake_clock)
+    async with one, other, asyncio.TaskGroup() as tasks:
+        runs = [tasks.create_task(one.run(handler)), tasks.create_task(other.run(taken))]
+        await fake_clock.advance(1.0)
+        assert len(one.blocked) == 1
+        await first.give([P0], second)
+        await fake_clock.advance(1.0)
+        assert not one.blocked
+        assert taken.offsets == [0, 1]
+        one.stop()
+        other.stop()
+        await asyncio.gather(*runs)

@@ -350,7 +350,14 @@ async def test_a_refused_letter_delays_no_other(fake_clock: FakeClock) -> None:
         assert type(errors[1]) is PermanentError
         errors = await results(writer, sink, fake_clock, 6, 2, 7, 8)
         assert [error is None for error in errors] == [True, False, True, True]
-    assert sink.calls == [[0], [1, 2, 3], [1], [2], [3], [4, 5], [6], [2], [7, 8]]
+        assert sink.calls == [[0], [1, 2, 3], [1], [2], [3], [4, 5], [6], [2], [7, 8]]
+        del sink.calls[:]
+        _, alone, _ = await begin(writer, fake_clock, 0, 2, 5)
+        alone.cancel()
+        assert await results(writer, sink, fake_clock, 1, 3) == [None] * 2
+        assert await results(writer, sink, fake_clock, 8) == [None]
+        await results(writer, sink, fake_clock, 9, 2, 10)
+    assert sink.calls == [[0], [5, 1, 3], [8], [9], [2, 10]]
 
 
 async def test_an_outage_is_no_letters_fault(fake_clock: FakeClock) -> None:

@@ -13,6 +13,7 @@ from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, causes_of, running
 
 from penstock import TransientError
+from penstock._core.source import Record, TopicPartition
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.engine import Engine
 from penstock.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
@@ -20,11 +21,13 @@ from penstock.consumer.settings import checked_settings
 from penstock.consumer.single_messages import SingleMessages
 from penstock.consumer.standing import standings
 from penstock.consumer.wait_reason import REMEDIES, WaitReason
+from penstock.letters.parked import MemoryParkStore
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from penstock._core.park_store import ParkedRecord
     from penstock.consumer.explain import Explanation
     from penstock.consumer.message import Message
     from penstock.testing import FakeClock
@@ -182,20 +185,24 @@ async def test_a_cut_map_is_named(fake_clock: FakeClock) -> None:
 
 
 async def test_a_deaf_handler_is_named(fake_clock: FakeClock) -> None:
-    """consumer/C:N5, consumer/C:F4."""
-    seen: list[Explanation] = []
-    consumers: list[Consumer] = []
+    """consumer/C:N5, consumer/C:F4: one that goes on 10 s after its timeout."""
 
     async def handle(message: Message) -> None:
+        if message.attempt > 1:
+            return
         try:
-            await asyncio.Event().wait()
+            await fake_clock.sleep(100.0)
         except asyncio.CancelledError:
-            await asyncio.sleep(0.05)
-            seen.append(consumers[0].explain())
+            await fake_clock.sleep(10.0)
 
-    async with running(fake_clock, log_of("a"), handle) as consumer:
-        consumers.append(consumer)
-    assert {WaitReason.DEAF, WaitReason.DRAINING} == seen[0].reasons
+    async with running(fake_clock, log_of("a"), handle, timeout=5.0) as consumer:
+        await fake_clock.advance(12.0)
+        (cause,) = causes_of(consumer)
+        assert cause.reason is WaitReason.DEAF
+        assert cause.seconds is not None
+        assert 5.0 < cause.seconds <= 7.0
+        await fake_clock.advance(10.0)
+        assert causes_of(consumer)[0].reason is WaitReason.NOTHING_TO_DO
 
 
 async def test_a_drain_and_a_revoke_are_named(fake_clock: FakeClock) -> None:
@@ -252,27 +259,34 @@ async def test_a_record_on_its_way_in_is_named(fake_clock: FakeClock) -> None:
     assert seen[-1].reasons == {WaitReason.ARRIVING}
 
 
-class Stuck:
+class Stuck(MemoryParkStore):
     """Dead letters and a park store that answer when they are released."""
 
+    is_durable = True
+
     def __init__(self) -> None:
+        super().__init__()
         self.gate = asyncio.Event()
 
     async def bury(self, message: Message, error: BaseException) -> None:
         await self.gate.wait()
 
+    async def park(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
+        await self.gate.wait()
+        await super().park(group, key, records)
+
 
 @pytest.mark.parametrize(
     ("result", "reason"),
-    [(ToDeadLetter("old"), WaitReason.DEAD_LETTER), (Terminate("bad"), WaitReason.DEAD_LETTER)],
+    [(ToDeadLetter("old"), WaitReason.DEAD_LETTER), (Terminate("bad"), WaitReason.PARKED)],
 )
 async def test_a_dead_letter_and_a_parked_record_on_their_way_are_named(
     fake_clock: FakeClock, result: object, reason: WaitReason
 ) -> None:
     """consumer/C:N5."""
     source, stuck = MemorySource(log_of("a"), ends=True, clock=fake_clock), Stuck()
-    settings = checked_settings(source, clock=fake_clock, poison="skip")
-    engine = Engine(source, settings, stuck, None)
+    settings = checked_settings(source, clock=fake_clock, name="x", parked=stuck)
+    engine = Engine(source, settings, stuck)
     work = SingleMessages(
         engine.schedule, engine.settler, engine.workers, engine.commons, Gate(a=result)
     )
@@ -289,6 +303,48 @@ async def test_a_dead_letter_and_a_parked_record_on_their_way_are_named(
 
 
 # -- the explanation as a whole --------------------------------------------------------------------
+
+
+async def test_a_batch_that_is_being_formed_is_named_with_its_time(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: and one that is full waits for a worker."""
+    gate = asyncio.Event()
+
+    async def handle(messages: list[Message]) -> None:
+        await gate.wait()
+
+    log = MemoryLog([*records("abc"), *records("xyz", 1), *records("uvw", 2)])
+    source = MemorySource(log, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, concurrency=1, ordering="partition", drain=0.1)
+    async with consumer:
+        run = asyncio.create_task(consumer.run_batch(handle, size=3, max_wait=20.0))
+        await fake_clock.run_until_idle()
+        source.log.append(Record("t", 3, 0))
+        await fake_clock.advance(5.0)
+        explanation = consumer.explain()
+        reasons = sorted(cause.reason for each in explanation.partitions for cause in each.causes)
+        assert reasons == [WaitReason.FORMING, WaitReason.RUNNING, READY, READY]
+        (forming,) = causes_of(consumer, TopicPartition("t", 3))
+        assert forming.seconds == pytest.approx(15.0)
+        assert "(for 15.0 s at most), until the batch is full" in str(forming)
+        inside = consumer.stats().in_flight
+        assert (inside.running, inside.batched, inside.messages) == (3, 7, 10)
+        gate.set()
+        consumer.stop()
+        await run
+
+
+async def test_a_batch_without_a_timer_says_so(fake_clock: FakeClock) -> None:
+    """consumer/C:N5."""
+
+    async def handle(messages: list[Message]) -> None: ...
+
+    consumer = Consumer(MemorySource(log_of("a"), clock=fake_clock), clock=fake_clock)
+    async with consumer:
+        run = asyncio.create_task(consumer.run_batch(handle, size=3, max_wait=None))
+        await fake_clock.run_until_idle()
+        assert "batch being formed (without max_wait)" in told(consumer)[0]
+        consumer.stop()
+        assert (await run).counts.acked == 1
 
 
 async def test_operators_read_it_as_text(fake_clock: FakeClock) -> None:
@@ -325,8 +381,9 @@ async def test_every_message_inside_is_in_exactly_one_place(fake_clock: FakeCloc
         assert len(set(places)) == len(places) == engine.schedule.window.messages
         inside = consumer.stats().in_flight
         assert inside.messages == len(places)
-        rest = (inside.ready, inside.running, inside.errands, inside.manual, inside.backing_off)
-        assert sum(rest) + inside.blocked + inside.waiting == inside.messages
+        busy = inside.running + inside.errands + inside.manual + inside.blocked
+        queued = inside.ready + inside.batched + inside.waiting + inside.backing_off
+        assert busy + queued == inside.messages
 
     async def handle(message: Message) -> object:
         check(consumers[0])

@@ -42,6 +42,7 @@ async def test_a_snapshot_has_levels_counts_and_positions(fake_clock: FakeClock)
             backing_off=1,
             blocked=1,
             waiting=2,
+            batched=0,
         )
         assert (stats.counts.acked, stats.counts.naks) == (1, 1)
         partition = stats.partitions[P0]

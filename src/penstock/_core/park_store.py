@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,6 +50,7 @@ class ParkedRecord:
         return f"{self.topic}/{self.partition}@{self.offset}"
 
 
+@runtime_checkable
 class ParkStore(Protocol):
     """Keeps the parked records of consumers. A store with `async with` is open while it is used.
 

@@ -12,6 +12,7 @@ from .lag import Lag
 from .message import Message
 from .probe_app import Probes, probes
 from .probe_server import serve_probes
+from .replays import Unparked
 from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
@@ -70,6 +71,7 @@ __all__ = [
     "Terminate",
     "ToDeadLetter",
     "Unfinished",
+    "Unparked",
     "WaitCause",
     "WaitReason",
     "check",
@@ -109,6 +111,7 @@ publish(
     SchemaError,
     Skip,
     Unfinished,
+    Unparked,
     WaitCause,
     WaitReason,
     probes,

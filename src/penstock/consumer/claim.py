@@ -172,6 +172,18 @@ class Claim:
         self.redelivered += len(records) - len(fresh)
         return fresh
 
+    def unsettled(
+        self, records: Sequence[SourceRecord], sizes: Sequence[int], indices: Sequence[int]
+    ) -> tuple[list[SourceRecord], list[int], list[int]]:
+        """What an earlier claim has not settled; the rest is settled at once."""
+        left: list[tuple[SourceRecord, int, int]] = []
+        for record, size, index in zip(records, sizes, indices, strict=True):
+            if self.replay.skips(record.offset):
+                self.tracker.done(index)
+            else:
+                left.append((record, size, index))
+        return [each[0] for each in left], [each[1] for each in left], [each[2] for each in left]
+
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "closing" if self.is_closing else "open"
         return f"Claim({self.partition}, number={self.number}, {state})"

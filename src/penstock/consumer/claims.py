@@ -38,6 +38,8 @@ class Claims:
         desk: Desk,
         commons: Commons,
         drain: float,
+        *,
+        reads_parked: bool = False,
     ) -> None:
         self._schedule = schedule
         self._quiet = quiet
@@ -50,6 +52,8 @@ class Claims:
         self._turns: deque[Claim] = deque()
         self._paused: set[TopicPartition] = set()
         self._all_paused = False
+        self._unread: set[Claim] | None = set() if reads_parked else None
+        """The claims whose parked keys are not known yet; nothing is fetched for them."""
         self.windows = CrashWindows()
         """What became of stored maps."""
         self.trouble: str | None = None
@@ -70,6 +74,8 @@ class Claims:
             claim.pause(paused=partition in self._paused)
             self._claims[partition] = claim
             self._turns.append(claim)
+            if self._unread is not None:
+                self._unread.add(claim)
             made.append(claim)
         self.was_assigned = True
         self._changed.fire()
@@ -96,8 +102,9 @@ class Claims:
             self.windows.ended(claim)
             del self._claims[claim.partition]
             self._turns.remove(claim)
-        self._quiet.drop(mine)
-        self._schedule.forget_idle_lanes()
+            self.read(claim)
+        self._quiet.end(mine)
+        self._schedule.forget_idle_lanes(self)
         self._changed.fire()
 
     def reported(self, trouble: str | None) -> None:
@@ -122,11 +129,31 @@ class Claims:
         return self._claims.get(partition)
 
     def wanted(self) -> list[Claim]:
-        """The claims to fetch from, the one that was first the last time now last."""
+        """The claims to fetch from, the one that was first the last time now last.
+
+        Those with held-back records of a crowded key come after the others.
+        """
         if self._all_paused:
             return []
         self._turns.rotate(-1)
-        return [claim for claim in self._turns if not (claim.is_closing or claim.is_paused)]
+        unread = self._unread or ()
+        wanted = [
+            claim
+            for claim in self._turns
+            if not (claim.is_closing or claim.is_paused or claim in unread)
+        ]
+        wanted.sort(key=self._schedule.crowded.holds_back)
+        return wanted
+
+    def unread(self) -> list[Claim]:
+        """The claims whose parked keys are to be read, before anything is fetched."""
+        return [claim for claim in self._unread or () if not claim.is_closing]
+
+    def read(self, claim: Claim) -> None:
+        """Note that the parked keys of a claim are known, or need not be."""
+        if self._unread is not None:
+            self._unread.discard(claim)
+            self._changed.fire()
 
     def close_all(self) -> list[Claim]:
         """Stop taking records in, for a drain; return the claims.

@@ -1,7 +1,9 @@
 """Committing positions: what is settled in order, and the map of what is settled beyond it.
 
 1. A commit is due every `every` seconds, after `after` settled messages, on demand, and at the end
-   of a drain. Only claims with something new are in it.
+   of a drain. Only claims with something new are in it. The messages are counted once per
+   `LOOK_EVERY` seconds; a count below `SMALL` is compared whenever messages are settled, which
+   costs more.
 2. Position and map are one snapshot, taken in one stretch. One commit is in flight at a time; a
    failed one is followed by one with a newer snapshot, never by its own repetition.
 3. A closing claim is committed by its source, within the revoke; at the drain, here.
@@ -14,7 +16,7 @@ import logging
 import math
 from typing import TYPE_CHECKING, cast
 
-from .._core.clock import Signal, wait_until
+from .._core.clock import wait_until
 from .._core.say import say
 from .._core.told import for_log
 
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from .schedule import Schedule
 
 logger = logging.getLogger("penstock.consumer")
+
+LOOK_EVERY = 1.0
+SMALL = 1000
 
 _FAILED = "%s: a commit failed (%s); the next one follows in %.3g s"
 
@@ -51,7 +56,7 @@ class Committer:
         self._every = every
         self._after = math.inf if after is None else after
         self._lock = asyncio.Lock()
-        self._due = Signal()
+        self._settled = commons.signals.settled
         self._committed = 0
         self.commits = 0
         self.failures = 0
@@ -61,17 +66,23 @@ class Committer:
     async def run(self) -> None:
         """Commit whenever it is due, until cancelled."""
         while True:
-            await wait_until(self._clock, self._clock.now() + self._every, self._due)
+            await self._wait_until_due()
             try:
                 await self.commit()
             except Exception as error:
                 told = for_log(error)
                 say(logger, logging.WARNING, _FAILED, self._name, told, self._every)
 
-    def look(self) -> None:
-        """Commit soon if enough messages have been settled since the last commit."""
-        if self._schedule.acknowledged - self._committed >= self._after:
-            self._due.fire()
+    async def _wait_until_due(self) -> None:
+        now = self._clock.now()
+        until = now + self._every
+        news = (self._settled,) if self._after < SMALL else ()
+        look_every = LOOK_EVERY if SMALL <= self._after < math.inf else self._every
+        while now < until:
+            await wait_until(self._clock, min(until, now + look_every), *news)
+            if self._schedule.acknowledged - self._committed >= self._after:
+                return
+            now = self._clock.now()
 
     async def commit(self, *, closing: bool = False) -> None:
         """Commit what is new. Raises the source's error; a later commit takes newer positions.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import TYPE_CHECKING
 
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.keywords import takes
+from .._core.order.keys import shown
 from .batching.batch_options import BatchOptions, checked_limits
 from .blocked import UNBLOCKING
 from .dead_letters import LetterWriter
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from .handlers import BatchHandler, MessageHandler
     from .health import Health
     from .lag import Lag
+    from .replays import Unparked
     from .report import BlockedMessage, DrainReport
     from .stats import ConsumerStats
 
@@ -39,12 +41,15 @@ class Consumer:
 
     Args:
         source: where the records come from.
-        name: names the consumer in logs, metrics and dead letters.
+        name: names the consumer in logs, metrics, dead letters and the park store; there it has to
+            be the same in every process of a group, and another in every other group.
         concurrency: the most handlers that run at once.
         max_in_flight: the most messages inside: queued, running, in a batch, backing off or
             blocked. The source is not asked for more while they are.
         max_in_flight_bytes: the same in bytes of values; one larger record is taken alone.
-        max_per_key: the most waiting messages of a key.
+        max_per_key: the most messages of a key that wait in its lane. Later ones are held back:
+            they count in `max_in_flight`, and their partition is fetched from after the others.
+            This reserves no room: once the window is full of a key, everything waits for it.
         fetch_max: the most records of one fetch.
         refill_below: fetch again when the messages inside have fallen to this part of a bound.
         ordering: `key`: messages of one key one after another; `partition`: those of a partition;
@@ -96,7 +101,9 @@ class Consumer:
             letters = self._letters()
             if letters is not None:
                 await stack.enter_async_context(letters.open())
-            engine = Engine(self._source, self._settings, letters, None)
+            if isinstance(self._settings.parked, AbstractAsyncContextManager):
+                await stack.enter_async_context(self._settings.parked)
+            engine = Engine(self._source, self._settings, letters)
             await stack.enter_async_context(self._source.open(engine.claims))
             self._engine = engine
             self._stack = stack.pop_all()
@@ -200,7 +207,7 @@ class Consumer:
     @property
     def blocked(self) -> tuple[BlockedMessage, ...]:
         """The messages that could not be handled and keep their keys, the longest blocked first."""
-        return self._open().blocked.messages()
+        return self._open().failures.blocked.messages()
 
     def unblock(
         self,
@@ -224,7 +231,7 @@ class Consumer:
         key is, and `ConfigError` for another action.
         """
         checks.choice("action", action, UNBLOCKING)
-        return self._open().blocked.unblock(key, partition, action)
+        return self._open().failures.blocked.unblock(key, partition, action)
 
     # -- for operators -----------------------------------------------------------------------------
 
@@ -272,6 +279,32 @@ class Consumer:
     async def wait_ready(self) -> None:
         """Suspend until `ready`. Raises `ClosedError` if the consumer ends before."""
         await self._open().views.wait_ready()
+
+    async def unpark(self, key: object, *, partition: TopicPartition | None = None) -> Unparked:
+        """Handle the parked records of a key, in order, and then continue with the key.
+
+        Args:
+            key: the order key; as for `unblock`.
+            partition: only of this partition's scope; default: of any.
+
+        Records are handled as any message, their attempts from 1, and removed from the park store
+        one by one. One that fails for good stays parked, with those behind it. New records of the
+        key wait meanwhile.
+
+        Suspends until that is done, or until the partition is lost or the consumer stops: then the
+        rest stays parked. A cancelled call ends the replay after the message that is being handled.
+        Raises `NoSuchKey`, which names what is parked, if the key is not parked here, and the
+        store's error if it cannot be read.
+        """
+        replays = self._open().failures.replays
+        if replays is None:
+            raise ConfigError(f"{self._settings.name} has no parked=, so no key is parked")
+        return await replays.unpark(key, partition)
+
+    @property
+    def parked(self) -> tuple[object, ...]:
+        """The parked keys of the partitions that this consumer owns, as `unpark` takes them."""
+        return tuple([shown(each.key) for each in self._open().schedule.parked])
 
     def _open(self) -> Engine:
         if self._engine is None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Fate = Literal[
-    "dead_lettered", "letters", "terminated", "parked", "skipped", "naks", "dropped", "stale",
-    "deaf", "batches", "split_batches", "miscounted_batches",
+    "dead_lettered", "letters", "terminated", "parked", "unparked", "skipped", "naks", "dropped",
+    "stale", "deaf", "batches", "split_batches", "miscounted_batches",
 ]  # fmt: skip
 """What is counted here: all but acknowledged messages."""
 
@@ -26,6 +26,8 @@ class MessageCounts:
     """Given up without a dead letter (`poison="skip"` without dead letters)."""
     parked: int = 0
     """Written to the park store, with the messages that follow them."""
+    unparked: int = 0
+    """Handled after `unpark`, and removed from the park store."""
     skipped: int = 0
     """Acknowledged by `Skip()`, such as a duplicate that a step knows."""
     naks: int = 0

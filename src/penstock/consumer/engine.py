@@ -21,16 +21,13 @@ from .._core.clock import wait_until
 from .._core.runtime.incomplete import note_incomplete
 from .batching.batch_messages import BatchMessages
 from .batching.batch_settling import BatchSettler
-from .blocked import Blocked
 from .claims import Claims
 from .committing import Committer
 from .commons import Commons
 from .errands import Errands
-from .insisting import Insisting
+from .failures import failures
 from .keys import KeyRules
-from .letter_circuit import LetterCircuit
 from .parts import Parts
-from .poison import Poison
 from .polling import Poller
 from .quiet import Quiet
 from .report import DrainReport, Unfinished
@@ -50,7 +47,7 @@ if TYPE_CHECKING:
     from .batching.batch_messages import BatchFunction
     from .claim import Claim
     from .message import Message
-    from .poison import Letters, Parked
+    from .poison import Letters
     from .results import Result
     from .settings import ConsumerSettings
     from .workers import Work
@@ -67,7 +64,6 @@ class Engine:
         source: Source,
         settings: ConsumerSettings,
         letters: Letters | None,
-        parked: Parked | None,
     ) -> None:
         self._source = source
         self._settings = settings
@@ -75,14 +71,21 @@ class Engine:
         self.commons = commons = Commons(settings.name, settings.clock)
         keys = KeyRules(settings.ordering, settings.key, settings.key_scope, settings.keyless)
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
-        self.schedule = Schedule(keys, window, settings.size_of)
+        self.schedule = Schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
         self.workers = Workers(settings.concurrency, self.ending.begin)
         self.errands = Errands(self.ending.begin, commons.signals.settled)
-        self.poison = self._poison(letters, parked)
-        self.blocked = Blocked(self.schedule, self.poison)
+        self.failures = failures(
+            settings,
+            self.schedule,
+            self.errands,
+            commons,
+            keys=keys,
+            stop=self.ending.begin,
+            letters=letters,
+        )
         self.settler = Settler(
             self.schedule,
-            self.poison,
+            self.failures.poison,
             settings.retry,
             commons,
             keeps_key=settings.on_nak == "block",
@@ -94,7 +97,10 @@ class Engine:
             self.workers,
             commons,
         )
-        self.claims = Claims(self.schedule, quiet, self, commons, settings.drain)
+        reads = settings.parked is not None
+        self.claims = Claims(
+            self.schedule, quiet, self, commons, settings.drain, reads_parked=reads
+        )
         self._quiet = quiet
         self.committer = Committer(
             source,
@@ -117,22 +123,6 @@ class Engine:
         )
         self.views = Views(parts, settings.stall_after)
         self._sweeper = Sweeper(parts, settings.timeout)
-
-    def _poison(self, letters: Letters | None, parked: Parked | None) -> Poison:
-        settings = self._settings
-        return Poison(
-            settings.poison,
-            self.schedule,
-            self.errands,
-            self.commons,
-            circuit=LetterCircuit(
-                settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters
-            ),
-            insisting=Insisting(self.commons, settings.retry.backoff),
-            stop=self.ending.begin,
-            letters=letters,
-            parked=parked,
-        )
 
     # -- the desk of messages ----------------------------------------------------------------------
 
@@ -189,7 +179,7 @@ class Engine:
             self.schedule,
             self.workers,
             self.commons,
-            poison=self.poison,
+            poison=self.failures.poison,
             fetch_max=self._settings.fetch_max,
         )
         loop, name = asyncio.get_running_loop(), self._settings.name
@@ -200,6 +190,8 @@ class Engine:
             "sampler": self.views.sampler.run,
             "sweeper": partial(self._sweeper.run, poller.waiting),
         }
+        if (parker := self.failures.parker) is not None:
+            work["parker"] = partial(parker.run, self.claims)
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
     async def _until_end(self, tasks: list[asyncio.Task[None]]) -> None:
@@ -228,15 +220,16 @@ class Engine:
         clock = self._settings.clock
         while True:
             self.schedule.release_due(clock.now())
+            self.failures.poison.look()
             self.workers.wake()
-            due = self.schedule.next_due
-            await wait_until(clock, math.inf if due is None else due, self.commons.signals.work)
+            due = self.schedule.next_due(clock.now())
+            await wait_until(clock, due, self.commons.signals.work)
 
     # -- the drain ---------------------------------------------------------------------------------
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> DrainReport:
         clock, drain = self._settings.clock, self._settings.drain
-        began, blocked = clock.now(), self.blocked.messages()
+        began, blocked = clock.now(), self.failures.blocked.messages()
         tasks[0].cancel()
         self.schedule.complete(began)
         claims = self.claims.close_all()

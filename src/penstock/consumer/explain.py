@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -192,13 +193,19 @@ class Explainer:
     def _cause(self, standing: Standing) -> WaitCause:
         message, reason = standing.message, standing.reason
         if standing.due is not None:
-            left = max(0.0, standing.due - self._now)
-            error = message.attempts.error
-            told = "" if error is None else f" after {for_log(error)}"
-            return WaitCause(reason, f"for {left:.1f} s{told}", left)
+            return self._until(standing, max(0.0, standing.due - self._now))
         seconds = self._samples.age(message, self._now)
         since = "" if seconds is None else f"for at least {seconds:.1f} s"
         if standing.error is not None:
             told = f"({for_log(standing.error)})"
             return WaitCause(reason, f"{since} {told}".strip(), seconds)
         return WaitCause(reason, since, seconds)
+
+    def _until(self, standing: Standing, left: float) -> WaitCause:
+        """The cause of a wait that ends `left` seconds from now at the latest."""
+        if standing.reason is WaitReason.FORMING:
+            told = "(without max_wait)" if math.isinf(left) else f"(for {left:.1f} s at most)"
+            return WaitCause(standing.reason, told, None if math.isinf(left) else left)
+        error = standing.message.attempts.error
+        told = "" if error is None else f" after {for_log(error)}"
+        return WaitCause(standing.reason, f"for {left:.1f} s{told}", left)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from .._core.retry_policy import BackoffFunction
+    from .claim import Claim
     from .commons import Commons
 
 logger = logging.getLogger("penstock.consumer")
@@ -32,15 +33,10 @@ class Insisting:
         self._name = commons.name
         self._backoff = backoff
 
-    async def on(
-        self,
-        call: Callable[[], Awaitable[object]],
-        what: str,
-        is_over: Callable[[], bool],
-    ) -> bool:
+    async def on(self, call: Callable[[], Awaitable[object]], what: str, claim: Claim) -> bool:
         """Call until it succeeds; `what` names it in the log.
 
-        Returns false if `is_over` became true before a repetition.
+        Returns false if the claim had ended before a repetition.
         """
         tries = 0
         while True:
@@ -53,5 +49,5 @@ class Insisting:
             else:
                 return True
             await self._clock.sleep(wait)
-            if is_over():
+            if claim.is_closed:
                 return False

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .._core.order.keys import PLAIN, identity
+from .._core.order.keys import PLAIN, identity, shown, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable
@@ -70,6 +70,27 @@ class KeyRules:
         if key is None and self._keyless == "parallel":
             return alone(record)
         return key if type(key) in PLAIN else identity(key)
+
+    def named(self, partition: TopicPartition, name: str, record: SourceRecord) -> Hashable:
+        """The lane's key of a record with this name: by the rules of today, if these differ."""
+        single = alone(record)
+        if self.name_of(partition, single) == name:
+            return single
+        try:
+            return self.lane_of(record)
+        except Exception:
+            return single
+
+    def scope_name(self, partition: TopicPartition) -> str:
+        """The beginning of the names of all keys of a partition's scope in a store."""
+        scope = self.scope_of(partition)
+        if scope is None:
+            return ""
+        return f"{str(scope).replace('%', '%25').replace(' ', '%20')} "
+
+    def name_of(self, partition: TopicPartition, key: Hashable) -> str:
+        """The name of a lane's key in a store, as `orders/3 customer-7`."""
+        return f"{self.scope_name(partition)}{text_of(shown(key))}"
 
     def look_at(self, active: Collection[Hashable]) -> None:
         """Note whether records without a key are among the active keys of a scope."""

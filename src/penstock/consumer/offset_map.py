@@ -8,7 +8,8 @@
    tools that move a group's offset may keep its metadata. Torn text and such a map are refused.
 4. A map over the limit is cut, never refused: the ranges nearest to the position are kept. Cut
    ranges are handled again after a crash, so a cut costs repetition and loses nothing.
-5. Work is bounded in both directions: at most `MOST_RANGES` ranges, a dozen compressions.
+5. Work is bounded in both directions: a map has at most `MOST_RANGES` ranges, a cut reads and
+   compresses at most twice what it keeps, a dozen times, and inflating ends at a limit.
 
 Huffman codes alone suit runs of random lengths: 16,000 unfinished of 32,000 take as much as a
 bitmap, which is why there is no bitmap. Repeated patterns need the full algorithm, which is slower

@@ -24,14 +24,17 @@ from .._core.say import say
 from .._core.told import for_log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
     from .commons import Commons
     from .counts import Fate
+    from .departures import Departures
     from .errands import Errands
     from .insisting import Insisting
     from .letter_circuit import LetterCircuit
     from .message import Message
+    from .parker import Parker
+    from .replays import Replays
     from .schedule import Schedule
 
 PoisonStrategy = Literal["skip", "block", "block_and_dead_letter", "park_key"]
@@ -50,22 +53,6 @@ class Letters(Protocol):
         """Write one; it is durable when this returns. Raises if it is not."""
 
 
-class Parked(Protocol):
-    """Parks messages of poisoned keys, and settles those that `unpark` replays."""
-
-    def take(self, message: Message, error: BaseException) -> None:
-        """Park a poison message, and later ones of its key; its turn goes on until it is parked."""
-
-    def failed(self, message: Message, error: BaseException) -> None:
-        """Leave a replayed message, which is poison again, in the store."""
-
-    def handled(self, message: Message) -> None:
-        """Remove a replayed message from the store; its turn goes on until it is removed."""
-
-    def left(self, message: Message) -> None:
-        """Leave a replayed message in the store, since its claim ends."""
-
-
 class Poison:
     """Carries out the strategy for poison messages, and writes dead letters."""
 
@@ -77,40 +64,42 @@ class Poison:
         commons: Commons,
         *,
         circuit: LetterCircuit,
+        departures: Departures,
         insisting: Insisting,
         stop: Callable[[BaseException], None],
         letters: Letters | None = None,
-        parked: Parked | None = None,
+        parker: Parker | None = None,
+        replays: Replays | None = None,
     ) -> None:
         self._strategy = strategy
         self._schedule = schedule
         self._errands = errands
-        self._counts = commons.counts
-        self._signals = commons.signals
-        self._name = commons.name
+        self._commons = commons
         self._circuit = circuit
+        self._departures = departures
         self._insisting = insisting
         self._stop = stop
         self._letters = letters
-        self._parked = parked
+        self._parker = parker
+        self._replays = replays
         self._buried: set[Message] = set()
         """Blocked messages with a dead letter."""
 
     def acked(self, message: Message) -> None:
         """Settle an acknowledged message that `unpark` replayed."""
-        if self._parked is not None:
-            self._parked.handled(message)
+        if self._replays is not None:
+            self._replays.handled(message)
 
     def take(self, message: Message, error: BaseException) -> None:
         """Carry out the strategy for a poison message, whose turn goes on until it is settled."""
-        if message.is_unparked and self._parked is not None:
-            self._parked.failed(message, error)
+        if message.is_unparked and self._replays is not None:
+            self._replays.failed(message, error)
         elif self._strategy == "block":
             self._block(message, error)
         elif self._opens_circuit(message, error):
             return
-        elif self._parked is not None:
-            self._parked.take(message, error)
+        elif self._parker is not None:
+            self._parker.take(message, error)
         elif self._letters is not None:
             self._start(message, self._write(message, error, blocks=self._strategy != "skip"))
         else:
@@ -120,7 +109,7 @@ class Poison:
         """Write a message to the dead letters and continue its key; without any it is poison."""
         if self._letters is None:
             self.take(message, error)
-        elif not self._opens_circuit(message, error):
+        elif message.is_unparked or not self._opens_circuit(message, error):
             self._start(message, self._write(message, error, blocks=False))
 
     # -- blocked messages --------------------------------------------------------------------------
@@ -130,7 +119,7 @@ class Poison:
         message.claim.attempts.pop(message.index, None)
         self._buried.discard(message)
         self._schedule.unblock(message)
-        self._signals.work.fire()
+        self._commons.signals.work.fire()
 
     def skip(self, message: Message) -> None:
         """Give a blocked message up, with a dead letter if there are dead letters."""
@@ -145,14 +134,18 @@ class Poison:
             self._give_up(message, error)
 
     def _block(self, message: Message, error: BaseException, *, has_letter: bool = False) -> None:
-        say(logger, logging.ERROR, _BLOCKED, self._name, message.coordinates, for_log(error))
+        name, told = self._commons.name, for_log(error)
+        say(logger, logging.ERROR, _BLOCKED, name, message.coordinates, told)
+        self._keep(message, error)
+        if has_letter and message in self._schedule.blocked:
+            self._buried.add(message)
+
+    def _keep(self, message: Message, error: BaseException) -> None:
         if message.claim.is_closing:
             self.leave(message)
-            return
-        self._schedule.block(message, error)
-        self._buried &= self._schedule.blocked.keys()  # others have left with their claims
-        if has_letter:
-            self._buried.add(message)
+        else:
+            self._schedule.block(message, error)
+            self._buried &= self._schedule.blocked.keys()  # others have left with their claims
 
     # -- dead letters ------------------------------------------------------------------------------
 
@@ -160,55 +153,60 @@ class Poison:
         limit = self._circuit.judge(message.claim, error)
         if limit is None:
             return False
-        self._block(message, error)
+        self._keep(message, error)
         self._stop(limit)
         return True
 
     async def _write(self, message: Message, error: BaseException, *, blocks: bool) -> None:
         assert self._letters is not None
-        claim = message.claim
         write = partial(self._letters.bury, message, error)
         what = f"the dead letter of {message.coordinates}"
-        if not await self._insisting.on(write, what, lambda: claim.is_closed):
+        if not await self._insisting.on(write, what, message.claim):
             self.leave(message)
             return
-        self._counts.count("letters")
+        self._commons.counts.count("letters")
         if blocks:
             self._block(message, error, has_letter=True)
         else:
             self._settled(message, "dead_lettered")
 
     def _give_up(self, message: Message, error: BaseException) -> None:
-        say(logger, logging.ERROR, _GIVEN_UP, self._name, message.coordinates, for_log(error))
+        say(
+            logger,
+            logging.ERROR,
+            _GIVEN_UP,
+            self._commons.name,
+            message.coordinates,
+            for_log(error),
+        )
         self._settled(message, "terminated")
 
     # -- the end of a message ----------------------------------------------------------------------
 
     def _settled(self, message: Message, fate: Fate) -> None:
         """Settle a message that failed for good."""
-        if message.is_unparked and self._parked is not None:
-            self._counts.count(fate)
-            self._parked.handled(message)
-            return
-        if message.claim.settled(message.index):
-            self._counts.count(fate)
-            self._circuit.settled(message.claim)
+        if message.is_unparked and self._replays is not None:
+            self._commons.counts.count(fate)
+            self._replays.handled(message)
         else:
-            self._counts.count("stale")
-        self._free(message)
+            self._departures.settle(message, fate)
 
     def leave(self, message: Message) -> None:
         """Leave a message to a later claim."""
-        self._counts.count("stale" if message.claim.is_closed else "dropped")
-        if message.is_unparked and self._parked is not None:
-            self._parked.left(message)
-        self._free(message)
+        if message.is_unparked and self._replays is not None:
+            self._replays.left(message)
+        else:
+            self._departures.leave(message)
 
-    def _free(self, message: Message) -> None:
-        self._schedule.finish(message)
-        self._signals.work.fire()
-        self._signals.room.fire()
-        self._signals.settled.fire()
+    def dropped(self, messages: Sequence[Message]) -> None:
+        """Note messages that were removed with their claims before their turn ended."""
+        if self._replays is not None:
+            self._replays.dropped(messages)
+
+    def look(self) -> None:
+        """Park what has arrived of parked keys."""
+        if self._parker is not None and self._schedule.parked:
+            self._parker.look()
 
     def _start(self, message: Message, work: Coroutine[object, object, None]) -> None:
         self._errands.start(message, work, partial(self.leave, message))

@@ -95,6 +95,7 @@ class Poller:
                 self._fetched.appendleft(fetched._replace(records=records[admitted.taken :]))
                 break
             claim.tracker.advance(fetched.next_offset)
+        self._poison.look()
         self._workers.wake()
 
     async def _fetch(self, claims: list[Claim], most: int) -> Sequence[Fetched] | None:

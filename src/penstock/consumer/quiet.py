@@ -73,8 +73,14 @@ class Quiet:
         """
         dropped = self._schedule.drop(claims, keep_batch=keep_batch)
         self._commons.counts.count("dropped", len(dropped))
+        self._settler.dropped(dropped)
         self._signals.work.fire()
         self._signals.room.fire()
+
+    def end(self, claims: Collection[Claim]) -> None:
+        """As `drop`, of claims that have ended; their errands have no use any more."""
+        self.drop(claims)
+        self._errands.cut([each for each in self._errands.running if each.claim in claims])
 
     def running(self, claims: Collection[Claim]) -> list[Message]:
         """The messages of these claims that run, have an errand or wait for a manual settle."""

@@ -17,15 +17,18 @@
 from __future__ import annotations
 
 from collections import deque
-from operator import index as whole
+from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
 from .._core.order.keys import PLAIN, identity
 from .._core.order.lanes import Lanes
 from .._core.runtime.exits import Exit
 from .batching.former import BatchFormer
+from .crowded_keys import CrowdedKeys
 from .keys import alone
 from .message import Message
+from .parked_keys import ParkedKeys
+from .record_sizes import RecordSizes
 from .retries import RetryHeap
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from .batching.batch_limits import BatchLimits
     from .claim import Claim
     from .keys import KeyRules
+    from .parked_keys import ParkedKey
     from .window import Window
 
 
@@ -67,6 +71,8 @@ class Schedule:
         keys: KeyRules,
         window: Window,
         size_of: Callable[[SourceRecord], int] | None = None,
+        *,
+        max_per_key: int | None = None,
     ) -> None:
         self.ready: deque[Message] = deque()
         self.window = window
@@ -75,11 +81,12 @@ class Schedule:
         """The blocked messages and why."""
         self.acknowledged = 0
         """Messages settled by an acknowledgement."""
+        self.parked = ParkedKeys()
+        self.crowded = CrowdedKeys(max_per_key)
         self.former: BatchFormer | None = None
         self._followed: list[Message] | None = None
         self._keys = keys
-        self._size_of = size_of
-        self._unsized: dict[int, BaseException] = {}
+        self.sizes = RecordSizes(size_of)
         """Why records that are being admitted have no size, by offset."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
 
@@ -106,11 +113,14 @@ class Schedule:
         if self.former is not None:
             self.former.hurry(now)
 
-    @property
-    def next_due(self) -> float | None:
-        """When a backoff ends, or a batch that is being formed is due."""
+    def next_due(self, now: float) -> float:
+        """When the next backoff ends, or the next batch is due; infinite for never.
+
+        A batch that is due already waits for a worker, and not for its time.
+        """
         retry, batch = self.retries.next_due, None if self.former is None else self.former.next_due
-        return batch if retry is None else retry if batch is None else min(retry, batch)
+        times = [retry, batch if batch is not None and batch > now else None]
+        return min((due for due in times if due is not None), default=inf)
 
     # -- claims ------------------------------------------------------------------------------------
 
@@ -118,9 +128,14 @@ class Schedule:
         """The lanes of a partition's scope; those of an earlier claim while they are active."""
         return self._lanes.setdefault(self._keys.scope_of(partition), Lanes())
 
-    def forget_idle_lanes(self) -> None:
-        """Drop the lanes without any active key."""
-        self._lanes = {scope: lanes for scope, lanes in self._lanes.items() if lanes.active}
+    def forget_idle_lanes(self, claims: Iterable[Claim]) -> None:
+        """Drop the lanes without any active key, but for those of these claims."""
+        used = {id(claim.lanes) for claim in claims}
+        self._lanes = {
+            scope: lanes
+            for scope, lanes in self._lanes.items()
+            if lanes.active or id(lanes) in used
+        }
 
     @property
     def active(self) -> int:
@@ -135,7 +150,7 @@ class Schedule:
         if not fresh:
             return Admitted(len(records), [])
         known = len(records) - len(fresh)
-        sizes = self._sizes(fresh)
+        sizes = self.sizes.of(fresh)
         count = self.window.fitting(sizes)
         if count == 0:
             return Admitted(known, [])
@@ -145,7 +160,7 @@ class Schedule:
         index = claim.tracker.admit(first, last, count, lambda: [record.offset for record in fresh])
         indices: Sequence[int] = range(index, index + count)
         if claim.replay.end > first:
-            fresh, sizes, indices = _unsettled(claim, fresh, sizes, indices)
+            fresh, sizes, indices = claim.unsettled(fresh, sizes, indices)
         broken = self._enter(claim, fresh, sizes, indices)
         self.window.take(len(fresh), sum(sizes))
         self._keys.look_at(claim.lanes.active)
@@ -162,14 +177,14 @@ class Schedule:
         lanes = claim.lanes
         active, ready = lanes.active, self.ready
         is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
-        if self._unsized:
+        if self.sizes.errors:
             is_plain, lane_of = False, self._lane_of_sized
-        wait = lanes.wait if self._followed is None else _noting(lanes.wait, self._followed)
+        wait = _noting(lanes.wait, self._looks())
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             try:
                 key: Hashable = record.key if is_plain else lane_of(record)
-                if type(key) not in PLAIN:
+                if is_plain and type(key) not in PLAIN:
                     key = identity(key)
             except BaseException as error:  # it becomes the reason of a dead letter
                 if isinstance(error, Exit):
@@ -186,29 +201,19 @@ class Schedule:
                 ready.append(message)
         return broken
 
-    def _sizes(self, records: Sequence[SourceRecord]) -> Sequence[int]:
-        self._unsized.clear()
-        if (size_of := self._size_of) is not None:
-            return [self._size(record, size_of) for record in records]
-        return [
-            len(value) if type(value := record.value) is bytes else size_of_value(value)
-            for record in records
-        ]
-
-    def _size(self, record: SourceRecord, size_of: Callable[[SourceRecord], int]) -> int:
-        try:
-            size = whole(size_of(record))
-            if size < 0:
-                raise ValueError(f"size_of returned {size}; it must be at least 0")
-        except BaseException as error:
-            if isinstance(error, Exit):
-                raise
-            self._unsized[record.offset] = error
-            return size_of_value(record.value)
-        return size
+    def _looks(self) -> list[Callable[[Message], None]]:
+        """What is to be told of each record that waits in its lane; nothing, on the fast path."""
+        looks: list[Callable[[Message], None]] = []
+        if self._followed is not None:
+            looks.append(self._followed.append)
+        if self.parked:
+            looks.append(self.parked.arrived)
+        if self.crowded.most is not None:
+            looks.append(self.crowded.arrived)
+        return looks
 
     def _lane_of_sized(self, record: SourceRecord) -> Hashable:
-        if (error := self._unsized.get(record.offset)) is not None:
+        if (error := self.sizes.errors.get(record.offset)) is not None:
             raise error
         return self._keys.lane_of(record)
 
@@ -258,6 +263,8 @@ class Schedule:
         for message, keeps_key in self.retries.pop_due(now):
             if keeps_key or message.claim.lanes.enter(message):
                 self.ready.append(message)
+            else:
+                self.parked.arrived(message)
 
     def block(self, message: Message, error: BaseException) -> None:
         """Keep a message, and its key, until `unblock`."""
@@ -272,6 +279,20 @@ class Schedule:
     def take_blocked(self, message: Message) -> None:
         """Begin the turn of a blocked message outside the ready queue."""
         del self.blocked[message]
+
+    def replay(self, message: Message) -> None:
+        """Begin the turn of a message from the park store, whose key is parked."""
+        lanes, key = message.claim.lanes, message.lane_key
+        lanes.put_back(key, [message])
+        lanes.take_held(key, 1)
+        self.window.take(1, message.size)
+        self.ready.append(message)
+
+    def release(self, parked: ParkedKey) -> None:
+        """Let a parked key continue."""
+        following = self.parked.forget(parked) if parked in self.parked else None
+        if following is not None:
+            self.ready.append(following)
 
     def acknowledge_first(self, message: Message) -> bool:
         """As `acknowledge`, but the turn of the key goes on with the messages behind."""
@@ -331,6 +352,8 @@ class Schedule:
             following = message.claim.lanes.leave(message.lane_key)
             if following is not None:
                 self.ready.append(following)
+        self.crowded.end(claims)
+        self.ready.extend(self.parked.end(claims))
         gone += [*waiting, *heads]
         self.window.give(len(gone), sum([message.size for message in gone]))
         return gone
@@ -353,32 +376,16 @@ class Schedule:
                 yield from lane
 
 
-def _noting(wait: Callable[[Message], None], followed: list[Message]) -> Callable[[Message], None]:
-    """`wait`, which also notes the message for the former."""
+def _noting(
+    wait: Callable[[Message], None], looks: Sequence[Callable[[Message], None]]
+) -> Callable[[Message], None]:
+    """`wait`, told to others."""
+    if not looks:
+        return wait
 
-    def noting(message: Message) -> None:
+    def wait_and_note(message: Message) -> None:
         wait(message)
-        followed.append(message)
+        for look in looks:
+            look(message)
 
-    return noting
-
-
-def _unsettled(
-    claim: Claim, records: Sequence[SourceRecord], sizes: Sequence[int], indices: Sequence[int]
-) -> tuple[list[SourceRecord], list[int], list[int]]:
-    """What an earlier claim has not settled; the rest is settled at once."""
-    left: list[tuple[SourceRecord, int, int]] = []
-    for record, size, index in zip(records, sizes, indices, strict=True):
-        if claim.replay.skips(record.offset):
-            claim.tracker.done(index)
-        else:
-            left.append((record, size, index))
-    return [each[0] for each in left], [each[1] for each in left], [each[2] for each in left]
-
-
-def size_of_value(value: object) -> int:
-    """Bytes of a value; one without a length counts nothing."""
-    try:
-        return len(value)  # type: ignore[arg-type]
-    except TypeError:
-        return 0
+    return wait_and_note

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 from .._core import checks
 from .._core.clock import LOOP_CLOCK
 from .._core.function_sink import as_sink
+from .._core.park_store import ParkStore
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
 from .keys import KEYLESS, ORDERINGS, SCOPES
 from .poison import STRATEGIES
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .stepping import Step
 
 OnNak = Literal["block", "redeliver"]
+UNNAMED = "consumer"
 ON_NAK: tuple[OnNak, ...] = ("block", "redeliver")
 
 
@@ -66,7 +68,7 @@ class ConsumerOptions(TypedDict, total=False):
     retry: RetryPolicy | None
     poison: PoisonStrategy | None
     dead_letters: SinkLike[Any] | None
-    parked: Any | None
+    parked: ParkStore | None
     max_dead_letter_ratio: float | None
     max_consecutive_dead_letters: int | None
     timeout: float | timedelta | None
@@ -99,7 +101,7 @@ class ConsumerSettings:
     retry: RetryPolicy
     poison: PoisonStrategy
     dead_letters: Sink[Any] | None
-    parked: Any | None
+    parked: ParkStore | None
     max_dead_letter_ratio: float | None
     max_consecutive_dead_letters: int | None
     timeout: float | None
@@ -115,7 +117,7 @@ class ConsumerSettings:
 def checked_settings(
     source: Source,
     *,
-    name: str = "consumer",
+    name: str = UNNAMED,
     concurrency: int = 100,
     max_in_flight: int = 1000,
     max_in_flight_bytes: int = 64 << 20,
@@ -131,7 +133,7 @@ def checked_settings(
     retry: RetryPolicy | None = None,
     poison: PoisonStrategy | None = None,
     dead_letters: SinkLike[Any] | None = None,
-    parked: Any | None = None,
+    parked: ParkStore | None = None,
     max_dead_letter_ratio: float | None = None,
     max_consecutive_dead_letters: int | None = None,
     timeout: float | timedelta | None = None,
@@ -145,6 +147,7 @@ def checked_settings(
 ) -> ConsumerSettings:
     """Check the arguments of a consumer. Raises `ConfigError`."""
     strategy = _strategy(poison, dead_letters, parked)
+    _check_parked(parked, name)
     return ConsumerSettings(
         name=checks.text("name", name),
         concurrency=checks.count("concurrency", concurrency),
@@ -195,6 +198,22 @@ def _strategy(poison: object, dead_letters: object, parked: object) -> PoisonStr
     if parked is not None and strategy != "park_key":
         raise checks.bad("parked", parked, f"has no effect with poison={strategy!r}")
     return strategy
+
+
+def _check_parked(parked: ParkStore | None, name: str) -> None:
+    if parked is None:
+        return
+    if not isinstance(cast("object", parked), ParkStore):
+        raise checks.bad("parked", parked, "must be a store of parked messages")
+    if not parked.is_durable:
+        checks.warn(
+            f"parked={checks.shown(parked)} forgets parked messages with this process, although "
+            f"their positions are passed: use it in tests only"
+        )
+    elif name == UNNAMED:
+        raise checks.bad(
+            "name", name, "must be the consumer's own with parked=, which stores by it"
+        )
 
 
 def _key(key: object, ordering: str) -> Any:

@@ -22,6 +22,8 @@ from .._core.told import for_log
 from .results import Ack, Manual, Nak, ResultTypeError, Skip, Terminate, ToDeadLetter, reason_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .._core.retry_policy import RetryPolicy
     from .claim import Attempts
     from .commons import Commons
@@ -118,6 +120,10 @@ class Settler:
         for message in self._manual & messages:
             self._manual.remove(message)
             self._poison.leave(message)
+
+    def dropped(self, messages: Sequence[Message]) -> None:
+        """Note messages that were removed with their claims before their turn ended."""
+        self._poison.dropped(messages)
 
     def _ack(self, message: Message, result: Ack | None) -> None:
         if message.is_unparked:

@@ -19,5 +19,7 @@ class Signals:
     """A turn or an errand has ended."""
     state: Signal = field(default_factory=Signal)
     """Readiness may have changed."""
+    parked: Signal = field(default_factory=Signal)
+    """Records of a parked key wait for the end of an older turn."""
     claims: Signal = field(default_factory=Signal)
     """A claim began or ended, was paused or resumed."""

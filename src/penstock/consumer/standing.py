@@ -1,7 +1,8 @@
 """Where each message inside a consumer stands.
 
 1. A message inside is in exactly one place: in a worker, an errand, among those that wait for
-   `settle()`, blocked, backing off, ready, or in its lane. The places together are the window.
+   `settle()`, blocked, backing off, ready, in a batch that is not taken yet, or in its lane. The
+   places together are the window.
 2. The oldest unfinished message of a claim decides its position. When it waits in a lane, the
    message that holds its key decides.
 """
@@ -15,6 +16,7 @@ from .wait_reason import WaitReason
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from .batching.former import BatchFormer
     from .claim import Claim
     from .message import Message
     from .parts import Parts
@@ -26,7 +28,7 @@ class Standing(NamedTuple):
     message: Message
     reason: WaitReason
     due: float | None = None
-    """When a backoff ends, in the clock's seconds."""
+    """When a backoff ends, or a batch is due, in the clock's seconds."""
     error: BaseException | None = None
     """Why the message is blocked."""
 
@@ -36,10 +38,22 @@ def standings(parts: Parts) -> Iterator[Standing]:
     yield from busy(parts)
     for due, entry in parts.schedule.retries:
         yield Standing(entry.message, WaitReason.BACKING_OFF, due)
-    for message in (*parts.schedule.ready, *parts.schedule.formed):
+    for message in parts.schedule.ready:
         yield Standing(message, WaitReason.READY)
+    yield from _in_batches(parts.schedule.former)
     for message in parts.schedule.waiting_behind():
         yield Standing(message, WaitReason.QUEUED_BEHIND)
+
+
+def _in_batches(former: BatchFormer | None) -> Iterator[Standing]:
+    """The messages of batches that no worker has taken."""
+    if former is None:
+        return
+    for message in former.full:
+        yield Standing(message, WaitReason.READY)
+    for due, messages in former.forming:
+        for message in messages:
+            yield Standing(message, WaitReason.FORMING, due)
 
 
 def busy(parts: Parts) -> Iterator[Standing]:
@@ -79,7 +93,7 @@ def holders_of(parts: Parts, queued: Collection[Message]) -> dict[Message, Stand
     for standing in standings(parts) if queued else ():
         if standing.reason is not WaitReason.QUEUED_BEHIND:
             for message in by_lane.get(_lane(standing.message), ()):
-                found[message] = standing
+                found.setdefault(message, standing)
     return found
 
 

@@ -34,6 +34,8 @@ class InFlight:
     """Poison that keeps its key until `unblock`."""
     waiting: int
     """Behind others of their key."""
+    batched: int
+    """In batches that no worker has taken yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +101,14 @@ def _in_flight(parts: Parts) -> InFlight:
     return InFlight(
         messages=schedule.window.messages,
         bytes=schedule.window.bytes,
-        ready=len(schedule.ready) + len(schedule.formed),
+        ready=len(schedule.ready),
         running=sum([len(slot.messages()) for slot in tuple(parts.workers.slots)]),
         errands=len(parts.errands.running),
         manual=len(parts.settler.manual),
         backing_off=len(schedule.retries),
         blocked=len(schedule.blocked),
         waiting=schedule.waiting,
+        batched=len(schedule.formed),
     )
 
 

@@ -69,7 +69,8 @@ class WaitCause:
     reason: WaitReason
     detail: str = ""
     seconds: float | None = None
-    """How long it has been so, at least: it is sampled. Of a backoff: how long it still lasts."""
+    """How long it has been so, at least: it is sampled. Of a backoff, and of a batch that is being
+    formed: how long it still lasts."""
 
     @property
     def remedy(self) -> str:

@@ -13,7 +13,7 @@ A poison message's error is a `BatchResultCountError`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ..._core.errors import TransientError
 from ..results import ACK, BatchResultCountError, Nak, Terminate
@@ -42,14 +42,15 @@ def results_of(returned: object, count: int, on_mismatch: OnMismatch) -> BatchRe
             f"a batch handler returned a {kind}; return None or a list of results"
         )
         return BatchResults([_missing(error, on_mismatch)] * count, error)
-    given = len(returned)
+    answers = cast("Sequence[object]", returned)
+    given = len(answers)
     if given == count:
-        return BatchResults(returned)
+        return BatchResults(answers)
     error = BatchResultCountError(
         f"a batch handler returned {given} results for {count} messages; return one for each"
     )
     missing = [_missing(error, on_mismatch)] * (count - given)
-    return BatchResults([*returned[:count], *missing], error)
+    return BatchResults([*answers[:count], *missing], error)
 
 
 def _missing(error: BatchResultCountError, on_mismatch: OnMismatch) -> Result:

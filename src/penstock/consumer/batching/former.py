@@ -152,6 +152,17 @@ class BatchFormer:
         """The messages in batches that are not taken yet."""
         return [message for batch in self._all for message in batch.messages]
 
+    @property
+    def full(self) -> list[Message]:
+        """The messages in full batches, which wait for a worker."""
+        return [message for batch in self._sealed for message in batch.messages]
+
+    @property
+    def forming(self) -> list[tuple[float, list[Message]]]:
+        """The messages of each batch that is not full, and when it is due; infinite: untimed."""
+        wait = self._limits.max_wait
+        return [(batch.since + wait, list(batch.messages)) for batch in self._open.values()]
+
     def drop(self, is_dead: Callable[[Message], bool], *, keep_next: bool = False) -> Unformed:
         """Remove messages; with `keep_next`, not those of the next batch (of each lane, with
         `one_lane`).

@@ -23,10 +23,24 @@
 
 from __future__ import annotations
 
+from .source.batches import BatchTests
+from .source.bounds import BoundTests
 from .source.claims import ClaimTests
 from .source.commits import CommitTests
 from .source.delivery import DeliveryTests
+from .source.failures import FailureTests
+from .source.order import OrderTests
+from .source.rebalances import RebalanceTests
 
 
-class SourceConformance(DeliveryTests, CommitTests, ClaimTests):
+class SourceConformance(
+    DeliveryTests,
+    CommitTests,
+    ClaimTests,
+    OrderTests,
+    BoundTests,
+    RebalanceTests,
+    FailureTests,
+    BatchTests,
+):
     """The suite of every source. Name the subclass `Test...`, and fill the hooks."""

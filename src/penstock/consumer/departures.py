@@ -1,0 +1,47 @@
+"""How messages leave the consumer other than by an acknowledgement.
+
+A message that leaves frees its key and its place in the window. It is settled, so that its position
+may be passed, or it is left to a later claim.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .commons import Commons
+    from .counts import Fate
+    from .letter_circuit import LetterCircuit
+    from .message import Message
+    from .schedule import Schedule
+
+
+class Departures:
+    """Ends the turns of messages, and wakes what waits for that."""
+
+    def __init__(self, schedule: Schedule, circuit: LetterCircuit, commons: Commons) -> None:
+        self._schedule = schedule
+        self._circuit = circuit
+        self._counts = commons.counts
+        self._signals = commons.signals
+
+    def settle(self, message: Message, fate: Fate) -> None:
+        """Settle a message that was not acknowledged; without effect once its claim has ended."""
+        if message.claim.settled(message.index):
+            self._counts.count(fate)
+            self._circuit.settled(message.claim)
+        else:
+            self._counts.count("stale")
+        self.free(message)
+
+    def leave(self, message: Message) -> None:
+        """Leave a message to a later claim."""
+        self._counts.count("stale" if message.claim.is_closed else "dropped")
+        self.free(message)
+
+    def free(self, message: Message) -> None:
+        """Free the key and the place of a message."""
+        self._schedule.finish(message)
+        self._signals.work.fire()
+        self._signals.room.fire()
+        self._signals.settled.fire()

@@ -1,0 +1,128 @@
+"""The parked keys of this process. No clock, no task, no I/O.
+
+1. A parked key is *held* in its lanes: nothing of it starts, and its later records wait in its lane
+   until they are written to the park store.
+2. A record of it is written, or replayed, one at a time: that is the key's turn.
+3. A key is parked here as long as its scope is claimed. With the last claim of the scope it is
+   forgotten, and the next owner reads it back from the store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterator
+
+    from .._core.order.lanes import Lanes
+    from .claim import Claim
+    from .message import Message
+
+
+class ParkedKey:
+    """A key whose records go to the park store."""
+
+    __slots__ = ("is_replayed", "key", "lanes", "name")
+
+    def __init__(self, lanes: Lanes[Message], key: Hashable, name: str) -> None:
+        self.lanes = lanes
+        self.key = key
+        self.name = name
+        """Its name in the store."""
+        self.is_replayed = False
+
+    def replay(self, *, begins: bool) -> None:
+        """Begin, or end, to replay its parked records; new ones wait in the lane meanwhile."""
+        self.is_replayed = begins
+
+    @property
+    def is_going(self) -> bool:
+        """Whether a turn of the key goes on."""
+        lane = self.lanes.lane(self.key)
+        return lane is not None and lane.going
+
+    def next(self) -> Message | None:
+        """Begin a turn with the next record to park; `None` without one, or in another turn."""
+        if self.is_replayed or self.is_going or not self.lanes.length(self.key):
+            return None
+        return self.lanes.take_held(self.key, 1)[0]
+
+
+class ParkedKeys:
+    """The parked keys, by their lanes."""
+
+    def __init__(self) -> None:
+        self._keys: dict[tuple[int, Hashable], ParkedKey] = {}
+        self._claims: dict[int, list[Claim]] = {}
+        self._fed: dict[ParkedKey, None] = {}
+
+    def __iter__(self) -> Iterator[ParkedKey]:
+        return iter(tuple(self._keys.values()))
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, parked: ParkedKey) -> bool:
+        return self._keys.get((id(parked.lanes), parked.key)) is parked
+
+    def of(self, message: Message) -> ParkedKey | None:
+        """The parked key of a message."""
+        return self._keys.get((id(message.claim.lanes), message.lane_key))
+
+    def begin(self, claim: Claim) -> None:
+        """Note a claim of a scope."""
+        self._claims.setdefault(id(claim.lanes), []).append(claim)
+
+    def claims_of(self, parked: ParkedKey) -> list[Claim]:
+        """The claims in the scope of a key."""
+        return self._claims.get(id(parked.lanes), [])
+
+    def park(self, lanes: Lanes[Message], key: Hashable, name: str) -> ParkedKey:
+        """Hold a key, whether it is idle or a turn of it goes on."""
+        known = self._keys.get((id(lanes), key))
+        if known is not None:
+            return known
+        parked = self._keys[id(lanes), key] = ParkedKey(lanes, key, name)
+        if key in lanes.active:
+            lanes.hold(key)
+        else:
+            lanes.active.add(key)
+            lanes.hold(key)
+            lanes.leave(key)
+        return parked
+
+    def forget(self, parked: ParkedKey) -> Message | None:
+        """Let a key continue; return the message that begins its turn, if any."""
+        del self._keys[id(parked.lanes), parked.key]
+        self._fed.pop(parked, None)
+        return parked.lanes.let_go(parked.key)
+
+    def end(self, claims: Collection[Claim]) -> list[Message]:
+        """Forget the keys of scopes without another claim; return the messages that begin turns."""
+        for claim in claims:
+            of_scope = self._claims.get(id(claim.lanes), [])
+            if claim in of_scope:
+                of_scope.remove(claim)
+                if not of_scope:
+                    del self._claims[id(claim.lanes)]
+        gone = [parked for parked in self if id(parked.lanes) not in self._claims]
+        found = [self.forget(parked) for parked in gone]
+        return [message for message in found if message is not None]
+
+    def arrived(self, message: Message) -> None:
+        """Note a record that waits in its lane, if its key is parked."""
+        parked = self.of(message)
+        if parked is not None:
+            self._fed[parked] = None
+
+    @property
+    def are_fed(self) -> bool:
+        """Whether records wait for the end of an older turn of their key."""
+        return bool(self._fed)
+
+    def take_fed(self) -> list[ParkedKey]:
+        """The keys with new records since the last call; those in a turn stay for the next one."""
+        fed = [parked for parked in self._fed if not parked.is_going]
+        for parked in fed:
+            del self._fed[parked]
+        return fed

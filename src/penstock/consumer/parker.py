@@ -1,0 +1,204 @@
+"""Parking: the records of a poisoned key go to the park store, in order, until `unpark`.
+
+1. The poison record parks its key. Every later record of the key is written behind it, one after
+   another, and each before its position may be passed. Other keys go on.
+2. A write that fails is repeated; the key's other records wait behind it. A write that is cut, by a
+   revoke or a drain, leaves its record to the next owner. The store has each record once, so one
+   that was written and not committed is written again without effect.
+3. A new claim is not fetched from until the parked keys of its scope are read from the store:
+   nothing of a parked key runs, whichever process has parked it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from .._core import told
+from .._core.clock import wait_until
+from .._core.order.keys import PLAIN, key_of, text_of
+from .._core.park_store import ParkedRecord
+from .._core.say import say
+from .wait_reason import WaitReason
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
+    from .._core.park_store import ParkStore
+    from .claim import Claim
+    from .commons import Commons
+    from .departures import Departures
+    from .errands import Errands
+    from .insisting import Insisting
+    from .keys import KeyRules
+    from .message import Message
+    from .parked_keys import ParkedKey
+    from .schedule import Schedule
+
+logger = logging.getLogger("penstock.consumer")
+
+_PARKED = "%s: %s parks its key until unpark() (%s)"
+_READ = "%s: %d keys of %s are parked until unpark()"
+BEHIND = "behind a poisoned record of its key"
+
+
+class NewClaims(Protocol):
+    """The claims whose parked keys are not known yet."""
+
+    def unread(self) -> Sequence[Claim]:
+        """Those of them that are open."""
+        ...
+
+    def read(self, claim: Claim) -> None:
+        """Note that the parked keys of a claim are known."""
+
+
+class NamedKey(NamedTuple):
+    """A lane's key and its name in the park store."""
+
+    key: Hashable
+    name: str
+
+
+class Parker:
+    """Writes the records of parked keys to the park store."""
+
+    def __init__(
+        self,
+        store: ParkStore,
+        schedule: Schedule,
+        errands: Errands,
+        commons: Commons,
+        *,
+        keys: KeyRules,
+        departures: Departures,
+        insisting: Insisting,
+    ) -> None:
+        self._store = store
+        self._schedule = schedule
+        self._errands = errands
+        self._name = commons.name
+        self._clock = commons.clock
+        self._signals = commons.signals
+        self._keys = keys
+        self._departures = departures
+        self._insisting = insisting
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def take(self, message: Message, error: BaseException) -> None:
+        """Park a poison message, and later ones of its key; its turn goes on until it is parked."""
+        say(logger, logging.ERROR, _PARKED, self._name, message.coordinates, told.for_log(error))
+        claim, key = message.claim, message.lane_key
+        name = self._keys.name_of(claim.partition, key)
+        self._schedule.parked.park(claim.lanes, key, name)
+        self._start(message, name, error)
+
+    def look(self) -> None:
+        """Begin to write what has arrived of parked keys."""
+        parked = self._schedule.parked
+        for each in parked.take_fed():
+            self.go_on(each)
+        if parked.are_fed:
+            self._signals.parked.fire()
+
+    def go_on(self, parked: ParkedKey) -> None:
+        """Begin to write the next record of a key, if no turn of it goes on."""
+        message = parked.next() if parked in self._schedule.parked else None
+        if message is not None:
+            self._start(message, parked.name, None)
+
+    def _start(self, message: Message, name: str, error: BaseException | None) -> None:
+        self._errands.start(
+            message,
+            self._park(message, name, error),
+            partial(self._left, message),
+            WaitReason.PARKED,
+        )
+
+    async def _park(self, message: Message, name: str, error: BaseException | None) -> None:
+        record = self._record(message, error)
+        write = partial(self._store.park, self._name, name, [record])
+        if await self._insisting.on(write, f"parking {message.coordinates}", message.claim):
+            self._departures.settle(message, "parked")
+            self._next_of(message)
+        else:
+            self._left(message)
+
+    def _left(self, message: Message) -> None:
+        self._departures.leave(message)
+        self._next_of(message)
+
+    def _next_of(self, message: Message) -> None:
+        parked = self._schedule.parked.of(message)
+        if parked is not None:
+            self.go_on(parked)
+
+    def _record(self, message: Message, error: BaseException | None) -> ParkedRecord:
+        record = message.record
+        return ParkedRecord(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            timestamp=record.timestamp,
+            reason=BEHIND if error is None else told.storable(told.text_of(error)),
+            error_type="" if error is None else type(error).__name__,
+            message="" if error is None else told.storable(told.text_of(error)),
+            attempts=message.attempts.failed,
+            parked_at=datetime.fromtimestamp(self._clock.wall_time(), UTC),
+            is_poison=error is not None,
+        )
+
+    # -- reading back ------------------------------------------------------------------------------
+
+    async def run(self, claims: NewClaims) -> None:
+        """Read the parked keys of new claims, and park what waits for the end of older turns."""
+        parked, signals = self._schedule.parked, self._signals
+        while True:
+            for claim in claims.unread():
+                await self._read_back(claim, claims)
+            self.look()
+            late = [signals.settled] if parked.are_fed else []
+            await wait_until(self._clock, math.inf, signals.claims, signals.parked, *late)
+
+    async def _read_back(self, claim: Claim, claims: NewClaims) -> None:
+        found: list[NamedKey] = []
+
+        async def read() -> None:
+            found[:] = await self._parked_of(claim)
+
+        if not await self._insisting.on(
+            read, f"reading the parked keys of {claim.partition}", claim
+        ):
+            return
+        parked = self._schedule.parked
+        if claim.is_closing:
+            return
+        parked.begin(claim)
+        for key, name in found:
+            parked.park(claim.lanes, key, name)
+        if found:
+            say(logger, logging.WARNING, _READ, self._name, len(found), claim.partition)
+        claims.read(claim)
+
+    async def _parked_of(self, claim: Claim) -> list[NamedKey]:
+        scope = self._keys.scope_name(claim.partition)
+        names = [name for name in await self._store.keys(self._name) if name.startswith(scope)]
+        found: list[NamedKey] = []
+        for name in names:
+            text = name.removeprefix(scope)
+            key = key_of(text)
+            if type(key) in PLAIN and text_of(key) == text:
+                found.append(NamedKey(key, name))
+                continue
+            records = await self._store.first(self._name, name, 1)
+            found += [
+                NamedKey(self._keys.named(claim.partition, name, each), name) for each in records
+            ]
+        return found

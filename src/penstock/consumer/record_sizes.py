@@ -1,0 +1,52 @@
+"""The size of a record, as it counts in the window: that of its value, or a function's answer."""
+
+from __future__ import annotations
+
+from operator import index as whole
+from typing import TYPE_CHECKING
+
+from .._core.runtime.exits import Exit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .._core.source import SourceRecord
+
+
+class RecordSizes:
+    """Measures records. One that the function fails for has the size of its value."""
+
+    def __init__(self, size_of: Callable[[SourceRecord], int] | None) -> None:
+        self._size_of = size_of
+        self.errors: dict[int, BaseException] = {}
+        """By offset, the records of the last call of `of` that the function failed for."""
+
+    def of(self, records: Sequence[SourceRecord]) -> Sequence[int]:
+        """The sizes of records, in bytes."""
+        self.errors.clear()
+        if (size_of := self._size_of) is not None:
+            return [self._measured(record, size_of) for record in records]
+        return [
+            len(value) if type(value := record.value) is bytes else size_of_value(value)
+            for record in records
+        ]
+
+    def _measured(self, record: SourceRecord, size_of: Callable[[SourceRecord], int]) -> int:
+        try:
+            size = whole(size_of(record))
+            if size < 0:
+                raise ValueError(f"size_of returned {size}; it must be at least 0")
+        except BaseException as error:
+            if isinstance(error, Exit):
+                raise
+            self.errors[record.offset] = error
+            return size_of_value(record.value)
+        return size
+
+
+def size_of_value(value: object) -> int:
+    """Bytes of a value; one without a length counts nothing."""
+    try:
+        return len(value)  # type: ignore[arg-type]
+    except TypeError:
+        return 0

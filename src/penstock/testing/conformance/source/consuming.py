@@ -1,0 +1,78 @@
+"""Running consumers on the source under test."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ....consumer import Consumer
+from .subject import SourceUnderTest
+from .watched import WatchedSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from typing import Unpack
+
+    from ....consumer import DrainReport
+    from ....consumer.settings import ConsumerOptions
+    from .journal import Journal
+
+
+class ConsumerRun:
+    """A consumer that runs, and its source."""
+
+    def __init__(self, consumer: Consumer, source: WatchedSource) -> None:
+        self.consumer = consumer
+        self.source = source
+        self._task: asyncio.Task[DrainReport] | None = None
+
+    def begin(self, run: Callable[[Consumer], Awaitable[DrainReport]]) -> None:
+        """Start it."""
+
+        async def running() -> DrainReport:
+            return await run(self.consumer)
+
+        self._task = asyncio.get_running_loop().create_task(running())
+
+    async def end(self) -> DrainReport:
+        """Suspend until it has ended by itself; raises its error."""
+        assert self._task is not None
+        return await self._task
+
+    async def stop(self) -> DrainReport:
+        """Drain; no effect a second time."""
+        self.consumer.stop()
+        return await self.end()
+
+
+class ConsumingSource(SourceUnderTest):
+    """A source with consumers on it."""
+
+    @asynccontextmanager
+    async def consuming(
+        self,
+        topic: str,
+        journal: Journal,
+        handler: Callable[[Any], Awaitable[object]] | None = None,
+        *,
+        run: Callable[[Consumer], Awaitable[DrainReport]] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> AsyncIterator[ConsumerRun]:
+        """A consumer that runs with this handler within, and is drained at the end.
+
+        `run` begins it in another way. Checks what its source has seen.
+        """
+        call = handler or journal.handler()
+        source = WatchedSource(self.source(topic), journal.news, journal.is_settled)
+        defaults: ConsumerOptions = {"clock": journal.clock, "commit_every": 3600.0}
+        settings: ConsumerOptions = {**defaults, **options}
+        consumer = Consumer(source, **settings)
+        async with consumer:
+            running = ConsumerRun(consumer, source)
+            running.begin(run or (lambda consumer: consumer.run(call)))
+            try:
+                yield running
+            finally:
+                await running.stop()
+        assert source.violations + journal.violations == []

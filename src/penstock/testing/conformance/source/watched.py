@@ -1,0 +1,185 @@
+"""A source that passes every call on, and checks what its consumer asks of it.
+
+Every test with a consumer checks these rules, and `Watched.violations` names what broke them:
+
+1. No position passes an unsettled message (C1), and none moves back within a claim (C3).
+2. No claim is committed after its end (C3), and one commit is in flight at a time (C6).
+3. Position and map of a commit tell the same: no unsettled message is in the map (C4, C5).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from ....consumer import offset_map
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+
+    from ...._core.source import (
+        ClaimHost,
+        Fetched,
+        Position,
+        Source,
+        SourceClaim,
+        SourceRecord,
+        TopicPartition,
+    )
+    from .news import News
+
+
+class WatchedSource:
+    """A source under a consumer. `is_settled` tells of a record whether its handler is done."""
+
+    def __init__(
+        self, source: Source, news: News, is_settled: Callable[[SourceRecord], bool]
+    ) -> None:
+        self.traits = source.traits
+        self.claims: list[SourceClaim] = []
+        """The open claims."""
+        self.revoking: list[SourceClaim] = []
+        """The claims of the last revoke."""
+        self.commits: list[Mapping[SourceClaim, Position]] = []
+        """What commits have stored, in order."""
+        self.is_fetching = False
+        self.kept_alive = 0
+        self.delivered = 0
+        self.violations: list[str] = []
+        self.inner = source
+        self._news = news
+        self._is_settled = is_settled
+        self._records: dict[SourceClaim, list[SourceRecord]] = {}
+        self._last: dict[SourceClaim, int] = {}
+        self._failures: deque[BaseException] = deque()
+        self._is_committing = False
+
+    def fail_next_commit(self, error: BaseException) -> None:
+        """Raise this from the next commit, which stores nothing."""
+        self._failures.append(error)
+
+    def committed(self, partition: TopicPartition) -> int:
+        """The last position of a partition that this consumer has stored; -1 without one."""
+        for stored in reversed(self.commits):
+            for claim, position in stored.items():
+                if claim.partition == partition:
+                    return position.offset
+        return -1
+
+    # -- the consumer's calls ----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncIterator[None]:
+        """Open the source for a host that notes its claims."""
+        async with self.inner.open(WatchedHost(host, self, self._news)):
+            yield
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Fetch, and note the records."""
+        self.is_fetching = True
+        self._news.fire()
+        try:
+            fetched = await self.inner.fetch(claims, most)
+        finally:
+            self.is_fetching = False
+        for claim, records, _ in fetched or ():
+            self._records.setdefault(claim, []).extend(records)
+            self.delivered += len(records)
+        self._news.fire()
+        return fetched
+
+    async def keep_alive(self) -> None:
+        """Pass it on, and count it."""
+        await self.inner.keep_alive()
+        self.kept_alive += 1
+        self._news.fire()
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Check the positions, and store them."""
+        if self._is_committing:
+            self.violations.append("two commits were in flight")
+        self._is_committing = True
+        try:
+            self._check(positions)
+            if self._failures:
+                raise self._failures.popleft()
+            stored = await self.inner.commit(positions)
+            self.commits.append({claim: positions[claim] for claim in stored})
+            return stored
+        finally:
+            self._is_committing = False
+            self._news.fire()
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """Pass it on."""
+        return await self.inner.ends(claims)
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        """Pass it on."""
+        self.inner.extend(records)
+
+    # -- its checks --------------------------------------------------------------------------------
+
+    def _check(self, positions: Mapping[SourceClaim, Position]) -> None:
+        for claim, position in positions.items():
+            if claim.is_closed:
+                self.violations.append(f"{claim} has ended, and was committed at {position.offset}")
+            if position.offset < self._last.get(claim, 0):
+                self.violations.append(f"{claim} went back to {position.offset}")
+            self._last[claim] = position.offset
+            done = offset_map.decode(position.offset, position.metadata)
+            for record in self._records.get(claim, ()):
+                told = record.offset < position.offset or any(
+                    start <= record.offset < end for start, end in done
+                )
+                if told and not self._is_settled(record):
+                    self.violations.append(
+                        f"{claim.partition}@{record.offset} is unfinished, and was committed"
+                    )
+
+    def begin(self, claims: Sequence[SourceClaim]) -> None:
+        """Claims have begun."""
+        self.claims += claims
+
+    def revoke(self, claims: Collection[SourceClaim]) -> None:
+        """The host is asked to drain claims."""
+        self.revoking = list(claims)
+
+    def end(self, claims: Collection[SourceClaim]) -> None:
+        """Claims have ended."""
+        self.claims = [claim for claim in self.claims if all(claim is not each for each in claims)]
+
+
+class WatchedHost:
+    """A consumer's host, with its claims noted."""
+
+    def __init__(self, host: ClaimHost, watch: WatchedSource, news: News) -> None:
+        self._host = host
+        self._watch = watch
+        self._news = news
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
+        """Begin claims."""
+        begun = self._host.assigned(starts)
+        self._watch.begin(begun)
+        self._news.fire()
+        return begun
+
+    async def revoked(
+        self, claims: Collection[SourceClaim], within: float
+    ) -> Mapping[SourceClaim, Position]:
+        """Drain claims."""
+        self._watch.revoke(claims)
+        self._news.fire()
+        return await self._host.revoked(claims, within)
+
+    def ended(self, claims: Collection[SourceClaim]) -> None:
+        """End claims."""
+        self._host.ended(claims)
+        self._watch.end(claims)
+        self._news.fire()
+
+    def reported(self, trouble: str | None) -> None:
+        """Pass it on."""
+        self._host.reported(trouble)
