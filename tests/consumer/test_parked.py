@@ -246,6 +246,31 @@ async def test_a_replayed_message_is_retried_before_those_behind_it(fake_clock: 
     assert tries == [(0, 1), (0, 2), (0, 3), (1, 1)]
 
 
+async def test_batches_park_and_replay_in_order(fake_clock: FakeClock) -> None:
+    """consumer/C:N4, consumer/C:Ba4: a replayed message is the only one of its key in a batch."""
+    log, store, batches = log_of(*"aabab"), DurableParkStore(), []
+    bad = {1}
+
+    async def handle(messages: list[Message]) -> list[Terminate | None]:
+        batches.append([message.offset for message in messages])
+        return [Terminate() if message.offset in bad else None for message in messages]
+
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, **parking(store))
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run_batch(handle, size=5, max_wait=0.1))
+        await fake_clock.advance(1.0)
+        assert batches == [[0, 1, 3, 2, 4]]
+        assert store.offsets() == [1, 3]
+        bad.clear()
+        log.produce("t", b"", key="a")
+        await fake_clock.advance(1.0)
+        assert await consumer.unpark("a") == Unparked(3, is_done=True)
+        assert batches[1:] == [[1], [3], [5]]
+        assert log.positions[P0] == Position(6)
+        consumer.stop()
+        await run
+
+
 async def test_a_replayed_message_may_go_to_the_dead_letters(fake_clock: FakeClock) -> None:
     """It is removed from the store once its letter is written."""
     log, store, letters = log_of(*"aa"), DurableParkStore(), FakeSink[Any]()
@@ -357,6 +382,22 @@ async def test_a_drain_leaves_what_cannot_be_parked_to_the_next_owner(
     assert [each.offset for each in report.unfinished] == [3]
     assert store.offsets() == [0, 1]
     assert log.positions[P0].offset == 3
+
+
+async def test_unpark_waits_until_the_parked_keys_are_known(fake_clock: FakeClock) -> None:
+    log, store, handler = log_of("a"), DurableParkStore(), Poisoned(0)
+    await finite(log, fake_clock, **parking(store)).receive(handler)
+    handler.bad, store.is_down = set(), True
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, **parking(store))
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handler))
+        unpark = tasks.create_task(consumer.unpark("a"))
+        await fake_clock.advance(5.0)
+        assert not unpark.done()
+        store.is_down = False
+        assert await unpark == Unparked(1, is_done=True)
+        consumer.stop()
+        await run
 
 
 async def test_nothing_is_fetched_before_the_parked_keys_are_known(fake_clock: FakeClock) -> None:
