@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock import LoopClock
-from penstock.letters.parked import MemoryParkStore
+from penstock.consumer import MemoryParkStore, ParkedRecord, ParkStore
 from penstock.testing.conformance import ParkStoreConformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from penstock._core.park_store import ParkedRecord, ParkStore
 
 
 class TestMemoryParkStore(ParkStoreConformance):

@@ -226,6 +226,15 @@ class RevokesWithoutWaiting(MemorySource):
         await self.revoke(moved, within)
 
 
+class EndsByPartition(MemorySource):
+    """At the end of a revoke it ends whatever claims the partitions have by then."""
+
+    async def revoke(self, partitions: Iterable[TopicPartition], within: float = 1.0) -> None:
+        wanted = list(partitions)
+        await super().revoke(wanted, within)
+        self.lose(wanted)
+
+
 class RevokesEverything(MemorySource):
     async def give(
         self, partitions: Iterable[TopicPartition], to: MemorySource, within: float = 1.0
@@ -280,6 +289,7 @@ FAULTS: list[tuple[type[MemorySource], str]] = [
         "a_revoke_stores_the_hosts_positions_and_then_ends_the_claims",
     ),
     (RevokesWithoutWaiting, "a_revoke_waits_for_the_host"),
+    (EndsByPartition, "an_older_drain_undoes_no_newer_assignment"),
     (RevokesEverything, "the_other_claims_go_on_in_a_rebalance"),
     (ForgetsToEndItsClaims, "closing_ends_the_claims_and_commits_nothing"),
     (ForgetsToEndItsClaims, "an_error_within_closes_the_source"),
@@ -293,6 +303,7 @@ FAULTS: list[tuple[type[MemorySource], str]] = [
     (CommitsWhatItHasDelivered, "a_drain_ends_what_runs_and_leaves_the_rest"),
     (TellsNoHoles, "positions_pass_holes"),
     (LosesTheFirstRecord, "the_window_is_a_bound"),
+    (DeliversMoreThanAsked, "a_full_window_is_refilled_below_its_threshold"),
     (LosesTheFirstRecord, "bytes_are_bounded"),
     (LosesTheFirstRecord, "a_drain_reports_what_it_has_cut"),
     (DeliversUnaskedClaims, "a_paused_partition_waits_and_the_others_go_on"),

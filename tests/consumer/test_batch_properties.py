@@ -219,7 +219,7 @@ def test_every_message_is_settled_once_and_in_order(program: Program) -> None:
 
 @pytest.mark.soak
 @given(PROGRAMS)
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=5_000, deadline=None)
 def test_every_message_is_settled_once_and_in_order_in_many_programs(program: Program) -> None:
     """O-T1, G-T8."""
     check(program)

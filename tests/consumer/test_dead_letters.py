@@ -135,7 +135,7 @@ async def test_the_causes_and_codes_of_errors_are_kept(fake_clock: FakeClock) ->
 
 
 async def test_the_key_of_a_letter_names_its_record_and_consumer(fake_clock: FakeClock) -> None:
-    """F2: a store skips the letter of a record that is written again, and no other."""
+    """consumer/C:F2: a store skips the letter of a record that is written again, and no other."""
     sink = ScriptedSink[Any]()
     made = [
         ("billing", record(5)),
@@ -218,7 +218,7 @@ async def give_up(message: Message) -> Terminate | ToDeadLetter | None:
 async def test_the_position_passes_a_message_once_its_letter_is_written(
     fake_clock: FakeClock,
 ) -> None:
-    """F2, consumer/A:O24: a write that fails is made again, and holds the position meanwhile."""
+    """consumer/C:F2, consumer/A:O24: a failed write is repeated, and holds the position."""
     log = log_of("a", "b", "a", "c")
     sink = ScriptedSink[Any]([fail(UnavailableError("down")) for _ in range(3)])
     report = await finite(
@@ -233,7 +233,7 @@ async def test_the_position_passes_a_message_once_its_letter_is_written(
 
 
 async def test_a_message_whose_letter_is_not_written_is_not_settled(fake_clock: FakeClock) -> None:
-    """F2: the consumer stops, and both records are delivered again."""
+    """consumer/C:F2: the consumer stops, and both records are delivered again."""
     log = log_of("a", "b", "c")
     sink = BlockingSink[Any]()
     async with finite(
@@ -257,7 +257,7 @@ async def test_a_message_whose_letter_is_not_written_is_not_settled(fake_clock: 
 
 
 async def test_a_letter_is_confirmed_before_bury_returns(fake_clock: FakeClock) -> None:
-    """F2."""
+    """consumer/C:F2."""
     sink = BlockingSink[Any]()
     (writing,) = await begin(LetterWriter(sink, "billing", fake_clock), fake_clock, 1)
     assert len(sink.calls) == 1
@@ -268,7 +268,7 @@ async def test_a_letter_is_confirmed_before_bury_returns(fake_clock: FakeClock) 
 
 
 async def test_a_letter_that_is_not_taken_raises(fake_clock: FakeClock) -> None:
-    """F2, consumer/A:O24: a failed write raises, so the message is not settled."""
+    """consumer/C:F2, consumer/A:O24: a failed write raises, so the message is not settled."""
     refused = PermanentError("no")
     sink = ScriptedSink[Any]([fail(refused), ok()])
     writer = LetterWriter(sink, "billing", fake_clock)

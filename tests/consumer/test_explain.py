@@ -15,10 +15,7 @@ from watch_help import Gate, causes_of, running
 from penstock import TransientError
 from penstock._core.source import Record, TopicPartition
 from penstock.consumer.consumer import Consumer
-from penstock.consumer.engine import Engine
 from penstock.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
-from penstock.consumer.settings import checked_settings
-from penstock.consumer.single_messages import SingleMessages
 from penstock.consumer.standing import standings
 from penstock.consumer.wait_reason import REMEDIES, WaitReason
 from penstock.letters.parked import MemoryParkStore
@@ -27,6 +24,7 @@ from penstock.sources.memory import MemoryLog, MemorySource
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock import Batch, DeadLetterRecord
     from penstock._core.park_store import ParkedRecord
     from penstock.consumer.explain import Explanation
     from penstock.consumer.message import Message
@@ -76,6 +74,23 @@ async def test_the_time_begins_again_with_each_try(fake_clock: FakeClock) -> Non
         assert oldest is not None
         assert oldest.attempt == 2
         assert oldest.seconds == pytest.approx(15.0)
+
+
+async def test_the_oldest_record_is_the_oldest_since_the_position_has_moved(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:N5: not since it began to run."""
+
+    async def handle(message: Message) -> None:
+        await fake_clock.sleep(10.0 if message.offset == 0 else 100.0)
+
+    async with running(fake_clock, log_of("a", "b"), handle) as consumer:
+        await fake_clock.advance(30.0)
+        partition = consumer.explain().partitions[0]
+        assert partition.oldest is not None
+        assert partition.oldest.offset == 1
+        assert partition.oldest.seconds == pytest.approx(20.0, abs=1.0)
+        assert partition.causes[0].seconds == pytest.approx(30.0, abs=1.0)
 
 
 async def test_a_backoff_is_named_with_its_end_and_its_error(fake_clock: FakeClock) -> None:
@@ -259,8 +274,32 @@ async def test_a_record_on_its_way_in_is_named(fake_clock: FakeClock) -> None:
     assert seen[-1].reasons == {WaitReason.ARRIVING}
 
 
-class Stuck(MemoryParkStore):
-    """Dead letters and a park store that answer when they are released."""
+class GatedSink:
+    """Dead letters that are written once the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+
+    async def write(self, batch: Batch[DeadLetterRecord[Message]]) -> None:
+        await self.gate.wait()
+
+
+async def test_a_dead_letter_on_its_way_is_named(fake_clock: FakeClock) -> None:
+    """consumer/C:N5."""
+    sink, gate = GatedSink(), Gate(a=ToDeadLetter("old"))
+    async with running(fake_clock, log_of("a"), gate, dead_letters=sink) as consumer:
+        consumer.explain()
+        await fake_clock.advance(2.0)
+        (cause,) = causes_of(consumer)
+        assert cause.reason is WaitReason.DEAD_LETTER
+        assert cause.seconds == pytest.approx(2.0)
+        sink.gate.set()
+        await fake_clock.run_until_idle()
+        assert causes_of(consumer)[0].reason is WaitReason.NOTHING_TO_DO
+
+
+class GatedParkStore(MemoryParkStore):
+    """A park store that answers while its gate is open."""
 
     is_durable = True
 
@@ -268,38 +307,69 @@ class Stuck(MemoryParkStore):
         super().__init__()
         self.gate = asyncio.Event()
 
-    async def bury(self, message: Message, error: BaseException) -> None:
+    async def keys(self, group: str) -> frozenset[str]:
         await self.gate.wait()
+        return await super().keys(group)
+
+    async def first(self, group: str, key: str, most: int) -> Sequence[ParkedRecord]:
+        await self.gate.wait()
+        return await super().first(group, key, most)
 
     async def park(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
         await self.gate.wait()
         await super().park(group, key, records)
 
 
-@pytest.mark.parametrize(
-    ("result", "reason"),
-    [(ToDeadLetter("old"), WaitReason.DEAD_LETTER), (Terminate("bad"), WaitReason.PARKED)],
-)
-async def test_a_dead_letter_and_a_parked_record_on_their_way_are_named(
-    fake_clock: FakeClock, result: object, reason: WaitReason
-) -> None:
-    """consumer/C:N5."""
-    source, stuck = MemorySource(log_of("a"), ends=True, clock=fake_clock), Stuck()
-    settings = checked_settings(source, clock=fake_clock, name="x", parked=stuck)
-    engine = Engine(source, settings, stuck)
-    work = SingleMessages(
-        engine.schedule, engine.settler, engine.workers, engine.commons, Gate(a=result)
-    )
-    async with source.open(engine.claims):
-        run = asyncio.create_task(engine.run(work))
+async def test_the_stages_of_parking_are_named(fake_clock: FakeClock) -> None:
+    """consumer/C:N5, consumer/C:N4: before the store is read, while it is written, and parked."""
+    store, gate = GatedParkStore(), Gate(a=Terminate("bad"), b=None)
+
+    def seen() -> list[WaitReason]:
+        return [cause.reason for cause in causes_of(consumer)]
+
+    log = log_of("a", "a", "b")
+    async with running(fake_clock, log, gate, name="x", parked=store) as consumer:
+        assert seen() == [WaitReason.READING_PARKED]
+        store.gate.set()
+        await fake_clock.wait_for(lambda: consumer.stats().in_flight.messages)
+        store.gate.clear()
         await fake_clock.run_until_idle()
-        engine.views.explain()
-        await fake_clock.advance(2.0)
-        (cause,) = engine.views.explain().partitions[0].causes
-        assert cause.reason is reason
-        assert cause.seconds == pytest.approx(2.0)
-        stuck.gate.set()
-        assert (await run).complete
+        assert seen() == [WaitReason.PARKING, WaitReason.PARKED]
+        assert consumer.explain().partitions[0].position == 0
+        store.gate.set()
+        await fake_clock.run_until_idle()
+        assert seen() == [WaitReason.NOTHING_TO_DO, WaitReason.PARKED]
+        assert "parked (1 keys: 'a'), until unpark()" in str(consumer.explain())
+        assert consumer.explain().partitions[0].position == 3
+
+
+async def test_a_record_behind_its_replayed_key_is_named(fake_clock: FakeClock) -> None:
+    """consumer/C:N5, consumer/C:N4: while the store is asked, and while a record is handled."""
+    store, gate, slow = GatedParkStore(), Gate(a=Terminate("bad")), Gate()
+    store.gate.set()
+
+    async def handle(message: Message) -> object:
+        return await (slow if message.is_unparked else gate)(message)
+
+    log = log_of("a")
+    async with running(fake_clock, log, handle, name="x", parked=store) as consumer:
+        store.gate.clear()
+        replay = asyncio.create_task(consumer.unpark("a"))
+        await fake_clock.run_until_idle()
+        log.append(Record("t", 0, 1, "a"))
+        await fake_clock.run_until_idle()
+        assert told(consumer)[0].startswith("queued behind earlier records of its key")
+        store.gate.set()
+        await fake_clock.run_until_idle()
+        behind, parked = causes_of(consumer)
+        assert behind.reason is WaitReason.QUEUED_BEHIND
+        assert "t/0@0 (running" in str(behind)
+        assert parked.reason is WaitReason.PARKED
+        gate.open()
+        slow.open()
+        assert (await replay).is_done
+        await fake_clock.run_until_idle()
+        assert [cause.reason for cause in causes_of(consumer)] == [WaitReason.NOTHING_TO_DO]
 
 
 # -- the explanation as a whole --------------------------------------------------------------------
@@ -366,7 +436,22 @@ async def test_operators_read_it_as_text(fake_clock: FakeClock) -> None:
         ]
 
 
-async def test_every_message_inside_is_in_exactly_one_place(fake_clock: FakeClock) -> None:
+def check_places(consumer: Consumer) -> None:
+    """Each message inside is in one place, and the statistics count them all."""
+    engine = consumer._open()
+    places = [standing.message for standing in standings(engine.views._parts)]
+    assert len(set(places)) == len(places) == engine.schedule.window.messages
+    inside = consumer.stats().in_flight
+    assert inside.messages == len(places)
+    busy = inside.running + inside.errands + inside.manual + inside.blocked
+    queued = inside.ready + inside.batched + inside.waiting + inside.backing_off
+    assert busy + queued == inside.messages
+
+
+@pytest.mark.parametrize("poison", ["block", "park_key", "batches"])
+async def test_every_message_inside_is_in_exactly_one_place(
+    fake_clock: FakeClock, poison: str
+) -> None:
     """The places add up to the window, at every end of a turn of whatever kind."""
     results: dict[int, Callable[[], object]] = {
         0: Ack,
@@ -375,35 +460,41 @@ async def test_every_message_inside_is_in_exactly_one_place(fake_clock: FakeCloc
         3: Manual,
     }
 
-    def check(consumer: Consumer) -> None:
-        engine = consumer._open()
-        places = [standing.message for standing in standings(engine.views._parts)]
-        assert len(set(places)) == len(places) == engine.schedule.window.messages
-        inside = consumer.stats().in_flight
-        assert inside.messages == len(places)
-        busy = inside.running + inside.errands + inside.manual + inside.blocked
-        queued = inside.ready + inside.batched + inside.waiting + inside.backing_off
-        assert busy + queued == inside.messages
-
-    async def handle(message: Message) -> object:
-        check(consumers[0])
-        await fake_clock.sleep(0.1)
-        check(consumers[0])
+    def result_of(message: Message) -> object:
         return results[message.offset % 4]() if message.attempt == 1 else None
 
-    consumers: list[Consumer] = []
+    async def handle(message: Message) -> object:
+        check_places(consumer)
+        await fake_clock.sleep(0.1)
+        check_places(consumer)
+        return result_of(message)
+
+    async def handle_many(messages: list[Message]) -> list[object]:
+        check_places(consumer)
+        await fake_clock.sleep(0.1)
+        check_places(consumer)
+        return list(map(result_of, messages))
+
+    store = GatedParkStore() if poison == "park_key" else None
     source = MemorySource(log_of(*[n * 7 % 30 for n in range(100)]), clock=fake_clock)
-    consumer = Consumer(source, clock=fake_clock, poison="block", concurrency=8, drain=1.0)
-    consumers.append(consumer)
+    consumer = Consumer(source, clock=fake_clock, name="x", parked=store, concurrency=4, drain=1.0)
     async with consumer:
-        run = asyncio.create_task(consumer.run(handle))
-        await fake_clock.advance(10.0)
-        assert consumer.stats().in_flight.blocked > 1
-        assert consumer.stats().in_flight.manual > 1
-        check(consumer)
+        run = asyncio.create_task(
+            consumer.run_batch(handle_many, size=7) if poison == "batches" else consumer.run(handle)
+        )
+        for _ in range(100):
+            if store is not None:
+                store.gate.set() if fake_clock.now() % 1.0 < 0.5 else store.gate.clear()
+            await fake_clock.advance(0.05)
+            check_places(consumer)
+        inside = consumer.stats().in_flight
+        assert inside.manual > 1
+        assert inside.waiting > 1
+        assert (inside.blocked > 1) == (poison != "park_key")
+        assert (consumer.stats().counts.parked > 1) == (poison == "park_key")
         consumer.stop()
         await run
-        check(consumer)
+        check_places(consumer)
 
 
 # -- the page --------------------------------------------------------------------------------------

@@ -70,6 +70,74 @@ async def test_what_is_not_settled_comes_in_the_next_run(fake_clock: FakeClock) 
     assert [call.ids for call in second.calls] == [(1,), (3,)]
 
 
+async def test_a_run_does_not_end_while_something_can_move(fake_clock: FakeClock) -> None:
+    """A blocked message ends no run in which another key backs off, or another is handled."""
+    harness = ConsumerHarness(dead_letters=None)
+    for key in ("bad", "failing", "slow"):
+        harness.send(key, key=key)
+
+    async def handle(message: Message) -> Nak | Terminate | None:
+        if message.value == "bad":
+            return Terminate("no such customer")
+        if message.value == "slow":
+            await fake_clock.sleep(9.0)
+        return Nak(delay=20.0) if (message.value, message.attempt) == ("failing", 1) else None
+
+    ran = await harness.run(handle)
+    assert (ran.settled, ran.blocked) == ({"failing": [1], "slow": [2]}, [0])
+    assert fake_clock.now() < 22.0
+
+
+async def test_a_batch_handler_is_run_in_batches(fake_clock: FakeClock) -> None:
+    """O-T13: its calls have the ids of their messages."""
+    harness = ConsumerHarness()
+    for number in range(5):
+        harness.send(number, key=number)
+
+    async def handle(messages: list[Message]) -> list[Nak | None]:
+        return [
+            Nak(delay=1.0) if (message.value, message.attempt) == (3, 1) else None
+            for message in messages
+        ]
+
+    ran = await harness.run_batch(handle, size=4, max_wait=0.5)
+    assert [call.ids for call in ran.calls] == [(0, 1, 2, 3), (4,), (3,)]
+    assert (ran.counts.acked, ran.counts.batches, ran.unsettled) == (5, 3, [])
+
+
+async def test_dead_letters_are_records_and_are_sent_again(fake_clock: FakeClock) -> None:
+    """consumer/A:O25: their attempts begin at 1, and the blocked message is named."""
+    harness = ConsumerHarness()
+    harness.send({"order": 1}, key="ada", id="first", headers=[("trace", b"t")])
+    harness.send({"order": 2}, key="ada", id="second")
+
+    async def refuse(message: Message) -> Terminate:
+        return Terminate("no such customer")
+
+    ran = await harness.run(refuse)
+    assert (ran.settled, ran.unsettled, ran.blocked) == ({}, ["first", "second"], ["first"])
+    assert fake_clock.now() < 1.0
+    (letter,) = ran.dead_letters
+    assert (letter.error_type, letter.message) == ("PoisonError", "no such customer")
+    harness.resend(letter, id="again")
+
+    async def handle(message: Message) -> None:
+        """Now it can."""
+
+    ran = await harness.run(handle)
+    assert ran.settled == {"ada": ["first", "second", "again"]}
+    assert {call.attempt for call in ran.calls} == {1}
+
+
+async def test_a_plain_handler_runs_in_a_thread(fake_clock: FakeClock) -> None:
+    harness = ConsumerHarness()
+    harness.send("x")
+    ran = await harness.run(lambda message: None)
+    assert ran.settled == {None: [0]}
+    with pytest.raises(ConfigError, match="must take one argument"):
+        await harness.run(lambda: None)  # type: ignore[arg-type, misc]  # that is the mistake
+
+
 async def test_a_handler_that_never_ends_is_an_error(fake_clock: FakeClock) -> None:
     """It names the message."""
     harness = ConsumerHarness(run_timeout=10.0, drain=1.0)

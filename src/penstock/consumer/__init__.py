@@ -1,7 +1,9 @@
 """The consumer: the records of a source, in order per key, with positions that never lie."""
 
+from .._core.park_store import ParkedRecord, ParkStore
 from .._core.public import publish
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
+from ..letters.parked import MemoryParkStore
 from .by_type import HandlersByType
 from .consumer import Consumer
 from .counts import MessageCounts
@@ -12,7 +14,6 @@ from .lag import Lag
 from .message import Message
 from .probe_app import Probes, probes
 from .probe_server import serve_probes
-from .replays import Unparked
 from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
@@ -34,6 +35,7 @@ from .settings import FullJitter
 from .stats import ConsumerStats, InFlight, PartitionStats
 from .stepping import with_steps
 from .steps import check, decode, decode_by, skip_seen
+from .unparking import Unparked
 from .wait_reason import WaitCause, WaitReason
 
 __all__ = [
@@ -54,11 +56,14 @@ __all__ = [
     "InFlight",
     "Lag",
     "Manual",
+    "MemoryParkStore",
     "Message",
     "MessageCounts",
     "Nak",
     "NoHandlerError",
     "OldestRecord",
+    "ParkStore",
+    "ParkedRecord",
     "PartitionExplanation",
     "PartitionStats",
     "PoisonError",
@@ -100,9 +105,12 @@ publish(
     Health,
     InFlight,
     Lag,
+    MemoryParkStore,
     MessageCounts,
     NoHandlerError,
     OldestRecord,
+    ParkStore,
+    ParkedRecord,
     PartitionExplanation,
     PartitionStats,
     PoisonError,

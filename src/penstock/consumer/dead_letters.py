@@ -123,7 +123,8 @@ class LetterWriter:
         self._forget_ended()
         if written:
             first = written[0]
-            say(logger, logging.WARNING, _BURIED, self._name, len(written), first.batch_id, first.error_type)  # fmt: skip
+            told_of = (len(written), first.batch_id, first.error_type)
+            say(logger, logging.WARNING, _BURIED, self._name, *told_of)
 
     def _forget_ended(self) -> None:
         self._queue = [letter for letter in self._queue if letter.is_open]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._core.checks import shown
+from .._core.order.keys import shown as shown_key
 from .._core.told import for_log
 from .standing import holders_of, oldest_of
 from .wait_reason import WaitCause, WaitReason
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from .parts import Parts
     from .samples import Samples
     from .standing import Standing
+
+MOST_NAMED = 5
+"""The most parked keys that are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,10 @@ class Explainer:
             if standing.reason is WaitReason.QUEUED_BEHIND
         ]
         self._holders = holders_of(parts, queued)
+        self._unread = frozenset(parts.claims.unread())
+        self._parked: dict[int, list[object]] = {}
+        for parked in parts.schedule.parked:
+            self._parked.setdefault(id(parked.lanes), []).append(shown_key(parked.key))
         self._heart = heart
 
     def explanation(self) -> Explanation:
@@ -142,9 +150,10 @@ class Explainer:
         tracker = claim.tracker
         head = tracker.head()
         causes = [] if head is None else [self._of_oldest(claim)]
-        causes += self._of_claim(claim)
+        causes += self._holding(claim)
         if not causes and not is_held:
             causes.append(WaitCause(WaitReason.NOTHING_TO_DO))
+        causes += self._notes(claim)
         return PartitionExplanation(
             claim.partition,
             tracker.position(),
@@ -162,12 +171,21 @@ class Explainer:
         message = standing.message
         return OldestRecord(offset, message.order_key, message.attempt, seconds)
 
-    def _of_claim(self, claim: Claim) -> Iterator[WaitCause]:
-        """What holds a partition, whatever its messages do."""
+    def _holding(self, claim: Claim) -> Iterator[WaitCause]:
+        """Why nothing is fetched from a partition, whatever its messages do."""
         if claim.is_closing and not self._parts.ending.is_begun:
             yield WaitCause(WaitReason.DRAINING, "(the partition is given up)")
         if self._parts.claims.is_paused(claim):
             yield WaitCause(WaitReason.PAUSED)
+        if claim in self._unread:
+            yield WaitCause(WaitReason.READING_PARKED)
+
+    def _notes(self, claim: Claim) -> Iterator[WaitCause]:
+        """What an operator should know, although it holds nothing."""
+        if (parked := self._parked.get(id(claim.lanes))) is not None:
+            more = ", ..." if len(parked) > MOST_NAMED else ""
+            named = ", ".join([shown(key) for key in parked[:MOST_NAMED]]) + more
+            yield WaitCause(WaitReason.PARKED, f"({len(parked)} keys: {named})")
         if claim.is_cut:
             size = len(claim.committed.metadata)
             yield WaitCause(WaitReason.MAP_CUT, f"(the stored map has {size} bytes)")
@@ -184,8 +202,8 @@ class Explainer:
 
     def _queued(self, message: Message) -> WaitCause:
         holder = self._holders.get(message)
-        if holder is None:
-            return WaitCause(WaitReason.QUEUED_BEHIND, "an earlier message of its key")
+        if holder is None:  # its parked key is being replayed, and the next record is being read
+            return WaitCause(WaitReason.QUEUED_BEHIND, "earlier records of its key")
         other, cause = holder.message, self._cause(holder)
         whose = " of an earlier claim" if other.claim.is_closed else ""
         return WaitCause(WaitReason.QUEUED_BEHIND, f"{other.coordinates}{whose} ({cause})")

@@ -116,7 +116,7 @@ class Parker:
             message,
             self._park(message, name, error),
             partial(self._left, message),
-            WaitReason.PARKED,
+            WaitReason.PARKING,
         )
 
     async def _park(self, message: Message, name: str, error: BaseException | None) -> None:

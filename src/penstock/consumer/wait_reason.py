@@ -21,14 +21,16 @@ class WaitReason(StrEnum):
     BLOCKED = "blocked"
     MANUAL = "waiting for settle()"
     DEAD_LETTER = "writing a dead letter"
-    PARKED = "parked"
+    PARKING = "writing to the park store"
     FORMING = "batch being formed"
     ARRIVING = "being taken in"
 
     # of a partition
     PAUSED = "paused"
+    READING_PARKED = "reading parked keys"
     DRAINING = "draining"
     MAP_CUT = "map cut"
+    PARKED = "parked"
     NOTHING_TO_DO = "nothing to do"
 
     # of the consumer
@@ -47,12 +49,14 @@ REMEDIES = {
     WaitReason.BLOCKED: "until unblock()",
     WaitReason.MANUAL: "until message.settle(...)",
     WaitReason.DEAD_LETTER: "until the dead letters have accepted it",
-    WaitReason.PARKED: "until the park store has accepted it",
+    WaitReason.PARKING: "until the park store has accepted it",
     WaitReason.FORMING: "until the batch is full or has waited its time",
     WaitReason.ARRIVING: "until it is in its lane",
     WaitReason.PAUSED: "until resume()",
+    WaitReason.READING_PARKED: "until the park store has answered",
     WaitReason.DRAINING: "delivered again to the next owner",
     WaitReason.MAP_CUT: "until the first unfinished messages are settled",
+    WaitReason.PARKED: "until unpark()",
     WaitReason.NOTHING_TO_DO: "until new records arrive",
     WaitReason.NOT_RUNNING: "until run()",
     WaitReason.NOT_ASSIGNED: "until the source assigns partitions",

@@ -180,8 +180,8 @@ async def _dry_run(
                 say(f"{letter.key} {why}")
                 order.stop(letter, why)
     say(
-        f"would send {number - bad} dead letters to {options.to or options.handler}; {interrupted} of {number} "
-        "may have been delivered already"
+        f"would send {number - bad} dead letters to {options.to or options.handler}; "
+        f"{interrupted} of {number} may have been delivered already"
     )
     if not number and not order.held_back:
         await say_why_none(selection, store)

@@ -84,5 +84,5 @@ class HandlerSink:
 
 
 def named_handler(name: str) -> HandlerSink:
-    """Import a handler of single messages, async or plain. Raises `ConfigError` for anything else."""
+    """Import a handler of single messages, async or plain. Raises `ConfigError` for other things."""
     return HandlerSink(as_handler(named(name), "--handler"))

@@ -18,7 +18,7 @@ BATCH_SIZE = 500
 
 
 def target_of(options: argparse.Namespace) -> tuple[Sink[Any], ReplayRules]:
-    """The sink that the arguments name, and the rules for it. Raises `UseError` and `ConfigError`."""
+    """The sink that the arguments name, and its rules. Raises `UseError` and `ConfigError`."""
     if options.handler is None:
         decode = None if options.decode is None else named(options.decode)
         rules = ReplayRules(

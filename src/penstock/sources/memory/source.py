@@ -214,12 +214,15 @@ class MemorySource:
     async def give(
         self, partitions: Iterable[TopicPartition], to: MemorySource, within: float = math.inf
     ) -> None:
-        """Revoke these partitions and assign them to another member, whatever the commit does."""
+        """Revoke these partitions and assign them to another member, whatever the commit does.
+
+        One that has been assigned anew meanwhile stays where it is.
+        """
         moved = list(partitions)
         try:
             await self.revoke(moved, within)
         finally:
-            to.assign(moved)
+            to.assign(self.log.group.free(moved))
 
     def crash(self) -> None:
         """Let the process die: nothing more is delivered or stored, and its partitions are free.

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from ..._core import checks
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable
 
     from ..._core.clock import Clock
     from ...consumer.message import Message
@@ -32,7 +27,7 @@ class HandlerCall:
     error: BaseException | None = None
     """What it raised, a cancellation included."""
 
-    def returns(self, result: object) -> Any:
+    def returns(self, result: object) -> object:
         """Note a result, and return it."""
         self.result = result
         return result
@@ -52,40 +47,22 @@ class Calls:
         self._clock = clock
         self._id_of = id_of
 
-    def recorded(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def recorded(self, handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Any]:
         """The handler, of a message or of a list of them, with every call recorded."""
-        if checks.is_async(handler):
 
-            @wraps(handler)
-            async def call(given: Any) -> Any:
-                with self._call(given, self._clock.now) as record:
-                    return record.returns(await handler(given))
+        async def call(given: Message | list[Message]) -> object:
+            messages = given if isinstance(given, list) else [given]
+            ids = tuple(map(self._id_of, messages))
+            record = HandlerCall(ids, messages[0].attempt, self._clock.now())
+            self.all.append(record)
+            error: BaseException | None = None
+            try:
+                return record.returns(await handler(given))
+            except BaseException as raised:
+                error = raised
+                raise
+            finally:
+                record.ends(self._clock.now(), error)
+                self.ended += ids
 
-            return call
-
-        loop = asyncio.get_running_loop()  # a thread has none of its own
-
-        @wraps(handler)
-        def call_in_thread(given: Any) -> Any:
-            with self._call(given, loop.time) as record:
-                return record.returns(handler(given))
-
-        return call_in_thread
-
-    @contextmanager
-    def _call(
-        self, given: Message | list[Message], now: Callable[[], float]
-    ) -> Iterator[HandlerCall]:
-        messages = given if isinstance(given, list) else [given]
-        ids = tuple(map(self._id_of, messages))
-        record = HandlerCall(ids, messages[0].attempt, now())
-        self.all.append(record)
-        error: BaseException | None = None
-        try:
-            yield record
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            record.ends(now(), error)
-            self.ended += ids
+        return call

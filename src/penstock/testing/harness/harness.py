@@ -21,7 +21,9 @@ from ..._core.retry_policy import RetryPolicy
 from ..._core.source import TopicPartition
 from ...consumer import offset_map
 from ...consumer.consumer import Consumer
+from ...consumer.handlers import as_batch_handler, as_handler
 from ...consumer.settings import FullJitter
+from ...letters.source_items import record_of_item
 from ...sources.memory import MemoryLog, MemorySource
 from ..scripted import FakeSink
 from .calls import Calls
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from ..._core.source import Record, SourceRecord, SourceTraits
-    from ...consumer.message import Message
+    from ...consumer.batching.batch_options import BatchOptions
+    from ...consumer.handlers import BatchHandler, MessageHandler
     from ...consumer.report import DrainReport
     from ...consumer.settings import ConsumerOptions
+    from ...letters.record import DeadLetterRecord
 
 Where: TypeAlias = "tuple[str, int, int]"
 """Topic, partition and offset."""
@@ -100,17 +104,37 @@ class ConsumerHarness:
             topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
         )
 
-    async def run(self, handler: Callable[[Message], Awaitable[object]]) -> HarnessRun:
+    def resend(self, letter: DeadLetterRecord[Any], *, id: object = None) -> Record:  # noqa: A002
+        """Send the message of a dead letter again, as a new one: its attempts begin at 1."""
+        record = record_of_item(letter.item)
+        return self.send(
+            record.value,
+            key=record.key,
+            id=id,
+            topic=record.topic,
+            partition=record.partition,
+            headers=record.headers,
+            timestamp=record.timestamp,
+        )
+
+    async def run(self, handler: MessageHandler) -> HarnessRun:
         """Handle everything that is not settled; return when all is, or after the timeout.
 
-        Raises what `Consumer.run` raises, and `TimeoutError` if a handler runs even then. Messages
-        that back off or are blocked after the timeout are `unsettled`.
+        Returns before if only blocked messages are left, and those behind them. Raises what
+        `Consumer.run` raises, and `TimeoutError` if a handler runs even after the timeout. Messages
+        that still back off then are `unsettled`.
         """
-        return await self._run(handler, lambda consumer, call: consumer.receive(call))
+        call = as_handler(handler)
+        return await self._run(call, lambda consumer, call: consumer.receive(call))
+
+    async def run_batch(self, handler: BatchHandler, **options: Unpack[BatchOptions]) -> HarnessRun:
+        """As `run`, in batches: with the arguments of `Consumer.run_batch`."""
+        call = as_batch_handler(handler)
+        return await self._run(call, lambda consumer, call: consumer.receive_batch(call, **options))
 
     async def _run(
         self,
-        handler: Callable[[Any], Any],
+        handler: Callable[[Any], Awaitable[object]],
         receive: Callable[[Consumer, Callable[[Any], Any]], Awaitable[DrainReport]],
     ) -> HarnessRun:
         letters: FakeSink[Any] = FakeSink()
@@ -151,6 +175,7 @@ class ConsumerHarness:
         return HarnessRun(
             settled=dict(settled),
             unsettled=unsettled,
+            blocked=[self._ids[*each.partition, each.offset] for each in report.blocked],
             calls=calls.all,
             dead_letters=letters.applied,
             positions={tp: position.offset for tp, position in self.log.positions.items()},

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from ..._core.source import TopicPartition
     from ...consumer.counts import MessageCounts
     from ...consumer.report import DrainReport
+    from ...letters.record import DeadLetterRecord
     from .calls import HandlerCall
 
 
@@ -23,9 +24,11 @@ class HarnessRun:
     unsettled: list[object]
     """The ids of the other messages, in the order in which they were sent; the next run has them.
     """
+    blocked: list[object]
+    """Those of them that could not be handled, and block their keys."""
     calls: list[HandlerCall]
     """The handler's calls, in the order of their beginnings."""
-    dead_letters: list[Any]
+    dead_letters: list[DeadLetterRecord[Any]]
     """The dead letters that were written, in order; empty if the consumer has a sink of its own."""
     positions: dict[TopicPartition, int]
     """The stored positions."""

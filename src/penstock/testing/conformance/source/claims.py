@@ -137,6 +137,38 @@ class ClaimTests(SourceUnderTest):
                         assert new.start == late
                     assert (await self.position(topic) or Position(0)) == new.start
 
+    async def test_an_older_drain_undoes_no_newer_assignment(self, clock: Clock) -> None:
+        """consumer/C:R4: it commits nothing, and ends no claim that it was not asked to drain."""
+        self.needs("members", "loss")
+        async with self.in_time(clock):
+            topic, gate = await self.filled([10, 10]), asyncio.Event()
+            async with self.reading(topic, 2) as giver:
+                host = giver.host
+                before = host.open
+                host.will_answer({claim.partition: Position(7) for claim in before})
+                host.will_drain(gate.wait)
+                taker, source = RecordingHost(host.news), self.source(topic)
+                async with source.open(taker):
+                    rebalance = asyncio.get_running_loop().create_task(
+                        self.rebalance(giver.source, source)
+                    )
+                    await host.news.wait_for(lambda: host.within)
+                    await self.lose(giver.source)
+                    await host.news.wait_for(lambda: all(claim.is_closed for claim in before))
+                    gate.set()
+                    await rebalance
+                    await host.news.wait_for(
+                        lambda: (
+                            {claim.partition.partition for claim in host.open + taker.open}
+                            == {0, 1}
+                        )
+                    )
+                    assert len(host.open + taker.open) == 2
+                    newer = [claim for claim in host.claims if claim not in before]
+                    assert all(not claim.is_closed or claim in host.asked for claim in newer)
+                    if not any(claim in host.asked for claim in newer):
+                        assert await self.stored(topic) == {}
+
     async def test_a_returned_partition_is_delivered_from_its_stored_position(
         self, clock: Clock
     ) -> None:

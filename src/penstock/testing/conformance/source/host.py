@@ -33,15 +33,17 @@ class HeldClaim:
 class RecordingHost:
     """The host of one source."""
 
-    def __init__(self) -> None:
+    def __init__(self, news: News | None = None) -> None:
         self.claims: list[HeldClaim] = []
         """Every claim that began, in order."""
+        self.asked: list[SourceClaim] = []
+        """The claims of every revoke."""
         self._answers: Mapping[TopicPartition, Position] = {}
         self._draining: Callable[[], Awaitable[object]] | None = None
         self.within: list[float] = []
         """The seconds that each revoke has allowed."""
         self.troubles: list[str | None] = []
-        self.news = News()
+        self.news = news or News()
 
     @property
     def open(self) -> list[HeldClaim]:
@@ -81,6 +83,7 @@ class RecordingHost:
     ) -> Mapping[SourceClaim, Position]:
         """Return the scripted positions."""
         self.within.append(within)
+        self.asked += claims
         self.news.fire()
         if self._draining is not None:
             await self._draining()

@@ -172,7 +172,7 @@ class Replays:
     def handled(self, message: Message) -> None:
         """Remove a handled message from the store; its turn goes on until it is removed."""
         work, cut = self._remove(message), partial(self.left, message)
-        self._errands.start(message, work, cut, WaitReason.PARKED)
+        self._errands.start(message, work, cut, WaitReason.PARKING)
 
     async def _remove(self, message: Message) -> None:
         replaying = self._running[message]
