@@ -78,7 +78,9 @@ class Turns(ConsumerObserver):
         self.told = [] if told is None else told
         self.asked = 0
 
-    def handling(self, name: str) -> Callable[[Sequence[Any]], Callable[[HandlerEnd], None]]:
+    def handling(
+        self, name: str, *, is_batch: bool
+    ) -> Callable[[Sequence[Any]], Callable[[HandlerEnd], None]]:
         self.asked += 1
         return self._begin
 
@@ -107,7 +109,9 @@ class Raises(ConsumerObserver):
     def on_poison(self, name: str, message: Any, error: BaseException, action: str) -> None:
         raise RuntimeError(action)
 
-    def handling(self, name: str) -> Callable[[Sequence[Any]], Callable[[HandlerEnd], None]]:
+    def handling(
+        self, name: str, *, is_batch: bool
+    ) -> Callable[[Sequence[Any]], Callable[[HandlerEnd], None]]:
         def begin(messages: Sequence[Any]) -> Callable[[HandlerEnd], None]:
             if messages[0].offset % 2:
                 raise RuntimeError("begin")

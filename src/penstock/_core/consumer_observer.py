@@ -88,9 +88,9 @@ class ConsumerObserver:
         handler asked for that.
         """
 
-    def handling(self, name: str) -> HandlerWatch | None:
-        """Called once, when `run` begins: return what is to be called for every turn of the
-        handler, or `None`.
+    def handling(self, name: str, *, is_batch: bool) -> HandlerWatch | None:
+        """Called once, when `run` or `run_batch` begins: return what is to be called for every turn
+        of the handler, or `None`.
         """
         return None
 

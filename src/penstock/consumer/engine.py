@@ -148,7 +148,7 @@ class Engine:
             ),
             self.workers,
             commons,
-            handler=observed(handler, commons),
+            handler=observed(handler, commons, is_batch=True),
             steps=self._settings.steps,
         )
 

@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 
 
 def observed(
-    handler: Callable[[Any], Awaitable[object]], commons: Commons
+    handler: Callable[[Any], Awaitable[object]], commons: Commons, *, is_batch: bool = False
 ) -> Callable[[Any], Awaitable[object]]:
     """A handler whose turns the observers hear of; the handler itself if none wants to."""
     observers, name = commons.observers, commons.name
     watches: list[tuple[ConsumerObserver, HandlerWatch]] = []
     for observer in observers:
-        watch = observers.ask(observer, partial(observer.handling, name))
+        watch = observers.ask(observer, partial(observer.handling, name, is_batch=is_batch))
         if watch is not None:
             watches.append((observer, watch))
-    return ObservedHandler(handler, watches, commons) if watches else handler
+    if not watches:
+        return handler
+    return ObservedHandler(handler, watches, commons, is_batch=is_batch)
 
 
 class ObservedHandler:
@@ -41,22 +43,25 @@ class ObservedHandler:
         handler: Callable[[Any], Awaitable[object]],
         watches: Sequence[tuple[ConsumerObserver, HandlerWatch]],
         commons: Commons,
+        *,
+        is_batch: bool,
     ) -> None:
         self._handler = handler
         self._watches = watches
         self._observers = commons.observers
         self._clock = commons.clock
+        self._is_batch = is_batch
 
     async def __call__(self, handled: Any) -> object:
         """Call the handler; report its turn."""
         began = self._clock.now()
-        ends = self._begin(handled if isinstance(handled, list) else [handled])
+        ends = self._begin(handled if self._is_batch else [handled])
         try:
             result = await self._handler(handled)
         except BaseException as error:
             self._end(ends, HandlerEnd("error", error, self._clock.now() - began))
             raise
-        outcome, failure = outcome_of(result, is_batch=isinstance(handled, list))
+        outcome, failure = outcome_of(result, is_batch=self._is_batch)
         self._end(ends, HandlerEnd(outcome, failure, self._clock.now() - began))
         return result
 

@@ -73,7 +73,8 @@ class Sampler:
 
     def stood(self, claim: Claim) -> float | None:
         """Seconds that the position of a claim had stood at the last sample; in any thread."""
-        return self._samples.stood(claim, self._samples.taken_at)
+        stood = self._samples.stood(claim, self._samples.taken_at)
+        return None if stood is None else max(0.0, stood)
 
     def explanation(self) -> Explanation:
         """Explain this moment, with ages since the samples."""
