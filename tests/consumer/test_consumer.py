@@ -256,7 +256,9 @@ async def test_a_drain_cuts_at_its_deadline_and_tells_what_was_running(
         report = await run
         assert fake_clock.now() - began <= 5.0
     assert not report.complete
-    assert [str(each) for each in report.unfinished] == ["t/0@1 (key 'b', attempt 1)"]
+    (unfinished,) = report.unfinished
+    assert str(unfinished) == "t/0@1 (key 'b', attempt 1)"
+    assert unfinished.seconds == pytest.approx(5.0, abs=1.0)
     assert offset_map.decode(*log.positions[P0]) == [(2, 3)]
 
 

@@ -12,7 +12,7 @@ from tests.examples.example import DOCS, ROOT
 PAGE = DOCS / "explanation" / "behaviours.md"
 CITED = re.compile(
     r"""(?<![\w/.-])(?:
-    (?:(?:batcher|consumer|spark)/)?[BGP]-T\d+
+    (?:(?:batcher|consumer|spark)/)?[BGOP]-T\d+
     | (?:batcher|consumer)/(?:C:)?[A-Z][a-z]?\d+
     | (?:batcher|consumer)/\d+[a-c]?(?:\.\d+)?(?:-\d+)?
     | [BGI]\d+ (?=[,:. ])
@@ -26,7 +26,7 @@ TEXT = re.compile(r'"""(.*?)"""', re.DOTALL)
 def normal(cited: str) -> str:
     """The form of an id that the page has."""
     part, _, rest = cited.rpartition("/")
-    if part and re.match(r"[BGP]-T|I\d", rest):
+    if part and re.match(r"[BGOP]-T|I\d", rest):
         return rest
     return f"batcher/{cited}" if re.fullmatch(r"B\d+", cited) else cited
 
@@ -69,6 +69,7 @@ def test_an_id_stands_once_and_its_anchor_follows_from_it() -> None:
         ("batcher/B-T38, design 3.3: x", {"B-T38", "design 3.3"}),
         ("consumer/C:Ba3, I5.", {"consumer/C:Ba3", "I5"}),
         ("B-T17, B25: by status", {"B-T17", "batcher/B25"}),
+        ("O-T4, consumer/C:B1: with `max_in_flight=3`", {"O-T4", "consumer/C:B1"}),
         ("batcher/I1: x, batcher/1.2-13: y", {"I1", "batcher/1.2-13"}),
         ("a path as tests/B-T3.py, or acme/42", set()),
     ],

@@ -10,10 +10,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
+from .._core.clock import wait_until
 from .._core.say import say
 from .._core.told import for_log
 from .claim import Claim
@@ -177,6 +179,11 @@ class Claims:
         if self._unread is not None:
             self._unread.discard(claim)
             self._changed.fire()
+
+    async def wait_read(self) -> None:
+        """Suspend until the parked keys of all open claims are known."""
+        while self.unread():
+            await wait_until(self._commons.clock, math.inf, self._changed)
 
     def close_all(self) -> list[Claim]:
         """Stop taking records in, for a drain; return the claims.
