@@ -228,7 +228,7 @@ def test_a_message_behind_suspects_of_its_key_waits_for_its_own_batch() -> None:
     assert not forming.is_due(100.0)
 
 
-def test_a_replayed_message_is_alone_of_its_key() -> None:
+def test_a_replayed_message_is_a_batch_by_itself() -> None:
     """It is removed from the park store before the next one of its key is handled."""
     forming = Forming(size=5)
     claim = forming.claims[0]
@@ -238,10 +238,10 @@ def test_a_replayed_message_is_alone_of_its_key() -> None:
             forming.schedule.ready.append(message)
     forming.schedule.window.take(2, 0)
     forming.arrive("ab")
-    first = forming.take(1.0)
-    assert [message.index for message in first] == [-1, 1]
-    forming.finish(first, now=2.0)
-    assert [message.index for message in forming.take(3.0)] == [-2]
+    first = forming.take()
+    assert [message.index for message in first] == [-1]
+    forming.finish(first)
+    assert [message.index for message in forming.take()] == [-2]
 
 
 def test_a_revoke_drops_the_messages_of_its_claims_from_batches() -> None:
