@@ -28,15 +28,20 @@ class WorkloadRefusedError(Exception):
 
 
 class Worker:
-    """A process whose library is that in `sources`. Leave it by `with`."""
+    """A process whose library is that in `sources`. Leave it by `with`.
 
-    def __init__(self, sources: Path, *, executable: str = sys.executable) -> None:
+    `program` is the one of `benchmarks.programs` whose workloads it takes.
+    """
+
+    def __init__(
+        self, sources: Path, *, executable: str = sys.executable, program: str = "workload"
+    ) -> None:
         self._opened = contextlib.ExitStack()
         folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory()))
         self._complaints = folder / "stderr"
         with self._complaints.open("w") as stderr:
             self._process = subprocess.Popen(
-                [executable, "-m", "benchmarks.programs.workload"],
+                [executable, "-m", f"benchmarks.programs.{program}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING
 
 from . import (
     accept,
+    consumer,
+    consumer_held,
+    consumer_keys,
+    consumer_parts,
     decorators,
     drivers,
     growth,
@@ -48,4 +52,8 @@ CASES: tuple[Case, ...] = (
     *statements.CASES,
     *http.CASES,
     *spark.CASES,
+    consumer.CASE,
+    *consumer_keys.CASES,
+    consumer_parts.CASE,
+    consumer_held.CASE,
 )

@@ -18,20 +18,24 @@ import penstock
 from ..workloads import WORKLOADS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..stopwatch import TimedTurn
+    from ..workloads import Workload
 
 
 class Turns:
     """Turns that were prepared once and are taken again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, workloads: Mapping[str, Workload]) -> None:
+        self._workloads = workloads
         self._prepared: dict[tuple[str, float], tuple[TimedTurn, int]] = {}
 
     def answer(self, name: str, share: float) -> dict[str, Any]:
         """Take a turn."""
         try:
             if (name, share) not in self._prepared:
-                self._prepared[name, share] = WORKLOADS[name].turn(share)
+                self._prepared[name, share] = self._workloads[name].turn(share)
             turn, items = self._prepared[name, share]
             gc.collect()
             took = turn()
@@ -40,8 +44,8 @@ class Turns:
         return {"wall": took.wall, "processor": took.processor, "items": items}
 
 
-def main() -> None:
-    turns = Turns()
+def main(workloads: Mapping[str, Workload] = WORKLOADS) -> None:
+    turns = Turns(workloads)
     print(json.dumps({"library": penstock.__file__}), flush=True)
     for line in sys.stdin:
         print(json.dumps(turns.answer(**json.loads(line))), flush=True)

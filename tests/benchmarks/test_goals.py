@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES
+from benchmarks.cases import consumer as consumer_case
 from benchmarks.cases.work import IMPORTS_CASE, WORK_CASE, line_of
-from benchmarks.goals import TABLES, batcher
+from benchmarks.goals import TABLES, batcher, consumer
 from benchmarks.goals.batcher import GOALS, added, faster, interpreters, times
 from benchmarks.goals.judging import Goal, GoalTable
 from benchmarks.goals.ratios import as_fast, clocks
@@ -17,7 +18,7 @@ from benchmarks.stopwatch import Took
 from benchmarks.workloads import WORKLOADS
 from tests.benchmarks.made import a_case
 
-from benchmarks import pages, tables
+from benchmarks import consuming, pages, tables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -89,6 +90,18 @@ def test_every_goal_is_about_work_that_is_measured() -> None:
     rows = batcher.TABLE.rows({WORK_CASE.name: found})
     assert len(rows) == 1 + len(GOALS)
     assert not [row for row in rows if "not measured" in row]
+
+
+def test_every_goal_of_the_consumer_is_about_work_that_is_measured() -> None:
+    figures = {name_of("Python 3.11", work): [1.0, 2.0] for work in consuming.WORKLOADS}
+    places = {
+        name_of("Python 3.11", work): Place("Python 3.11", work) for work in consuming.WORKLOADS
+    }
+    case = consumer_case.CASE
+    found = Results(case, 10, 2, figures, frozenset(), places)
+    rows = consumer.TABLE.rows({case.name: found})
+    assert rows[0] == ["work", "goal", "ambitious", "Python 3.11"]
+    assert [row[-1].split(" ")[0] for row in rows[1:]] == ["1.00"] * len(consumer.TABLE.goals)
 
 
 def test_the_goals_are_written_into_the_page(tmp_path: Path) -> None:

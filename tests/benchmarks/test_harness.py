@@ -316,7 +316,7 @@ def test_a_case_that_cannot_run_says_why_and_the_others_go_on(
     assert "1.00 (1.00 to 1.00)" in printed
 
 
-ALWAYS = {"decorators", "postgres", "http", "keyed"}
+ALWAYS = {"decorators", "postgres", "http", "keyed", "consumer-waits", "consumer-parts"}
 """One of each kind; the others run in the soak. P-T1, P-T2: there it is seen that those on Spark
 run, each with a Spark of its own; what they measure stands on the page of the benchmarks.
 """
@@ -332,7 +332,7 @@ run, each with a Spark of its own; what they measure stands on the page of the b
 def test_every_case_runs(
     case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if case.name in {"interpreters", "work", "imports"}:  # one of them is enough here
+    if case.name in {"interpreters", "work", "imports", "consumer"}:  # one of them is enough here
         monkeypatch.setattr("benchmarks.cases.interpreters.VERSIONS", ())
     if case.name == "accept":
         pytest.importorskip("opentelemetry.sdk")

@@ -303,6 +303,7 @@ FAULTS: list[tuple[type[MemorySource], str]] = [
     (CommitsWhatItHasDelivered, "a_drain_ends_what_runs_and_leaves_the_rest"),
     (TellsNoHoles, "positions_pass_holes"),
     (LosesTheFirstRecord, "the_window_is_a_bound"),
+    (DeliversMoreThanAsked, "a_full_window_is_refilled_below_its_threshold"),
     (LosesTheFirstRecord, "bytes_are_bounded"),
     (LosesTheFirstRecord, "a_drain_reports_what_it_has_cut"),
     (DeliversUnaskedClaims, "a_paused_partition_waits_and_the_others_go_on"),

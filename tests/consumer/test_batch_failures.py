@@ -18,6 +18,7 @@ from penstock._core.retry_policy import RetryPolicy
 from penstock._core.source import Position
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.results import Ack, Manual, Nak, Terminate, ToDeadLetter
+from penstock.letters.parked import MemoryParkStore
 from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.testing import FakeClock
 
@@ -42,7 +43,9 @@ def once(offset: int, result: object) -> Callable[[list[Message]], object]:
     return answer
 
 
-def refusing(*offsets: int, error: type[Exception] = ValueError) -> Callable[[list[Message]], None]:
+def refusing(
+    *offsets: int, error: type[BaseException] = ValueError
+) -> Callable[[list[Message]], None]:
     """Raise for every batch with one of these messages."""
 
     def answer(batch: list[Message]) -> None:
@@ -82,6 +85,20 @@ async def test_a_nak_holds_back_what_follows_it_in_its_key(fake_clock: FakeClock
     assert (report.counts.acked, report.counts.naks) == (4, 1)
 
 
+async def test_a_redelivered_message_joins_a_batch_of_its_key(fake_clock: FakeClock) -> None:
+    """With `on_nak="redeliver"`, which gives up the order for it: as if it had just arrived."""
+    log, handler = log_of(*"ab"), Batches(once(0, Nak(1.0)))
+    source = MemorySource(log, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, on_nak="redeliver")
+    running = asyncio.create_task(consumer.receive_batch(handler, size=2, max_wait=None))
+    await fake_clock.advance(0.5)
+    log.produce("t", b"", key="a")
+    await fake_clock.advance(10.0)
+    assert handler.offsets == [[0, 1], [2, 0]]
+    consumer.stop()
+    await running
+
+
 async def test_messages_that_were_held_back_precede_later_ones(fake_clock: FakeClock) -> None:
     """consumer/C:Ba4: in the order of the key, whatever arrived meanwhile."""
     log, handler = log_of(*"aaaaa"), Batches(once(0, Nak(1.0)))
@@ -112,6 +129,30 @@ async def test_a_blocked_message_holds_back_its_key_only(fake_clock: FakeClock) 
     report = await running
     assert report.counts.acked == 1
     assert report.positions[P0] == 0
+
+
+@pytest.mark.filterwarnings("ignore:parked=MemoryParkStore")
+async def test_a_batch_parks_a_key_behind_its_poison_and_unpark_replays_it(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:Ba4, consumer/C:N4: in order, one by one, and removed one by one."""
+    log, store = log_of(*"aaaab"), MemoryParkStore()
+    handler = Batches(once(1, Terminate("no")))
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, parked=store)
+    async with consumer:
+        running = asyncio.create_task(consumer.run_batch(handler, size=5))
+        await fake_clock.advance(2.0)
+        assert handler.offsets == [[0, 1, 2, 3, 4]]
+        assert consumer.parked == ("a",)
+        assert log.positions[P0] == Position(5)
+        unparked = await consumer.unpark("a")
+        assert (unparked.handled, unparked.is_done) == (3, True)
+        assert handler.offsets[1:] == [[1], [2], [3]]
+        log.produce("t", b"", key="a")
+        await fake_clock.advance(1.0)
+        assert handler.offsets[-1] == [5]
+        consumer.stop()
+        assert (await running).counts.parked == 3
 
 
 async def test_a_key_waits_for_a_manual_settle(fake_clock: FakeClock) -> None:
@@ -273,6 +314,116 @@ async def test_a_handler_that_is_cut_fails_its_messages_once(fake_clock: FakeClo
         report = await running
     assert events == [[0, 1], [0], [1]]
     assert (report.counts.acked, report.counts.split_batches) == (2, 1)
+
+
+async def test_an_exception_that_is_no_error_fails_its_batch_only(fake_clock: FakeClock) -> None:
+    """O-T16: the worker goes on."""
+    failures = [GeneratorExit()]
+
+    def answer(_batch: list[Message]) -> None:
+        if failures:
+            raise failures.pop()
+
+    handler = Batches(answer)
+    report = await finite(log_of(*"ab"), fake_clock).receive_batch(handler)
+    assert handler.offsets == [[0, 1], [0], [1]]
+    assert report.counts.acked == 2
+
+
+async def test_an_exit_of_the_program_ends_the_consumer(fake_clock: FakeClock) -> None:
+    """O-T16: which drains, and raises it; its messages are delivered again."""
+    log, handler = log_of(*"abc"), Batches(refusing(2, error=SystemExit))
+    with pytest.raises(SystemExit):
+        await finite(log, fake_clock, concurrency=1).receive_batch(handler, size=2)
+    assert handler.offsets == [[0, 1], [2]]
+    assert log.positions[P0] == Position(2)
+
+
+async def test_a_revoke_amid_a_batch_leaves_the_other_partition_its_messages(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:Ba4: of one key, with `key_scope="topic"`, behind a failure that is revoked."""
+    log = MemoryLog(records("aa"), partitions=[P1])
+    source = MemorySource(log, clock=fake_clock)
+    handled: list[list[tuple[int, int]]] = []
+
+    async def handle(batch: list[Message]) -> list[object]:
+        handled.append([(message.partition, message.offset) for message in batch])
+        await fake_clock.sleep(1.0)
+        return [Nak(), *[Ack()] * 3] if len(batch) == 4 else [Ack()] * len(batch)
+
+    consumer = Consumer(source, clock=fake_clock, key_scope="topic")
+    running = asyncio.create_task(consumer.receive_batch(handle, max_wait=1.0))
+    await fake_clock.advance(0.5)
+    for _ in range(2):
+        log.produce("t", b"", key="a", partition=1)
+    await fake_clock.advance(1.0)
+    await source.revoke([P0], within=5.0)
+    await fake_clock.advance(10.0)
+    assert handled == [[(0, 0), (0, 1), (1, 0), (1, 1)], [(1, 0), (1, 1)]]
+    assert log.positions == {P0: Position(0), P1: Position(2)}
+    consumer.stop()
+    assert (await running).counts.dropped == 2
+
+
+async def test_a_batch_that_takes_too_long_is_halved(fake_clock: FakeClock) -> None:
+    """consumer/C:Ba2: by the consumer's own timeout; the message that hangs fails alone."""
+    handled: list[int] = []
+
+    async def handle(batch: list[Message]) -> None:
+        await fake_clock.sleep(max(100.0 if message.offset == 2 else 0.1 for message in batch))
+        handled.extend(message.offset for message in batch)
+
+    consumer = skipping(log_of(*range(4)), fake_clock, timeout=1.0)
+    report = await consumer.receive_batch(handle)
+    assert sorted(handled) == [0, 1, 3]
+    assert (report.counts.acked, report.counts.terminated) == (3, 1)
+
+
+async def test_results_that_a_cut_handler_returns_count(fake_clock: FakeClock) -> None:
+    """consumer/C:Ba1: it says which messages it has handled before it was cut."""
+
+    async def handle(batch: list[Message]) -> list[object]:
+        results: list[object] = [Nak()] * len(batch)
+        try:
+            for place, message in enumerate(batch):
+                await fake_clock.sleep(100.0 if message.offset == 1 else 0.0)
+                results[place] = Ack()
+        except asyncio.CancelledError:
+            pass
+        return results
+
+    consumer = skipping(log_of(*range(3)), fake_clock, timeout=1.0)
+    report = await consumer.receive_batch(handle)
+    assert (report.counts.acked, report.counts.terminated) == (1, 2)
+    assert report.counts.split_batches == 0
+
+
+async def test_a_key_of_two_partitions_is_in_one_running_batch(fake_clock: FakeClock) -> None:
+    """G-T8, consumer/C:Ba3: with `key_scope="topic"`; a revoke of one leaves the other's."""
+    log = MemoryLog([*records("aa"), *records("aa", partition=1)])
+    source = MemorySource(log, clock=fake_clock)
+    most, running = 0, 0
+    handled: list[tuple[int, int]] = []
+
+    async def handle(batch: list[Message]) -> None:
+        nonlocal most, running
+        running += 1
+        most = max(most, running)
+        await fake_clock.sleep(1.0)
+        running -= 1
+        handled.extend((message.partition, message.offset) for message in batch)
+
+    consumer = Consumer(source, clock=fake_clock, key_scope="topic")
+    running_consumer = asyncio.create_task(consumer.receive_batch(handle, size=3, max_wait=0.5))
+    await fake_clock.advance(0.4)
+    await source.revoke([P0], within=5.0)
+    await fake_clock.advance(10.0)
+    consumer.stop()
+    await running_consumer
+    assert most == 1
+    assert [place for place in handled if place[0] == 1] == [(1, 0), (1, 1)]
+    assert log.positions[P1] == Position(2)
 
 
 async def test_a_batch_that_is_cut_for_one_partition_is_not_split_for_the_others(

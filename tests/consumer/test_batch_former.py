@@ -12,6 +12,7 @@ from penstock._core.source import Position, Record, TopicPartition
 from penstock.consumer.batching.batch_limits import BatchLimits
 from penstock.consumer.claim import Claim
 from penstock.consumer.keys import KeyRules
+from penstock.consumer.message import Message
 from penstock.consumer.schedule import Schedule
 from penstock.consumer.window import Window
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import FrameType
 
-    from penstock.consumer.message import Message
 
 Batch = list[int]
 
@@ -226,6 +226,22 @@ def test_a_message_behind_suspects_of_its_key_waits_for_its_own_batch() -> None:
     forming.arrive("aa")
     assert forming.offsets() == [0]
     assert not forming.is_due(100.0)
+
+
+def test_a_replayed_message_is_a_batch_by_itself() -> None:
+    """It is removed from the park store before the next one of its key is handled."""
+    forming = Forming(size=5)
+    claim = forming.claims[0]
+    for index in (-1, -2):
+        message = Message("a", 0, records("a")[0], claim, index)
+        if claim.lanes.enter(message):
+            forming.schedule.ready.append(message)
+    forming.schedule.window.take(2, 0)
+    forming.arrive("ab")
+    first = forming.take()
+    assert [message.index for message in first] == [-1]
+    forming.finish(first)
+    assert [message.index for message in forming.take()] == [-2]
 
 
 def test_a_revoke_drops_the_messages_of_its_claims_from_batches() -> None:

@@ -386,8 +386,10 @@ async def test_a_bad_argument_is_refused_before_anything_starts(
     assert handler.offsets == [[0]]
 
 
-async def test_a_bound_per_key_of_the_consumer_needs_a_timer(fake_clock: FakeClock) -> None:
-    """O-T15: the batch might wait for messages of a partition that waits for the batch."""
-    consumer = finite(log_of("a"), fake_clock, max_per_key=5)
-    with pytest.raises(ConfigError, match="max_wait=None: must be given with max_per_key=5"):
-        await consumer.receive_batch(Batches(), max_wait=None)
+async def test_a_bound_per_key_of_the_consumer_holds_no_batch_up(fake_clock: FakeClock) -> None:
+    """O-T15: held-back records fill the window, and a full window makes the batch due."""
+    log, handler = log_of(*("a" * 50)), Batches()
+    consumer = finite(log, fake_clock, max_per_key=5, max_in_flight=20)
+    report = await consumer.receive_batch(handler, size=20, max_wait=None, max_per_key=3)
+    assert report.counts.acked == 50
+    assert max(map(len, handler.batches)) == 3

@@ -311,6 +311,10 @@ class GatedParkStore(MemoryParkStore):
         await self.gate.wait()
         return await super().keys(group)
 
+    async def first(self, group: str, key: str, most: int) -> Sequence[ParkedRecord]:
+        await self.gate.wait()
+        return await super().first(group, key, most)
+
     async def park(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
         await self.gate.wait()
         await super().park(group, key, records)
@@ -349,9 +353,13 @@ async def test_a_record_behind_its_replayed_key_is_named(fake_clock: FakeClock) 
 
     log = log_of("a")
     async with running(fake_clock, log, handle, name="x", parked=store) as consumer:
+        store.gate.clear()
         replay = asyncio.create_task(consumer.unpark("a"))
         await fake_clock.run_until_idle()
         log.append(Record("t", 0, 1, "a"))
+        await fake_clock.run_until_idle()
+        assert told(consumer)[0].startswith("queued behind earlier records of its key")
+        store.gate.set()
         await fake_clock.run_until_idle()
         behind, parked = causes_of(consumer)
         assert behind.reason is WaitReason.QUEUED_BEHIND

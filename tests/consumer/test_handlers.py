@@ -100,6 +100,15 @@ async def test_a_bad_handler_is_refused_before_anything_starts(fake_clock: FakeC
     assert report.counts.acked == 1
 
 
+async def test_receive_refuses_a_bad_handler_before_it_opens(fake_clock: FakeClock) -> None:
+    source = MemorySource(MemoryLog(records(("a", b"1"))), ends=True, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock)
+    with pytest.raises(ConfigError, match="must take one argument"):
+        await consumer.receive(takes_none)  # type: ignore[arg-type]  # the mistake
+    report = await consumer.receive(fine)  # it has not been opened before
+    assert report.counts.acked == 1
+
+
 async def test_a_plain_function_runs_in_a_thread(fake_clock: FakeClock) -> None:
     threads: list[int] = []
 
@@ -404,6 +413,55 @@ async def test_a_cut_that_arrives_with_the_end_of_a_turn_hits_no_later_one(
     await slot.settle_down()
     await fake_clock.sleep(1.0)  # nothing is delivered any more
     assert not slot.is_cut
+
+
+@pytest.mark.parametrize("moment", ["with its last wake-up", "in its last step"])
+async def test_a_cut_at_the_end_of_a_handler_fails_that_message_and_no_other(
+    fake_clock: FakeClock, moment: str
+) -> None:
+    """One worker handles both. What the first one waits for is done when it is cut, or it is cut
+    while it runs and does not wait again.
+    """
+    done = asyncio.Event()
+    error = ConnectionError("cut")
+    failures: list[tuple[bytes, BaseException]] = []
+
+    def cut() -> None:
+        (slot,) = consumer._open().workers.slots
+        slot.cut(error)
+
+    async def handle(message: Message) -> None:
+        if (failed := message.attempts.error) is not None:
+            failures.append((message.value, failed))
+        elif message.value == b"first":
+            await done.wait()
+            if moment == "in its last step":
+                cut()
+        await asyncio.sleep(0)
+        await asyncio.sleep(1.0)
+
+    log = MemoryLog(records(("a", b"first"), ("b", b"second")))
+    source = MemorySource(log, ends=True, clock=fake_clock)
+    async with Consumer(source, clock=fake_clock, concurrency=1, retry=PROMPT) as consumer:
+        run = asyncio.get_running_loop().create_task(consumer.run(handle))
+        await fake_clock.run_until_idle()
+        done.set()
+        if moment == "with its last wake-up":
+            cut()
+        report = await run
+    assert failures == [(b"first", error)]
+    assert (report.counts.acked, report.counts.naks) == (2, 1)
+
+
+async def test_a_cancellation_while_a_worker_settles_down_leaves_nothing(
+    fake_clock: FakeClock,
+) -> None:
+    slot, task = Slot(), asyncio.current_task()
+    assert task is not None
+    slot.task = task
+    asyncio.get_running_loop().call_soon(task.cancel)
+    await slot.settle_down()
+    assert task.cancelling() == 0
 
 
 async def test_a_cut_between_two_turns_has_no_effect(fake_clock: FakeClock) -> None:

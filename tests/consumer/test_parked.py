@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import ConfigError, NoSuchKey, PenstockWarning
+from penstock._core.park_store import ParkedRecord
 from penstock._core.source import Position, TopicPartition
 from penstock.consumer import Unparked
 from penstock.consumer.consumer import Consumer
@@ -23,10 +25,10 @@ from penstock.testing import FakeClock, FakeSink
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock._core.park_store import ParkedRecord
+    from penstock._core.source import SourceRecord
     from penstock.consumer.message import Message
 
-GROUP = "consumer"
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class DurableParkStore(MemoryParkStore):
@@ -37,13 +39,14 @@ class DurableParkStore(MemoryParkStore):
     def __init__(self) -> None:
         super().__init__()
         self.is_down = False
-        self.gate: asyncio.Event | None = None
+        self.gates: dict[str, asyncio.Event] = {}
+        """Calls of these methods wait."""
         self.calls: list[str] = []
 
     async def _call(self, what: str) -> None:
         self.calls.append(what)
-        if self.gate is not None:
-            await self.gate.wait()
+        if what in self.gates:
+            await self.gates[what].wait()
         if self.is_down:
             raise ConnectionError("the store is down")
 
@@ -166,6 +169,62 @@ async def test_a_replayed_message_that_fails_again_stays_parked(fake_clock: Fake
         assert consumer.parked == ()
 
 
+async def test_what_arrives_during_a_replay_that_fails_is_parked_behind_it(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:N4."""
+    log, handler, store = log_of(*"aa"), Poisoned(0), DurableParkStore()
+
+    async def handle(message: Message) -> Terminate | None:
+        result = await handler(message)
+        await fake_clock.sleep(1.0)
+        return result
+
+    async with running(log, fake_clock, handle, **parking(store)) as consumer:
+        handler.bad = {1}
+        unpark = asyncio.ensure_future(consumer.unpark("a"))
+        await fake_clock.advance(0.5)
+        log.produce("t", b"", key="a")
+        assert (await unpark).is_done is False
+        await fake_clock.advance(1.0)
+        assert store.offsets() == [1, 2]
+        assert log.positions[P0] == Position(3)
+
+
+async def test_an_unpark_waits_for_a_record_that_is_being_parked(fake_clock: FakeClock) -> None:
+    log, handler, store = log_of("a"), Poisoned(0), DurableParkStore()
+    async with running(log, fake_clock, handler, **parking(store)) as consumer:
+        handler.bad = set()
+        store.gates["park"] = asyncio.Event()
+        log.produce("t", b"", key="a")
+        await fake_clock.run_until_idle()
+        unpark = asyncio.ensure_future(consumer.unpark("a"))
+        await fake_clock.advance(1.0)
+        assert handler.offsets == [0]
+        store.gates["park"].set()
+        assert await unpark == Unparked(2, is_done=True)
+        assert handler.offsets == [0, 0, 1]
+
+
+async def test_a_message_that_was_passed_is_parked_when_its_backoff_ends(
+    fake_clock: FakeClock,
+) -> None:
+    """With `redeliver`, a key may be parked while an earlier message of it backs off."""
+    log, store, handled = log_of(*"aa"), DurableParkStore(), []
+
+    async def handle(message: Message) -> Nak | Terminate:
+        handled.append(message.offset)
+        return Terminate() if message.offset else Nak(5.0)
+
+    options = parking(store, on_nak="redeliver")
+    async with running(log, fake_clock, handle, **options):
+        assert store.offsets() == [1]
+        await fake_clock.advance(5.0)
+        assert store.offsets() == [1, 0]
+        assert handled == [0, 1]
+        assert log.positions[P0] == Position(2)
+
+
 async def test_a_replayed_message_is_retried_before_those_behind_it(fake_clock: FakeClock) -> None:
     """With `redeliver`, too: the replay keeps the order of its key."""
     log, handler, store = log_of(*"aa"), Poisoned(0), DurableParkStore()
@@ -181,7 +240,35 @@ async def test_a_replayed_message_is_retried_before_those_behind_it(fake_clock: 
     async with running(log, fake_clock, handle, **options) as consumer:
         handler.bad = set()
         assert await consumer.unpark("a") == Unparked(2, is_done=True)
+        claim = consumer._open().claims.get(P0)
+        assert claim is not None
+        assert claim.attempts == {}
     assert tries == [(0, 1), (0, 2), (0, 3), (1, 1)]
+
+
+async def test_batches_park_and_replay_in_order(fake_clock: FakeClock) -> None:
+    """consumer/C:N4, consumer/C:Ba4: a replayed message is the only one of its key in a batch."""
+    log, store, batches = log_of(*"aabab"), DurableParkStore(), []
+    bad = {1}
+
+    async def handle(messages: list[Message]) -> list[Terminate | None]:
+        batches.append([message.offset for message in messages])
+        return [Terminate() if message.offset in bad else None for message in messages]
+
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, **parking(store))
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run_batch(handle, size=5, max_wait=0.1))
+        await fake_clock.advance(1.0)
+        assert batches == [[0, 1, 3, 2, 4]]
+        assert store.offsets() == [1, 3]
+        bad.clear()
+        log.produce("t", b"", key="a")
+        await fake_clock.advance(1.0)
+        assert await consumer.unpark("a") == Unparked(3, is_done=True)
+        assert batches[1:] == [[1], [3], [5]]
+        assert log.positions[P0] == Position(6)
+        consumer.stop()
+        await run
 
 
 async def test_a_replayed_message_may_go_to_the_dead_letters(fake_clock: FakeClock) -> None:
@@ -226,6 +313,20 @@ async def test_a_record_without_a_usable_key_is_parked_alone(fake_clock: FakeClo
         assert key == ("t", 0, 0)
         assert await consumer.unpark(key) == Unparked(1, is_done=True)
     assert handler.offsets == [1, 2, 0]
+
+
+async def test_a_record_without_a_usable_size_does_not_park_its_key(fake_clock: FakeClock) -> None:
+    """It is parked by itself, also after a restart, although its key is known."""
+    log, store, handler = log_of(*"aa"), DurableParkStore(), Recorder()
+
+    def size_of(record: SourceRecord) -> int:
+        return 1 // record.offset
+
+    options = parking(store, size_of=size_of)
+    for _ in range(2):
+        await finite(log, fake_clock, **options).receive(handler)
+        log.produce("t", b"", key="a")
+    assert handler.offsets == [1, 2]
 
 
 async def test_nothing_is_parked_twice_after_a_crash(fake_clock: FakeClock) -> None:
@@ -273,7 +374,7 @@ async def test_a_drain_leaves_what_cannot_be_parked_to_the_next_owner(
     async with consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run(handler))
         await fake_clock.run_until_idle()
-        store.gate = asyncio.Event()
+        store.gates["park"] = asyncio.Event()
         log.produce("t", b"", key="a")
         await fake_clock.advance(2.0)
         consumer.stop()
@@ -281,6 +382,22 @@ async def test_a_drain_leaves_what_cannot_be_parked_to_the_next_owner(
     assert [each.offset for each in report.unfinished] == [3]
     assert store.offsets() == [0, 1]
     assert log.positions[P0].offset == 3
+
+
+async def test_unpark_waits_until_the_parked_keys_are_known(fake_clock: FakeClock) -> None:
+    log, store, handler = log_of("a"), DurableParkStore(), Poisoned(0)
+    await finite(log, fake_clock, **parking(store)).receive(handler)
+    handler.bad, store.is_down = set(), True
+    consumer = Consumer(MemorySource(log, clock=fake_clock), clock=fake_clock, **parking(store))
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handler))
+        unpark = tasks.create_task(consumer.unpark("a"))
+        await fake_clock.advance(5.0)
+        assert not unpark.done()
+        store.is_down = False
+        assert await unpark == Unparked(1, is_done=True)
+        consumer.stop()
+        await run
 
 
 async def test_nothing_is_fetched_before_the_parked_keys_are_known(fake_clock: FakeClock) -> None:
@@ -405,6 +522,71 @@ async def test_a_key_that_is_read_back_waits_for_its_older_turn(fake_clock: Fake
         await fake_clock.advance(1.0)
         assert started == [0]
         assert store.offsets() == [0, 1, 2]
+        consumer.stop()
+        await run
+
+
+async def test_a_key_of_a_shared_scope_waits_for_the_turn_of_another_partition(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:O4, consumer/C:N3: the turn ends by an acknowledgement."""
+    log, store, gate = (
+        MemoryLog(records("aa"), partitions=[P1]),
+        DurableParkStore(),
+        asyncio.Event(),
+    )
+    started = []
+
+    async def handle(message: Message) -> None:
+        started.append(message.offset)
+        await gate.wait()
+
+    poison = ParkedRecord(
+        topic="t", partition=1, offset=7, key="a", value=b"", reason="", parked_at=MOMENT
+    )
+    source = MemorySource(log, partitions=[P0], clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, **parking(store, key_scope="topic"))
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handle))
+        await fake_clock.advance(1.0)
+        await store.park("billing", "t a", [poison])
+        source.assign([P1])
+        await fake_clock.advance(1.0)
+        gate.set()
+        await fake_clock.advance(1.0)
+        assert started == [0]
+        assert store.offsets(scope="t ") == [7, 1]
+        consumer.stop()
+        await run
+
+
+async def test_a_replay_ends_with_the_claim_under_which_it_began(fake_clock: FakeClock) -> None:
+    """The partition is lost, and returns, while the store is being read."""
+    log, store, gate = log_of(*"ab"), DurableParkStore(), asyncio.Event()
+    handler = Poisoned(0)
+
+    async def handle(message: Message) -> Terminate | None:
+        if message.key == "b":
+            await gate.wait()
+        return await handler(message)
+
+    source = MemorySource(log, clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, **parking(store))
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handle))
+        await fake_clock.advance(1.0)
+        handler.bad = set()
+        store.gates["first"] = asyncio.Event()
+        unpark = tasks.create_task(consumer.unpark("a"))
+        await fake_clock.advance(1.0)
+        source.lose([P0])
+        source.assign([P0])
+        await fake_clock.advance(1.0)
+        store.gates["first"].set()
+        assert await unpark == Unparked(0, is_done=False)
+        assert consumer.parked == ("a",)
+        assert await consumer.unpark("a") == Unparked(1, is_done=True)
+        gate.set()
         consumer.stop()
         await run
 

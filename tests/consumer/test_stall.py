@@ -107,6 +107,13 @@ async def test_a_stall_is_logged_with_its_explanation_until_progress(
         assert "billing: no longer stalled" in caplog.messages
 
 
+async def test_without_a_time_no_stall_is_looked_for(fake_clock: FakeClock) -> None:
+    async with running(fake_clock, log_of("a"), Gate(), stall_after=None) as consumer:
+        await fake_clock.advance(1000.0)
+        assert not consumer.stalled
+        assert consumer.explain().partitions[0].causes[0].seconds == pytest.approx(1000.0, abs=1.0)
+
+
 async def test_failed_tries_are_no_progress(fake_clock: FakeClock) -> None:
     """consumer/C:N5."""
 

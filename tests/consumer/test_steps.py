@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from consuming import consume, consume_batches, records
+from watch_help import running
 
 from penstock import ConfigError
 from penstock._core.errors import PermanentError, UnavailableError
@@ -138,6 +139,21 @@ async def test_a_message_that_is_tried_again_begins_with_its_own_value(
     steps = [decode(gzip.decompress), decode(json.loads)]
     ran = await consume(fake_clock, records(("a", gzip.compress(b"[1]"))), handle, steps=steps)
     assert (seen, ran.report.counts.acked) == ([[1], [1]], 1)
+
+
+async def test_an_unblocked_message_begins_with_its_own_value(fake_clock: FakeClock) -> None:
+    seen: list[object] = []
+
+    async def handle(message: Message) -> object:
+        seen.append(message.value)
+        return Terminate("later") if len(seen) == 1 else None
+
+    log = MemoryLog(records(("a", b"[1]")))
+    async with running(fake_clock, log, handle, steps=[decode(json.loads)]) as consumer:
+        consumer.unblock("a")
+        await fake_clock.run_until_idle()
+        assert consumer.stats().counts.acked == 1
+    assert seen == [[1], [1]]
 
 
 async def takes_two(message: Message, other: object) -> None: ...

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     [
         ("tutorial/a-first-consumer.md", ["first_consumer", "charges"]),
         ("how-to/consume-in-order.md", ["consume_in_order"]),
-        ("how-to/retry-and-give-up.md", ["unblock"]),
+        ("how-to/retries-and-dead-letters.md", ["unblock", "retries"]),
         ("how-to/write-your-own-source.md", ["own_source"]),
     ],
 )

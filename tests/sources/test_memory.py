@@ -127,6 +127,21 @@ async def test_a_hole_behind_an_unfinished_record_is_not_passed(fake_clock: Fake
         assert log.positions[P0] == Position(4)
 
 
+async def test_a_hole_behind_records_without_room_is_not_passed(fake_clock: FakeClock) -> None:
+    """consumer/C:C2: what a fetch tells of its end holds once all its records are inside."""
+    log = log_of(6)
+    log.skip(P0, 3)
+    handler = Handled(fake_clock, 0.9)
+    source = MemorySource(log, clock=fake_clock)
+    async with running(
+        source, handler, fake_clock, size_of=lambda record: 6, max_in_flight_bytes=10
+    ):
+        await fake_clock.advance(3.5)
+        assert log.positions[P0] == Position(3)
+        await fake_clock.advance(5.0)
+        assert (handler.offsets, log.positions[P0]) == ([0, 1, 2, 3, 4, 5], Position(9))
+
+
 async def test_removed_records_are_holes(fake_clock: FakeClock) -> None:
     log = log_of(5)
     log.remove(P0, {0, 2, 4})
@@ -361,6 +376,27 @@ async def test_a_source_is_kept_alive_while_nothing_is_fetched(fake_clock: FakeC
     async with running(source, Handled(fake_clock, 9.0), fake_clock, max_in_flight=1):
         await fake_clock.advance(8.0)
         assert source.kept_alive == 4
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_receive_closes_the_source_and_run_leaves_it_open(
+    fake_clock: FakeClock, *, is_batch: bool
+) -> None:
+    """O-T25: the same for batches."""
+    log = log_of(3)
+
+    async def handle(messages: object) -> None:
+        """Fine."""
+
+    source = MemorySource(log, ends=True)
+    async with Consumer(source, clock=fake_clock) as consumer:
+        await (consumer.run_batch(handle) if is_batch else consumer.run(handle))
+        assert source.claimed == [P0]
+    assert source.claimed == []
+    source = MemorySource(log, ends=True)
+    consumer = Consumer(source, clock=fake_clock)
+    await (consumer.receive_batch(handle) if is_batch else consumer.receive(handle))
+    assert (source.claimed, log.group.free([P0])) == ([], [P0])
 
 
 async def test_one_consumer_at_a_time(fake_clock: FakeClock) -> None:

@@ -70,6 +70,24 @@ async def test_what_is_not_settled_comes_in_the_next_run(fake_clock: FakeClock) 
     assert [call.ids for call in second.calls] == [(1,), (3,)]
 
 
+async def test_a_run_does_not_end_while_something_can_move(fake_clock: FakeClock) -> None:
+    """A blocked message ends no run in which another key backs off, or another is handled."""
+    harness = ConsumerHarness(dead_letters=None)
+    for key in ("bad", "failing", "slow"):
+        harness.send(key, key=key)
+
+    async def handle(message: Message) -> Nak | Terminate | None:
+        if message.value == "bad":
+            return Terminate("no such customer")
+        if message.value == "slow":
+            await fake_clock.sleep(9.0)
+        return Nak(delay=20.0) if (message.value, message.attempt) == ("failing", 1) else None
+
+    ran = await harness.run(handle)
+    assert (ran.settled, ran.blocked) == ({"failing": [1], "slow": [2]}, [0])
+    assert fake_clock.now() < 22.0
+
+
 async def test_a_batch_handler_is_run_in_batches(fake_clock: FakeClock) -> None:
     """O-T13: its calls have the ids of their messages."""
     harness = ConsumerHarness()
@@ -98,6 +116,7 @@ async def test_dead_letters_are_records_and_are_sent_again(fake_clock: FakeClock
 
     ran = await harness.run(refuse)
     assert (ran.settled, ran.unsettled, ran.blocked) == ({}, ["first", "second"], ["first"])
+    assert fake_clock.now() < 1.0
     (letter,) = ran.dead_letters
     assert (letter.error_type, letter.message) == ("PoisonError", "no such customer")
     harness.resend(letter, id="again")

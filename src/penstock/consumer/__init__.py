@@ -14,7 +14,6 @@ from .lag import Lag
 from .message import Message
 from .probe_app import Probes, probes
 from .probe_server import serve_probes
-from .replays import Unparked
 from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
@@ -36,6 +35,7 @@ from .settings import FullJitter
 from .stats import ConsumerStats, InFlight, PartitionStats
 from .stepping import with_steps
 from .steps import check, decode, decode_by, skip_seen
+from .unparking import Unparked
 from .wait_reason import WaitCause, WaitReason
 
 __all__ = [

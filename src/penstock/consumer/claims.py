@@ -9,10 +9,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
+from .._core.clock import wait_until
 from .claim import Claim
 from .crash_window import CrashWindows
 
@@ -154,6 +156,11 @@ class Claims:
         if self._unread is not None:
             self._unread.discard(claim)
             self._changed.fire()
+
+    async def wait_read(self) -> None:
+        """Suspend until the parked keys of all open claims are known."""
+        while self.unread():
+            await wait_until(self._clock, math.inf, self._changed)
 
     def close_all(self) -> list[Claim]:
         """Stop taking records in, for a drain; return the claims.

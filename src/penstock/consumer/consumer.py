@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from .handlers import BatchHandler, MessageHandler
     from .health import Health
     from .lag import Lag
-    from .replays import Unparked
     from .report import BlockedMessage, DrainReport
     from .stats import ConsumerStats
+    from .unparking import Unparked
 
 
 class Consumer:
@@ -296,10 +296,11 @@ class Consumer:
         Raises `NoSuchKey`, which names what is parked, if the key is not parked here, and the
         store's error if it cannot be read.
         """
-        replays = self._open().failures.replays
-        if replays is None:
+        engine = self._open()
+        if engine.failures.replays is None:
             raise ConfigError(f"{self._settings.name} has no parked=, so no key is parked")
-        return await replays.unpark(key, partition)
+        await engine.claims.wait_read()
+        return await engine.failures.replays.unpark(key, partition)
 
     @property
     def parked(self) -> tuple[object, ...]:

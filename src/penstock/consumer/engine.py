@@ -40,7 +40,7 @@ from .window import Window
 from .workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
 
     from .._core.source import Source
     from .batching.batch_limits import BatchLimits
@@ -235,6 +235,7 @@ class Engine:
         claims = self.claims.close_all()
         self.workers.stop()
         cut: list[Message] = []
+        since = self.views.sampler.busy_since()
         until = began + drain
         try:
             await self._quiet.wait(claims, until - min(1.0, drain / 5), cut)
@@ -243,8 +244,10 @@ class Engine:
             until = clock.now()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._quiet.wait(claims, until, cut)
+        now = clock.now()
+        ran = {message: now - since[message] if message in since else None for message in cut}
         failed = await self._last_commit(until)
-        return replace(self._report(claims, cut, clock.now() - began, failed), blocked=blocked)
+        return replace(self._report(claims, ran, clock.now() - began, failed), blocked=blocked)
 
     async def _last_commit(self, until: float) -> BaseException | None:
         clock = self._settings.clock
@@ -259,11 +262,15 @@ class Engine:
         return None
 
     def _report(
-        self, claims: list[Claim], cut: list[Message], seconds: float, error: BaseException | None
+        self,
+        claims: list[Claim],
+        cut: Mapping[Message, float | None],
+        seconds: float,
+        error: BaseException | None,
     ) -> DrainReport:
         unfinished = [
-            Unfinished(m.claim.partition, m.offset, m.order_key, m.attempt)
-            for m in cut
+            Unfinished(m.claim.partition, m.offset, m.order_key, m.attempt, ran)
+            for m, ran in cut.items()
             if not m.claim.tracker.is_done(m.index)
         ]
         return DrainReport(

@@ -10,7 +10,7 @@ from .insisting import Insisting
 from .letter_circuit import LetterCircuit
 from .parker import Parker
 from .poison import Poison
-from .replays import Replays
+from .unparking import Replays
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -83,6 +83,8 @@ class ParkedKeys:
         if known is not None:
             return known
         parked = self._keys[id(lanes), key] = ParkedKey(lanes, key, name)
+        if lanes.length(key):
+            self._fed[parked] = None
         if key in lanes.active:
             lanes.hold(key)
         else:

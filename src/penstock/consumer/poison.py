@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from .letter_circuit import LetterCircuit
     from .message import Message
     from .parker import Parker
-    from .replays import Replays
     from .schedule import Schedule
+    from .unparking import Replays
 
 PoisonStrategy = Literal["skip", "block", "block_and_dead_letter", "park_key"]
 STRATEGIES: tuple[PoisonStrategy, ...] = ("skip", "block", "block_and_dead_letter", "park_key")

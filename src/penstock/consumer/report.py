@@ -21,6 +21,8 @@ class Unfinished:
     key: object
     """The key that it is in order with others of."""
     attempt: int
+    seconds: float | None = None
+    """How long it had been running, at least: it is sampled. `None` if it began in the drain."""
 
     def __str__(self) -> str:
         return f"{self.partition}@{self.offset} (key {self.key!r}, attempt {self.attempt})"

@@ -53,6 +53,10 @@ class Samples:
             return seen
         return Seen(reason, attempt, now)
 
+    def since(self) -> dict[Message, float]:
+        """When each busy message was first seen in its place."""
+        return {message: seen.since for message, seen in self._messages.items()}
+
     def age(self, message: Message, now: float) -> float | None:
         """Seconds that a busy message has been in its place, at least."""
         seen = self._messages.get(message)

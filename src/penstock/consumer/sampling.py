@@ -22,6 +22,7 @@ from .standing import busy
 
 if TYPE_CHECKING:
     from .explain import Explanation
+    from .message import Message
     from .parts import Parts
 
 PERIOD = 1.0
@@ -72,6 +73,11 @@ class Sampler:
         """Explain this moment, with ages since the samples."""
         now = self._sample()
         return Explainer(self._parts, self._samples, now, self.heart).explanation()
+
+    def busy_since(self) -> dict[Message, float]:
+        """When each busy message was first seen in its place, in the clock's seconds."""
+        self._sample()
+        return self._samples.since()
 
     def _sample(self) -> float:
         parts, now = self._parts, self._clock.now()

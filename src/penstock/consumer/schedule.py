@@ -264,7 +264,8 @@ class Schedule:
             if keeps_key or message.claim.lanes.enter(message):
                 self.ready.append(message)
             else:
-                self.parked.arrived(message)
+                for look in self._looks():
+                    look(message)
 
     def block(self, message: Message, error: BaseException) -> None:
         """Keep a message, and its key, until `unblock`."""

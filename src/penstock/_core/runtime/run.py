@@ -23,15 +23,17 @@ logger = logging.getLogger("penstock.run")
 
 
 def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R | None:
-    """Run `main` on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers drain.
+    """Run `main` on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers and
+    consumers drain.
 
     A second signal cancels again, which means now. A task that raises `SystemExit` or
     `KeyboardInterrupt` cancels `main` too, and `run` raises it in the end. Returns the result of
-    `main`; `None` if a signal ended it and every batcher drained. Otherwise raises `DrainTimeout`
-    with the report of the first that did not, so that the exit code is 1, not 0. Unlike `asyncio.run` it ends although a task swallows its
-    cancellation: tasks that still run after `patience` seconds are left behind and logged. Blocks
-    the calling thread, which must be the main one to catch signals. Raises `ConfigError` for
-    anything but a coroutine, and in a thread with a running event loop.
+    `main`; `None` if a signal ended it and every batcher and consumer drained. Otherwise raises
+    `DrainTimeout` with the report of the first that did not, so that the exit code is 1, not 0.
+    Unlike `asyncio.run` it ends although a task swallows its cancellation: tasks that still run
+    after `patience` seconds are left behind and logged. Blocks the calling thread, which must be
+    the main one to catch signals. Raises `ConfigError` for anything but a coroutine, and in a
+    thread with a running event loop.
     """
     if not asyncio.iscoroutine(main):
         rule = "must be a coroutine: call the async function, as in run(main())"

@@ -44,20 +44,11 @@ def checked_limits(
         one_lane=settings.ordering == "partition",
         on_mismatch=checks.choice("on_mismatch", on_mismatch, ON_MISMATCH),
     )
-    if wait is None:
-        _check_without_timer(settings, limits.size)
-    return limits
-
-
-def _check_without_timer(settings: ConsumerSettings, size: int) -> None:
-    """Refuse bounds that would keep a batch from ever becoming full."""
-    if settings.max_in_flight < size:
+    if wait is None and settings.max_in_flight < size:  # no batch would ever become full
         most = settings.max_in_flight
         rule = f"must be at most max_in_flight={most} of the consumer, unless there is a max_wait"
         raise checks.bad("size", size, rule)
-    if settings.max_per_key is not None:
-        rule = f"must be given with max_per_key={settings.max_per_key} of the consumer"
-        raise checks.bad("max_wait", None, rule)
+    return limits
 
 
 def _or_endless(value: float | None) -> float:

@@ -135,17 +135,24 @@ class BatchSettler:
 
     def _settle_key(self, messages: Sequence[Message], results: Mapping[Message, object]) -> None:
         """Carry out the results of a key up to the first that is no acknowledgement."""
-        place = 0
+        place, last = 0, len(messages) - 1
         result = results[messages[0]]
-        while place < len(messages) - 1 and _is_ack(result):
+        while place < last and _is_ack(result):
             self._settler.settle_first(messages[place], result)
             place += 1
             result = results[messages[place]]
-        self._put_back(messages[place + 1 :])
+        if place < last:
+            self._put_back(messages[place + 1 :])
+        self._end(messages[place], result)
+
+    def _end(self, message: Message, result: object) -> None:
+        """Carry out the result that ends the turn of a key."""
+        if (result is None or type(result) is Ack) and self._schedule.acknowledge(message):
+            return  # the usual case, as in `MessageWorker`
         if isinstance(result, _Return):
-            self._settler.try_again(messages[place], result.wait)
+            self._settler.try_again(message, result.wait)
         else:
-            self._settler.settle(messages[place], result)
+            self._settler.settle(message, result)
 
     def _put_back(self, messages: Sequence[Message]) -> None:
         """Return messages of a key to its lane; those of an ending claim to a later one."""

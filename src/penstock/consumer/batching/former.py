@@ -10,7 +10,7 @@
 4. With `one_lane`, each lane has a batch of its own.
 5. A *suspect* is a message of a batch whose handler raised. Suspects are in batches of at most half
    that size, apart from other messages, and these batches do not wait to become full.
-6. A message that comes from the park store is the only one of its key in its batch.
+6. A message that comes from the park store is a batch by itself, and does not wait.
 7. Every message is looked at once when it becomes ready or follows one in a batch, and once when it
    joins. What is only waiting is never looked at.
 """
@@ -205,14 +205,15 @@ class BatchFormer:
             if limit:
                 self._suspects.append(batch)
         self._add(batch, lane, message)
-        self._pull(batch, lane, message)
+        if message.claim.lanes.waiting:
+            self._pull(batch, lane, message)
 
     def _pull(self, batch: OpenBatch, lane: LaneId, member: Message) -> None:
         """Let the messages behind those of a batch follow their key."""
         lanes, most = member.claim.lanes, self._limits.max_per_key
-        while not batch.is_sealed and not member.is_unparked and batch.per_lane[lane] < most:
+        while not batch.is_sealed and batch.per_lane[lane] < most:
             following = lanes.first(member.lane_key)
-            if following is None or following.is_unparked or limit_of(following) != batch.limit:
+            if following is None or limit_of(following) != batch.limit:
                 return
             if not self._fits(batch, following):
                 self._seal(batch)
@@ -242,5 +243,6 @@ def lane_of(message: Message) -> LaneId:
 
 def limit_of(message: Message) -> int:
     """The most messages of a batch with this one, if it is a suspect; else 0."""
-    claim = message.claim
-    return message.attempts.batch_limit if claim.attempts else 0
+    if message.is_unparked:
+        return 1
+    return message.attempts.batch_limit if message.claim.attempts else 0

@@ -120,8 +120,9 @@ class ConsumerHarness:
     async def run(self, handler: MessageHandler) -> HarnessRun:
         """Handle everything that is not settled; return when all is, or after the timeout.
 
-        Raises what `Consumer.run` raises, and `TimeoutError` if a handler runs even then. Messages
-        that back off or are blocked after the timeout are `unsettled`.
+        Returns before if only blocked messages are left, and those behind them. Raises what
+        `Consumer.run` raises, and `TimeoutError` if a handler runs even after the timeout. Messages
+        that still back off then are `unsettled`.
         """
         call = as_handler(handler)
         return await self._run(call, lambda consumer, call: consumer.receive(call))

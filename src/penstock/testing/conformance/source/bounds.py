@@ -45,6 +45,32 @@ class BoundTests(ConsumingSource):
             assert most == 3
             journal.check_order()
 
+    async def test_a_full_window_is_refilled_below_its_threshold(self, clock: Clock) -> None:
+        """consumer/C:B1: below three quarters, by default."""
+        async with self.in_time(clock):
+            topic, journal = await self.filled([20], keys=20), Journal(clock)
+            gates = [asyncio.Event() for _ in range(20)]
+
+            async def handle(message: Message) -> None:
+                await gates[message.offset].wait()
+
+            async with self.consuming(
+                topic, journal, journal.handler(handle), max_in_flight=8
+            ) as run:
+                await journal.news.wait_for(lambda: len(journal.running) == 8)
+                gates[0].set()
+                await journal.wait_for(1)
+                for _ in range(10):
+                    await clock.sleep(0)
+                assert not run.source.is_fetching
+                assert run.source.delivered == 8
+                for gate in gates[:3]:
+                    gate.set()
+                await journal.news.wait_for(lambda: run.source.delivered == 11)
+                for gate in gates:
+                    gate.set()
+                await journal.wait_for(20)
+
     async def test_bytes_are_bounded(self, clock: Clock) -> None:
         """consumer/C:B1, consumer/C:N10: one larger record passes alone."""
         async with self.in_time(clock):

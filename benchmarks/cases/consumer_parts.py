@@ -1,0 +1,146 @@
+"""Where the time of a message goes: the consumer as a whole, and its parts by themselves, driven in
+portions of a fetch as the consumer drives them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING
+
+from penstock._core.source import Position
+from penstock.consumer.claim import Claim
+from penstock.consumer.keys import KeyRules
+from penstock.consumer.message import Message
+from penstock.consumer.record_sizes import RecordSizes
+from penstock.consumer.schedule import Schedule
+from penstock.consumer.window import Window
+from penstock.sources.memory import MemoryLog
+
+from ..consuming import FETCH, PARTITION, WINDOW, nothing, ours, records, source_of
+from ..harness import NS_PER_ITEM, Case, Contender
+from ..peers.task_recipe import Host
+from ..stopwatch import Clock, Stopwatch, Took
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from penstock.consumer.results import Result
+    from penstock.sources.memory import Record
+
+    from ..harness import Results, Turn
+
+WHOLE = "a message, as a whole"
+FETCHING = "fetch it, in memory"
+ADMITTING = "admit it: size, lane, message, tracker, window"
+SIZING = "of that, its size"
+MAKING = "of that, the message object"
+CALLING = "call and await a handler that does nothing"
+ACKNOWLEDGING = "acknowledge it: tracker, lane, window"
+COMMITTING = "position and map, for each fetch"
+PARTS = (FETCHING, ADMITTING, CALLING, ACKNOWLEDGING, COMMITTING)
+"""Those that do not overlap."""
+REST = "the worker's loop around the handler, its wake-ups, the consumer's other tasks, its start"
+
+
+class NoDesk:
+    """Settles nothing: no handler asks for it."""
+
+    def settle(self, message: Message, result: Result) -> bool:
+        return False
+
+    def in_progress(self, message: Message) -> None:
+        pass
+
+
+class Stretches:
+    """The time of each part, in many short stretches."""
+
+    def __init__(self) -> None:
+        self.took: defaultdict[str, Took] = defaultdict(lambda: Took(0.0, 0.0))
+
+    @contextlib.contextmanager
+    def of(self, part: str) -> Iterator[None]:
+        watch = Stopwatch()
+        yield
+        self.took[part] += watch.read()
+
+
+async def drive(given: Sequence[Record]) -> Stretches:
+    """Let records pass through the parts, a fetch at a time."""
+    schedule = Schedule(KeyRules(), Window(WINDOW, 2**40), max_per_key=WINDOW // 2)
+    lanes = schedule.lanes_for(PARTITION)
+    claim = Claim(PARTITION, 1, Position(0), lanes, NoDesk())
+    sizes = RecordSizes(None)
+    ready, acknowledge = schedule.ready, schedule.acknowledge
+    stretches, host, source = Stretches(), Host(), source_of(MemoryLog(given))
+    async with source.open(host):
+        while True:
+            with stretches.of(FETCHING):
+                fetched = await source.fetch(host.claims, FETCH)
+            if fetched is None:
+                return stretches
+            taken = fetched[0].records
+            with stretches.of(ADMITTING):
+                schedule.admit(claim, taken)
+            with stretches.of(SIZING):
+                sizes.of(taken)
+            with stretches.of(MAKING):
+                for index, record in enumerate(taken):
+                    Message(record.key, 100, record, claim, index)
+            with stretches.of(CALLING):
+                for record in taken:
+                    await nothing(record)
+            with stretches.of(ACKNOWLEDGING):
+                while ready:
+                    acknowledge(ready.popleft())
+            with stretches.of(COMMITTING):
+                claim.snapshot()
+
+
+def _turn(part: str, given: Sequence[Record]) -> Turn:
+    return lambda: asyncio.run(drive(given)).took[part]
+
+
+@contextlib.contextmanager
+def prepare(count: int) -> Iterator[Sequence[Contender]]:
+    given = records(count)
+    part = partial(_contender, given=given)
+    yield (
+        Contender(WHOLE, ours(given, nothing), ours=True),
+        part(FETCHING),
+        part(ADMITTING),
+        part(SIZING),
+        part(MAKING),
+        part(CALLING),
+        part(ACKNOWLEDGING),
+        part(COMMITTING),
+    )
+
+
+def _contender(name: str, *, given: Sequence[Record]) -> Contender:
+    return Contender(name, _turn(name, given), ours=True)
+
+
+def _rest(results: Results) -> list[str]:
+    figures = results.figures
+    parts = [sum(each) for each in zip(*(figures[part] for part in PARTS), strict=True)]
+    rests = [whole - part for whole, part in zip(figures[WHOLE], parts, strict=True)]
+    return [f"The rest, {median(rests):,.0f} ns ({min(rests):,.0f} to {max(rests):,.0f}): {REST}."]
+
+
+CASE = Case(
+    name="consumer-parts",
+    title="Where the time of a message goes",
+    prepare=prepare,
+    items=100_000,
+    quick_items=1_000,
+    unit=NS_PER_ITEM,
+    by=Clock.PROCESSOR,
+    peers=(),
+    is_drawn=False,
+    notes=_rest,
+)

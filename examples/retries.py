@@ -1,0 +1,46 @@
+"""Orders of shops: one cannot be handled, and its shop is parked until it is repaired."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from typing import TYPE_CHECKING
+
+from penstock import Consumer, PenstockWarning, Terminate
+from penstock.consumer import MemoryParkStore
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from penstock import Message
+
+prices = {"tea": 4}
+
+
+async def bill(message: Message) -> Terminate | None:
+    """Bill an order, if its article has a price."""
+    if message.value not in prices:
+        return Terminate(f"no price for {message.value}")
+    print(message.key, "pays", prices[message.value], "for", message.value)
+    return None
+
+
+async def main() -> None:
+    log = MemoryLog()
+    for shop, article in [("ann", "tea"), ("ann", "jam"), ("ann", "tea"), ("bob", "tea")]:
+        log.produce("orders", article, key=shop)
+    warnings.simplefilter("ignore", PenstockWarning)  # of a store that forgets
+    store = MemoryParkStore()
+    consumer = Consumer(MemorySource(log, ends=True), name="billing", parked=store)
+    print(await consumer.receive(bill))
+
+    prices["jam"] = 7
+    consumer = Consumer(MemorySource(log), name="billing", parked=store)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        tasks.create_task(consumer.run(bill))
+        await consumer.wait_ready()
+        print(await consumer.unpark("ann"))
+        consumer.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
