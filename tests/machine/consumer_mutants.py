@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock._core.order.lanes import Lanes
+from penstock import Ack
 from penstock._core.source import Position
 from penstock.consumer import offset_map
-from penstock.consumer.claim import Claim
+from penstock.consumer.batching.batch_settling import BatchSettler
+from penstock.consumer.claim import Claim, Replayed
 from penstock.consumer.claims import Claims
 from penstock.consumer.schedule import Schedule
 from penstock.consumer.tracker import Tracker
@@ -24,20 +25,29 @@ if TYPE_CHECKING:
 
     Mutant = Callable[[pytest.MonkeyPatch], None]
 
-ALL: dict[str, tuple[Mutant, str]] = {}
+
+class Planted(NamedTuple):
+    """A mutant, the complaints that find it, and the settings in which it shows."""
+
+    plant: Mutant
+    law: str
+    where: dict[str, Any]
 
 
-def mutant(law: str) -> Callable[[Mutant], Mutant]:
-    """Note a mutant and the beginning of the complaint that finds it."""
+ALL: dict[str, Planted] = {}
+
+
+def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
+    """Note a mutant, the beginning of the complaints that find it, and where it shows."""
 
     def note(plant: Mutant) -> Mutant:
-        ALL[plant.__name__] = plant, law
+        ALL[plant.__name__] = Planted(plant, law, where)
         return plant
 
     return note
 
 
-@mutant("committed past|overtook|lost:|a position went back")
+@mutant("committed past|.*overtook|lost:|a position went back|started", batch=None)
 def a_closed_claim_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a handler settles after its claim was lost counts, and the source commits it."""
 
@@ -124,7 +134,7 @@ def a_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workers, "wake", wake)
 
 
-@mutant("a key runs twice|.*overtook|a running key is ready")
+@mutant("a key runs twice|.*overtook|a running key|.*keys active|a consumer failed", batch=None)
 def a_key_is_freed_when_its_claim_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lanes go with the claim, although a handler of the key still runs."""
     real = Claims.ended
@@ -142,7 +152,7 @@ def position_and_map_are_of_two_moments(monkeypatch: pytest.MonkeyPatch) -> None
     real = Claim.snapshot
 
     def snapshot(self: Claim) -> Position:
-        before = getattr(self.tracker, "position")()
+        before = self.tracker.position()
         found = real(self)
         ranges = [(start + 1, end + 1) for start, end in self.tracker.done_ranges()]
         return Position(found.offset, offset_map.encode(before, ranges).text)
@@ -150,7 +160,12 @@ def position_and_map_are_of_two_moments(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Claim, "snapshot", snapshot)
 
 
-@mutant("the window is exceeded")
+@mutant(
+    "the window is exceeded|a consumer failed|.*keys active|give",
+    batch=None,
+    max_in_flight=2,
+    concurrency=8,
+)
 def the_window_does_not_count_backoffs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that backs off gives its place up, and takes it again when it is due."""
     real = Schedule.back_off
@@ -169,18 +184,22 @@ def the_window_does_not_count_backoffs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Schedule, "release_due", release_due)
 
 
-@mutant(".*overtook")
+@mutant("committed past|lost:", batch=3, max_in_flight=40, concurrency=2, chunk=50)
 def the_prefix_rule_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Untouched messages of a batch go behind their lane, not in front of it."""
+    """What a batch acknowledges behind a failed message of its key is settled."""
 
-    def put_back(self: Schedule, key: Any, messages: Any) -> None:
-        for message in messages:
-            message.claim.lanes.wait(message)
+    def settle_key(self: Any, messages: list[Message], results: Any) -> None:
+        failed = [m for m in messages if not (results[m] is None or type(results[m]) is Ack)]
+        *acked, last = [*(m for m in messages if m not in failed), *failed[:1]]
+        for message in acked:
+            self._settler.settle_first(message, None)
+        self._put_back(failed[1:])
+        self._end(last, results[last])
 
-    monkeypatch.setattr(Schedule, "put_back", put_back)
+    monkeypatch.setattr(BatchSettler, "_settle_key", settle_key)
 
 
-@mutant(".*overtook")
+@mutant(".*overtook|a consumer failed", batch=None, max_in_flight=40, concurrency=8)
 def a_failed_message_gives_its_key_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried again behind later ones of its key."""
     real = Schedule.back_off
@@ -191,13 +210,13 @@ def a_failed_message_gives_its_key_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Schedule, "back_off", back_off)
 
 
-@mutant(".*was committed when its claim began")
+@mutant(".*was committed when its claim began", batch=None, concurrency=8)
 def the_map_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was settled beyond the position runs again after a restart."""
-    monkeypatch.setattr(offset_map, "decode", lambda position, text: [])
+    monkeypatch.setattr(Claim, "_replay", lambda self, start: Replayed([]))
 
 
-@mutant("started for a claim|committed past|a key runs twice|.*overtook")
+@mutant("started|committed past|a key runs twice|.*overtook", batch=None)
 def queued_messages_outlive_their_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """A revoke leaves lanes and ready messages alone."""
     monkeypatch.setattr(Schedule, "drop", lambda self, claims, **_: [])
@@ -211,14 +230,11 @@ def the_window_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Window, "is_full", property(lambda self: False))
 
 
-@mutant("a key runs twice|a key is ready twice|a running key|.*overtook")
+@mutant(
+    "a key runs twice|a key is ready twice|a running key|.*overtook|a consumer failed", batch=None
+)
 def a_busy_key_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record whose key is active starts at once."""
-
-    def wait(self: Lanes[Any], entry: Any) -> None:
-        raise NotImplementedError
-
-    real = Schedule.finish
 
     def finish(self: Schedule, message: Message) -> None:
         lanes = message.claim.lanes
@@ -236,6 +252,4 @@ def a_busy_key_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
         finish(self, message)
         return True
 
-    assert real is not None
-    assert wait is not None
     monkeypatch.setattr(Schedule, "acknowledge", acknowledge)
