@@ -43,7 +43,9 @@ def once(offset: int, result: object) -> Callable[[list[Message]], object]:
     return answer
 
 
-def refusing(*offsets: int, error: type[Exception] = ValueError) -> Callable[[list[Message]], None]:
+def refusing(
+    *offsets: int, error: type[BaseException] = ValueError
+) -> Callable[[list[Message]], None]:
     """Raise for every batch with one of these messages."""
 
     def answer(batch: list[Message]) -> None:
@@ -312,6 +314,56 @@ async def test_a_handler_that_is_cut_fails_its_messages_once(fake_clock: FakeClo
         report = await running
     assert events == [[0, 1], [0], [1]]
     assert (report.counts.acked, report.counts.split_batches) == (2, 1)
+
+
+async def test_an_exception_that_is_no_error_fails_its_batch_only(fake_clock: FakeClock) -> None:
+    """O-T16: the worker goes on."""
+    failures = [GeneratorExit()]
+
+    def answer(_batch: list[Message]) -> None:
+        if failures:
+            raise failures.pop()
+
+    handler = Batches(answer)
+    report = await finite(log_of(*"ab"), fake_clock).receive_batch(handler)
+    assert handler.offsets == [[0, 1], [0], [1]]
+    assert report.counts.acked == 2
+
+
+async def test_an_exit_of_the_program_ends_the_consumer(fake_clock: FakeClock) -> None:
+    """O-T16: which drains, and raises it; its messages are delivered again."""
+    log, handler = log_of(*"abc"), Batches(refusing(2, error=SystemExit))
+    with pytest.raises(SystemExit):
+        await finite(log, fake_clock, concurrency=1).receive_batch(handler, size=2)
+    assert handler.offsets == [[0, 1], [2]]
+    assert log.positions[P0] == Position(2)
+
+
+async def test_a_revoke_amid_a_batch_leaves_the_other_partition_its_messages(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:Ba4: of one key, with `key_scope="topic"`, behind a failure that is revoked."""
+    log = MemoryLog(records("aa"), partitions=[P1])
+    source = MemorySource(log, clock=fake_clock)
+    handled: list[list[tuple[int, int]]] = []
+
+    async def handle(batch: list[Message]) -> list[object]:
+        handled.append([(message.partition, message.offset) for message in batch])
+        await fake_clock.sleep(1.0)
+        return [Nak(), *[Ack()] * 3] if len(batch) == 4 else [Ack()] * len(batch)
+
+    consumer = Consumer(source, clock=fake_clock, key_scope="topic")
+    running = asyncio.create_task(consumer.receive_batch(handle, max_wait=1.0))
+    await fake_clock.advance(0.5)
+    for _ in range(2):
+        log.produce("t", b"", key="a", partition=1)
+    await fake_clock.advance(1.0)
+    await source.revoke([P0], within=5.0)
+    await fake_clock.advance(10.0)
+    assert handled == [[(0, 0), (0, 1), (1, 0), (1, 1)], [(1, 0), (1, 1)]]
+    assert log.positions == {P0: Position(0), P1: Position(2)}
+    consumer.stop()
+    assert (await running).counts.dropped == 2
 
 
 async def test_a_batch_that_takes_too_long_is_halved(fake_clock: FakeClock) -> None:

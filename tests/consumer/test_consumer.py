@@ -161,6 +161,18 @@ async def test_bytes_are_bounded_and_a_larger_record_passes_alone(fake_clock: Fa
     assert sorted(set(seen))[-2] <= 100
 
 
+async def test_settled_records_without_room_stall_nothing(fake_clock: FakeClock) -> None:
+    """consumer/C:B1: a record that the map has settled takes no room, so none is waited for."""
+    log = log_of("a", "b", "c")
+    log.store({P0: Position(0, offset_map.encode(0, [(1, 2)]).text)})
+    handler = Recorder()
+    await finite(
+        log, fake_clock, max_in_flight_bytes=30, size_of=lambda record: 20 - record.offset
+    ).receive(handler)
+    assert handler.offsets == [0, 2]
+    assert log.positions[P0] == Position(3)
+
+
 async def test_a_revoke_lets_handlers_end_and_commits(fake_clock: FakeClock) -> None:
     """O-T7, G-T16: the partition's queue is dropped, what runs ends, the other runs on."""
     log = MemoryLog([*records("aab"), *records("xyz", 1)])

@@ -43,7 +43,10 @@ async def test_a_snapshot_has_levels_counts_and_positions(fake_clock: FakeClock)
             blocked=1,
             waiting=2,
             batched=0,
+            max_messages=1000,
+            max_bytes=64 << 20,
         )
+        assert (stats.state, stats.is_ready, stats.deliveries.received) == ("running", True, 7)
         assert (stats.counts.acked, stats.counts.naks) == (1, 1)
         partition = stats.partitions[P0]
         assert (partition.position, partition.committed, partition.is_paused) == (0, 0, False)

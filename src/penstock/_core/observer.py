@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .runtime.exits import exit_later
 from .say import say
 from .text import repr_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from .batch import Batch
     from .outcome import Outcome
 
 logger = logging.getLogger("penstock.observer")
+
+Seen = TypeVar("Seen")
+T = TypeVar("T")
 
 
 class Observer:
@@ -67,27 +71,39 @@ class Observer:
         """The batcher is now `opening`, `open`, `closing`, `closed` or `broken`."""
 
 
-class Observers:
-    """Several observers as one; their errors never reach the batcher."""
+class Watchers(Generic[Seen]):
+    """Several observers as one; their errors never reach the observed."""
 
-    def __init__(self, observers: Iterable[Observer]) -> None:
+    def __init__(self, observers: Iterable[Seen] = ()) -> None:
         self._observers = tuple(observers)
         self._complained: set[int] = set()
 
     def __bool__(self) -> bool:
         return bool(self._observers)
 
-    def tell(self, call: Callable[[Observer], None]) -> None:
+    def __iter__(self) -> Iterator[Seen]:
+        return iter(self._observers)
+
+    def tell(self, call: Callable[[Seen], None]) -> None:
         """Call every observer; log the first error of each."""
         for observer in self._observers:
-            try:
-                call(observer)
-            except BaseException as error:  # even an exit must not end a batcher's step halfway
-                exit_later(error)
-                self._complain(observer, error)
+            self.ask(observer, partial(call, observer))
 
-    def _complain(self, observer: Observer, error: BaseException) -> None:
+    def ask(self, observer: Seen, call: Callable[[], T]) -> T | None:
+        """Call something of one observer; return its answer, or `None` if it raised."""
+        try:
+            return call()
+        except BaseException as error:  # even an exit must not end a step halfway
+            exit_later(error)
+            self._complain(observer, error)
+            return None
+
+    def _complain(self, observer: Seen, error: BaseException) -> None:
         if id(observer) not in self._complained:
             self._complained.add(id(observer))
             line = "the observer %s raised; further errors of it are not logged"
             say(logger, logging.ERROR, line, repr_of(observer), error=error)
+
+
+class Observers(Watchers[Observer]):
+    """The observers of a batcher, or of a sink."""

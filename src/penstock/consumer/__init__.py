@@ -1,5 +1,6 @@
 """The consumer: the records of a source, in order per key, with positions that never lie."""
 
+from .._core.consumer_observer import ConsumerObserver, HandlerEnd
 from .._core.park_store import ParkedRecord, ParkStore
 from .._core.public import publish
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
@@ -43,6 +44,7 @@ __all__ = [
     "BatchResultCountError",
     "BlockedMessage",
     "Consumer",
+    "ConsumerObserver",
     "ConsumerStats",
     "DecodeError",
     "Deliveries",
@@ -50,6 +52,7 @@ __all__ = [
     "DrainReport",
     "Explanation",
     "FullJitter",
+    "HandlerEnd",
     "HandlerTimeout",
     "HandlersByType",
     "Health",
@@ -93,6 +96,7 @@ publish(
     __name__,
     BatchResultCountError,
     BlockedMessage,
+    ConsumerObserver,
     ConsumerStats,
     DecodeError,
     Deliveries,
@@ -100,6 +104,7 @@ publish(
     DrainReport,
     Explanation,
     FullJitter,
+    HandlerEnd,
     HandlerTimeout,
     HandlersByType,
     Health,

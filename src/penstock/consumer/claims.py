@@ -9,23 +9,32 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, cast
 
 from .._core.clock import wait_until
+from .._core.say import say
+from .._core.told import for_log
 from .claim import Claim
 from .crash_window import CrashWindows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    from .._core.consumer_observer import ClaimChange
     from .._core.source import Position, SourceClaim, TopicPartition
     from .claim import Desk
     from .commons import Commons
     from .quiet import Quiet
     from .schedule import Schedule
+
+logger = logging.getLogger("penstock.consumer")
+
+_CHANGED = "%s: partitions %s: %s"
+_FOREIGN = "%s: the stored map of %s cannot be read (%s); its records run again"
 
 _numbers = count(1)
 
@@ -46,9 +55,8 @@ class Claims:
         self._schedule = schedule
         self._quiet = quiet
         self._desk = desk
-        self._clock = commons.clock
+        self._commons = commons
         self._changed = commons.signals.claims
-        self._state_changed = commons.signals.state
         self._drain = drain
         self._claims: dict[TopicPartition, Claim] = {}
         self._turns: deque[Claim] = deque()
@@ -81,6 +89,7 @@ class Claims:
             made.append(claim)
         self.was_assigned = True
         self._changed.fire()
+        self._tell("assigned", made)
         return made
 
     async def revoked(
@@ -92,13 +101,15 @@ class Claims:
             claim.close()
         self._quiet.drop(mine)
         self._changed.fire()
-        until = self._clock.now() + min(within, self._drain)
+        self._tell("revoked", mine)
+        until = self._commons.clock.now() + min(within, self._drain)
         await self._quiet.wait(mine, until)
         return {claim: claim.snapshot() for claim in mine if not claim.is_closed}
 
     def ended(self, claims: Collection[SourceClaim]) -> None:
         """End claims, revoked or lost ones; what still runs of them keeps its key."""
         mine = self._mine(claims)
+        lost = [claim for claim in mine if not claim.is_closing]
         for claim in mine:
             claim.end()
             self.windows.ended(claim)
@@ -108,11 +119,23 @@ class Claims:
         self._quiet.end(mine)
         self._schedule.forget_idle_lanes(self)
         self._changed.fire()
+        self._tell("lost", lost)
 
     def reported(self, trouble: str | None) -> None:
         """Note why the source cannot deliver; `None`: it can."""
         self.trouble = trouble
-        self._state_changed.fire()
+        self._commons.signals.state.fire()
+
+    def _tell(self, change: ClaimChange, claims: Sequence[Claim]) -> None:
+        """Log a change of claims, and tell the observers."""
+        if not claims:
+            return
+        name, partitions = self._commons.name, [claim.partition for claim in claims]
+        say(logger, logging.INFO, _CHANGED, name, change, ", ".join(map(str, partitions)))
+        self._commons.observers.tell(lambda seen: seen.on_claims(name, change, partitions))
+        for claim in claims if change == "assigned" else ():
+            if (error := claim.foreign) is not None:
+                say(logger, logging.WARNING, _FOREIGN, name, claim.partition, for_log(error))
 
     def _mine(self, claims: Collection[SourceClaim]) -> list[Claim]:
         known = [cast("Claim", claim) for claim in claims]
@@ -160,7 +183,7 @@ class Claims:
     async def wait_read(self) -> None:
         """Suspend until the parked keys of all open claims are known."""
         while self.unread():
-            await wait_until(self._clock, math.inf, self._changed)
+            await wait_until(self._commons.clock, math.inf, self._changed)
 
     def close_all(self) -> list[Claim]:
         """Stop taking records in, for a drain; return the claims.

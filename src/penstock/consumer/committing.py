@@ -21,6 +21,8 @@ from .._core.say import say
 from .._core.told import for_log
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .._core.source import Position, Source, SourceClaim
     from .claim import Claim
     from .claims import Claims
@@ -53,6 +55,7 @@ class Committer:
         self._clock = commons.clock
         self._schedule = schedule
         self._name = commons.name
+        self._observers = commons.observers
         self._every = every
         self._after = math.inf if after is None else after
         self._lock = asyncio.Lock()
@@ -98,11 +101,20 @@ class Committer:
             except Exception as error:
                 self.failures += 1
                 self.error = error
+                self._tell(new, error)
                 raise
             self.commits += 1
             self.error = None
             for claim in stored:
                 cast("Claim", claim).stored(new[claim])
+            self._tell({claim: new[claim] for claim in stored})
+
+    def _tell(
+        self, new: Mapping[SourceClaim, Position], error: BaseException | None = None
+    ) -> None:
+        if self._observers:
+            offsets = {claim.partition: position.offset for claim, position in new.items()}
+            self._observers.tell(lambda seen: seen.on_committed(self._name, offsets, error))
 
     def _new(self, *, closing: bool) -> dict[SourceClaim, Position]:
         self._committed = self._schedule.acknowledged

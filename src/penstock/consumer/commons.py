@@ -5,18 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .._core.consumer_observer import ConsumerObservers
 from .counts import Counters
 from .signals import Signals
 
 if TYPE_CHECKING:
     from .._core.clock import Clock
+    from .._core.consumer_observer import ConsumerState
 
 
 @dataclass(frozen=True, slots=True)
 class Commons:
-    """The consumer's name, its clock, its counts and its signals."""
+    """The consumer's name, its clock, its counts, its signals and its observers."""
 
     name: str
     clock: Clock
     counts: Counters = field(default_factory=Counters)
     signals: Signals = field(default_factory=Signals)
+    observers: ConsumerObservers = field(default_factory=ConsumerObservers)
+
+    def tell_state(self, state: ConsumerState) -> None:
+        """Tell the observers of a state."""
+        self.observers.tell(lambda observer: observer.on_state(self.name, state))

@@ -15,6 +15,7 @@ from .dead_letters import LetterWriter
 from .engine import Engine
 from .handlers import as_batch_handler, as_handler
 from .health import NOT_OPEN
+from .observing import observed
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
 from .stepping import with_steps
@@ -80,7 +81,7 @@ class Consumer:
         commit_after: commit after this number of settled messages, too.
         stall_after: seconds without progress after which the consumer is reported as stalled.
         steps: functions of a message that run before the handler, in order: decoding, checks.
-        observers: metrics and traces.
+        observers: metrics and traces; see `penstock.telemetry`.
         clock: the source of time.
 
     A consumer runs once, inside `async with`. Raises `ConfigError` for a bad argument.
@@ -104,6 +105,8 @@ class Consumer:
             if isinstance(self._settings.parked, AbstractAsyncContextManager):
                 await stack.enter_async_context(self._settings.parked)
             engine = Engine(self._source, self._settings, letters)
+            stack.callback(engine.closed)
+            engine.opening()
             await stack.enter_async_context(self._source.open(engine.claims))
             self._engine = engine
             self._stack = stack.pop_all()
@@ -130,6 +133,7 @@ class Consumer:
         """
         call = with_steps(handler, *self._settings.steps)
         engine = self._begin()
+        call = observed(call, engine.commons)
         work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
         return await engine.run(work)
 
@@ -293,6 +297,7 @@ class Consumer:
 
         Suspends until that is done, or until the partition is lost or the consumer stops: then the
         rest stays parked. A cancelled call ends the replay after the message that is being handled.
+        Do not await it in a handler, whose worker it may need.
         Raises `NoSuchKey`, which names what is parked, if the key is not parked here, and the
         store's error if it cannot be read.
         """

@@ -80,8 +80,10 @@ class CrashWindows:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Records that were delivered and not, or not only, handled once."""
+    """Records as the source delivered them, and why some did not run, or run again."""
 
+    received: int = 0
+    """Delivered by the source, those of a stored map included."""
     redelivered: int = 0
     """Delivered twice in one claim; the second delivery was ignored."""
     skipped: int = 0
@@ -92,6 +94,7 @@ class Deliveries:
 
 def _with(total: Deliveries, claim: Claim) -> Deliveries:
     return Deliveries(
+        total.received + claim.tracker.next_index,
         total.redelivered + claim.redelivered,
         total.skipped + claim.replay.skipped,
         total.replayed + claim.replay.replayed,

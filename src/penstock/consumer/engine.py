@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .._core.clock import wait_until
+from .._core.consumer_observer import ConsumerObservers
 from .._core.runtime.incomplete import note_incomplete
 from .batching.batch_messages import BatchMessages
 from .batching.batch_settling import BatchSettler
@@ -27,10 +28,11 @@ from .commons import Commons
 from .errands import Errands
 from .failures import failures
 from .keys import KeyRules
+from .observing import observed
 from .parts import Parts
 from .polling import Poller
 from .quiet import Quiet
-from .report import DrainReport, Unfinished
+from .report import DrainReport, Unfinished, say_drained
 from .run_end import RunEnd, TaskCancelled
 from .schedule import Schedule
 from .settling import Settler
@@ -68,7 +70,8 @@ class Engine:
         self._source = source
         self._settings = settings
         self.ending = RunEnd()
-        self.commons = commons = Commons(settings.name, settings.clock)
+        observers = ConsumerObservers(settings.observers)
+        self.commons = commons = Commons(settings.name, settings.clock, observers=observers)
         keys = KeyRules(settings.ordering, settings.key, settings.key_scope, settings.keyless)
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
         self.schedule = Schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
@@ -145,11 +148,22 @@ class Engine:
             ),
             self.workers,
             commons,
-            handler=handler,
+            handler=observed(handler, commons, is_batch=True),
             steps=self._settings.steps,
         )
 
     # -- the run -----------------------------------------------------------------------------------
+
+    def opening(self) -> None:
+        """Tell the observers that the consumer opens."""
+        name, stats, observers = self.commons.name, self.views.stats, self.commons.observers
+        observers.tell(lambda observer: observer.on_open(name, stats))
+        self.commons.tell_state("opening")
+
+    def closed(self) -> None:
+        """End what was not run, and tell the observers that the consumer is closed."""
+        self.ending.begin()
+        self.commons.tell_state("closed")
 
     async def run(self, work: Work) -> DrainReport:
         """Run until `stop`, a failure, a cancellation or the end of the source; then drain."""
@@ -188,8 +202,11 @@ class Engine:
             "committer": self.committer.run,
             "timekeeper": self._keep_time,
             "sampler": self.views.sampler.run,
+            "lag sampler": self.views.lag_sampler.run,
             "sweeper": partial(self._sweeper.run, poller.waiting),
         }
+        if not self.views.lag_sampler.is_wanted:
+            del work["lag sampler"]
         if (parker := self.failures.parker) is not None:
             work["parker"] = partial(parker.run, self.claims)
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
@@ -229,6 +246,7 @@ class Engine:
 
     async def _drain(self, tasks: list[asyncio.Task[None]]) -> DrainReport:
         clock, drain = self._settings.clock, self._settings.drain
+        self.commons.tell_state("draining")
         began, blocked = clock.now(), self.failures.blocked.messages()
         tasks[0].cancel()
         self.schedule.complete(began)
@@ -247,7 +265,8 @@ class Engine:
         now = clock.now()
         ran = {message: now - since[message] if message in since else None for message in cut}
         failed = await self._last_commit(until)
-        return replace(self._report(claims, ran, clock.now() - began, failed), blocked=blocked)
+        report = self._report(claims, ran, clock.now() - began, failed)
+        return say_drained(replace(report, blocked=blocked))
 
     async def _last_commit(self, until: float) -> BaseException | None:
         clock = self._settings.clock

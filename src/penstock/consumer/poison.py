@@ -92,6 +92,7 @@ class Poison:
 
     def take(self, message: Message, error: BaseException) -> None:
         """Carry out the strategy for a poison message, whose turn goes on until it is settled."""
+        self._tell(message, error, self._strategy)
         if message.is_unparked and self._replays is not None:
             self._replays.failed(message, error)
         elif self._strategy == "block":
@@ -109,7 +110,9 @@ class Poison:
         """Write a message to the dead letters and continue its key; without any it is poison."""
         if self._letters is None:
             self.take(message, error)
-        elif message.is_unparked or not self._opens_circuit(message, error):
+            return
+        self._tell(message, error, "dead_letter")
+        if message.is_unparked or not self._opens_circuit(message, error):
             self._start(message, self._write(message, error, blocks=False))
 
     # -- blocked messages --------------------------------------------------------------------------
@@ -202,6 +205,10 @@ class Poison:
         """Note messages that were removed with their claims before their turn ended."""
         if self._replays is not None:
             self._replays.dropped(messages)
+
+    def _tell(self, message: Message, error: BaseException, action: str) -> None:
+        name = self._commons.name
+        self._commons.observers.tell(lambda seen: seen.on_poison(name, message, error, action))
 
     def look(self) -> None:
         """Park what has arrived of parked keys."""

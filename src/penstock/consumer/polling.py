@@ -93,6 +93,8 @@ class Poller:
                 self._poison.take(message, error)
             if admitted.taken < len(records):
                 self._fetched.appendleft(fetched._replace(records=records[admitted.taken :]))
+                if admitted.taken:
+                    continue  # settled ones take no room, and nothing may be inside that gives it
                 break
             claim.tracker.advance(fetched.next_offset)
         self._poison.look()

@@ -1,15 +1,24 @@
-"""What a consumer reports at its end."""
+"""What a consumer reports at its end, and the log line about it."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .._core.say import say
 from .._core.told import for_log
 
 if TYPE_CHECKING:
     from .._core.source import TopicPartition
     from .counts import MessageCounts
+
+logger = logging.getLogger("penstock.consumer")
+
+_DRAINED = (
+    "%s: drained in %.3g s: %d messages acknowledged, %d dead-lettered, %d parked, %d given up; "
+    "%d unfinished and %d blocked, which are delivered again%s"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +51,7 @@ class BlockedMessage:
     """Why it is blocked."""
 
     def __str__(self) -> str:
-        tries = f"{self.attempts} failed tries"
+        tries = f"{self.attempts} failed {'try' if self.attempts == 1 else 'tries'}"
         return f"{self.partition}@{self.offset} (key {self.key!r}, {tries}: {for_log(self.error)})"
 
 
@@ -83,3 +92,14 @@ class DrainReport:
         if self.commit_error is not None:
             text += f"; the last commit failed ({type(self.commit_error).__name__})"
         return text
+
+
+def say_drained(report: DrainReport) -> DrainReport:
+    """Log the end of a consumer, without keys; return the report."""
+    counts, error = report.counts, report.commit_error
+    level = logging.INFO if report.complete else logging.WARNING
+    told = "" if error is None else f"; the last commit failed ({for_log(error)})"
+    given = (counts.acked, counts.dead_lettered, counts.parked, counts.terminated)
+    left = (len(report.unfinished), len(report.blocked))
+    say(logger, level, _DRAINED, report.name, report.seconds, *given, *left, told)
+    return report

@@ -31,6 +31,7 @@ class Samples:
     def __init__(self) -> None:
         self._messages: dict[Message, Seen] = {}
         self._heads: dict[Claim, tuple[int | None, float]] = {}
+        self.taken_at = 0.0
 
     def take(self, now: float, busy: Iterable[Standing], claims: Iterable[Claim]) -> None:
         """Note where messages and positions are at `now`; forget the others."""
@@ -38,13 +39,13 @@ class Samples:
             standing.message: self._seen(standing.message, standing.reason, now)
             for standing in busy
         }
-        heads = self._heads
-        self._heads = {}
+        heads: dict[Claim, tuple[int | None, float]] = {}
         for claim in claims:
             head, since = claim.tracker.head(), now
-            if claim in heads and heads[claim][0] == head:
-                since = heads[claim][1]
-            self._heads[claim] = head, since
+            if claim in self._heads and self._heads[claim][0] == head:
+                since = self._heads[claim][1]
+            heads[claim] = head, since
+        self._heads, self.taken_at = heads, now  # at once: other threads read them
 
     def _seen(self, message: Message, reason: WaitReason, now: float) -> Seen:
         seen = self._messages.get(message)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from .._core.say import say
 from .._core.told import for_log
 from .explain import Explainer
-from .health import Heartbeat
+from .health import Heartbeat, why_not_ready
 from .lag import lags_of
 from .samples import Samples
 from .stalls import StallDetector
 from .standing import busy
 
 if TYPE_CHECKING:
+    from .claim import Claim
     from .explain import Explanation
     from .message import Message
     from .parts import Parts
@@ -52,6 +53,7 @@ class Sampler:
         self._ask_at = -math.inf
         self._has_backlog = False
         self._samples = Samples()
+        self._was_ready = False
         self.stalls = StallDetector(stall_after)
         self.heart = Heartbeat()
 
@@ -63,11 +65,17 @@ class Sampler:
             while True:
                 self.heart.beat()
                 self._sample()
+                self._look_for_readiness()
                 await self._look_for_stall()
                 await self._clock.sleep(self._period)
         finally:
             self._sample()
             self.heart.end()
+
+    def stood(self, claim: Claim) -> float | None:
+        """Seconds that the position of a claim had stood at the last sample; in any thread."""
+        stood = self._samples.stood(claim, self._samples.taken_at)
+        return None if stood is None else max(0.0, stood)
 
     def explanation(self) -> Explanation:
         """Explain this moment, with ages since the samples."""
@@ -86,6 +94,13 @@ class Sampler:
             say(logger, logging.INFO, _PASSED, self._name, window)
         return now
 
+    def _look_for_readiness(self) -> None:
+        is_ready = why_not_ready(self._parts, self.heart) is None
+        if is_ready != self._was_ready:
+            self._was_ready = is_ready
+            if is_ready or not self._parts.ending.is_begun:
+                self._parts.commons.tell_state("ready" if is_ready else "not_ready")
+
     # -- stalls ------------------------------------------------------------------------------------
 
     async def _look_for_stall(self) -> None:
@@ -98,7 +113,9 @@ class Sampler:
         if change == "stalled":
             idle = self.stalls.idle_for(now)
             say(logger, logging.WARNING, _STALLED, self._name, idle, self.explanation())
+            self._parts.commons.tell_state("stalled")
         elif change == "moves":
+            self._parts.commons.tell_state("moving")
             say(logger, logging.INFO, _MOVES, self._name)
 
     async def _has_work(self) -> bool:
@@ -127,5 +144,6 @@ class Sampler:
     def _settled(self) -> int:
         """Messages that were settled, in whatever way."""
         counts = self._parts.commons.counts
-        others = counts["dead_lettered"] + counts["parked"] + counts["terminated"]
+        others = counts["dead_lettered"] + counts["parked"] + counts["unparked"]
+        others += counts["terminated"]
         return self._parts.schedule.acknowledged + others + counts["skipped"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from .._core import checks
 from .._core.clock import LOOP_CLOCK
+from .._core.consumer_observer import checked_consumer_observers
 from .._core.function_sink import as_sink
 from .._core.park_store import ParkStore
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.clock import Clock
+    from .._core.consumer_observer import ConsumerObserver
     from .._core.retry_policy import BackoffFunction
     from .._core.sink import Sink, SinkLike
     from .._core.source import Source, SourceRecord
@@ -77,7 +79,7 @@ class ConsumerOptions(TypedDict, total=False):
     commit_after: int | None
     stall_after: float | timedelta | None
     steps: Iterable[Step]
-    observers: Iterable[Any]
+    observers: Iterable[ConsumerObserver]
     clock: Clock | None
 
 
@@ -110,7 +112,7 @@ class ConsumerSettings:
     commit_after: int | None
     stall_after: float | None
     steps: tuple[Step, ...]
-    observers: tuple[Any, ...]
+    observers: tuple[ConsumerObserver, ...]
     clock: Clock
 
 
@@ -142,7 +144,7 @@ def checked_settings(
     commit_after: int | None = 10_000,
     stall_after: float | timedelta | None = 60.0,
     steps: Iterable[Step] = (),
-    observers: Iterable[Any] = (),
+    observers: Iterable[ConsumerObserver] = (),
     clock: Clock | None = None,
 ) -> ConsumerSettings:
     """Check the arguments of a consumer. Raises `ConfigError`."""
@@ -176,7 +178,7 @@ def checked_settings(
         commit_after=checks.optional_count("commit_after", commit_after),
         stall_after=checks.optional_seconds("stall_after", stall_after),
         steps=checked_steps(steps),
-        observers=tuple(observers),
+        observers=checked_consumer_observers(observers),
         clock=LOOP_CLOCK if clock is None else clock,
     )
 

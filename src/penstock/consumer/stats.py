@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
+
+from .health import why_not_ready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,7 +14,11 @@ if TYPE_CHECKING:
     from .claim import Claim
     from .counts import MessageCounts
     from .crash_window import Deliveries
+    from .lag import Lag
     from .parts import Parts
+    from .sampling import Sampler
+
+State = Literal["opening", "running", "draining", "closed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,10 @@ class InFlight:
     """Behind others of their key."""
     batched: int
     """In batches that no worker has taken yet."""
+    max_messages: int
+    """The bound `max_in_flight`."""
+    max_bytes: int
+    """The bound `max_in_flight_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,9 @@ class PartitionStats:
     is_map_cut: bool
     """Whether the last map did not fit. What is missing would run again after a crash."""
     is_paused: bool
+    stood: float | None
+    """Seconds that the position has not moved although a record is unfinished, at least; sampled
+    once per second. `None` without an unfinished record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,13 @@ class ConsumerStats:
     commit_failures: int
     deliveries: Deliveries
     is_stalled: bool
+    state: State
+    is_ready: bool
+    parked_keys: int
+    """Keys whose records are written to the park store."""
+    lags: Mapping[TopicPartition, Lag]
+    """The lag when it was sampled last, for observers that want it (`lag_every`); otherwise empty.
+    `Consumer.lag()` compares now."""
 
     def __str__(self) -> str:
         inside, done = self.in_flight, self.counts
@@ -82,18 +102,32 @@ class ConsumerStats:
         )
 
 
-def stats_of(parts: Parts, deliveries: Deliveries, *, is_stalled: bool) -> ConsumerStats:
+def stats_of(parts: Parts, sampler: Sampler, lags: Mapping[TopicPartition, Lag]) -> ConsumerStats:
     """Take a snapshot, in any thread."""
+    is_beating, is_ending = sampler.heart.is_beating, parts.ending.is_begun
     return ConsumerStats(
         parts.commons.name,
         parts.commons.counts.snapshot(parts.schedule.acknowledged),
         _in_flight(parts),
-        {claim.partition: _partition(parts, claim) for claim in parts.claims},
+        {claim.partition: _partition(parts, claim, sampler) for claim in parts.claims},
         parts.committer.commits,
         parts.committer.failures,
-        deliveries,
-        is_stalled,
+        parts.claims.windows.total(parts.claims),
+        sampler.stalls.is_stalled,
+        _STATES[is_beating, is_ending],
+        why_not_ready(parts, sampler.heart) is None,
+        len(parts.schedule.parked),
+        lags,
     )
+
+
+_STATES: Mapping[tuple[bool, bool], State] = {
+    (False, False): "opening",
+    (True, False): "running",
+    (True, True): "draining",
+    (False, True): "closed",
+}
+"""By whether the loop beats, and whether the end has begun."""
 
 
 def _in_flight(parts: Parts) -> InFlight:
@@ -109,10 +143,12 @@ def _in_flight(parts: Parts) -> InFlight:
         blocked=len(schedule.blocked),
         waiting=schedule.waiting,
         batched=len(schedule.formed),
+        max_messages=schedule.window.max_messages,
+        max_bytes=schedule.window.max_bytes,
     )
 
 
-def _partition(parts: Parts, claim: Claim) -> PartitionStats:
+def _partition(parts: Parts, claim: Claim, sampler: Sampler) -> PartitionStats:
     committed = claim.committed
     return PartitionStats(
         position=max(claim.tracker.seen_position(), committed.offset),
@@ -120,4 +156,5 @@ def _partition(parts: Parts, claim: Claim) -> PartitionStats:
         map_bytes=len(committed.metadata),
         is_map_cut=claim.is_cut,
         is_paused=parts.claims.is_paused(claim),
+        stood=sampler.stood(claim),
     )

@@ -9,6 +9,7 @@ from .._core.clock import wait_until
 from .._core.errors import ClosedError
 from .health import Health, why_not_alive, why_not_ready
 from .lag import lags_of
+from .lag_sampling import LagSampler
 from .sampling import Sampler
 from .stats import stats_of
 
@@ -28,12 +29,11 @@ class Views:
     def __init__(self, parts: Parts, stall_after: float | None) -> None:
         self._parts = parts
         self.sampler = Sampler(parts, stall_after)
+        self.lag_sampler = LagSampler(parts)
 
     def stats(self) -> ConsumerStats:
         """Take a snapshot, in any thread."""
-        claims = self._parts.claims
-        deliveries = claims.windows.total(claims)
-        return stats_of(self._parts, deliveries, is_stalled=self.sampler.stalls.is_stalled)
+        return stats_of(self._parts, self.sampler, self.lag_sampler.latest())
 
     def explain(self) -> Explanation:
         """Explain this moment, in the loop's thread."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .definitions import PENDING, STATES, TOTALS
+from .definitions import PENDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,14 +12,16 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric
 
+    from .measures import Catalogue, Measure
     from .readings import StateReading, StateReadings
 
 
 class StateCollector:
-    """Reads the open batchers at each scrape."""
+    """Reads the open batchers, or consumers, at each scrape."""
 
-    def __init__(self, readings: StateReadings) -> None:
+    def __init__(self, readings: StateReadings, catalogue: Catalogue) -> None:
         self._readings = readings
+        self._catalogue = catalogue
 
     def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
         """Read this batcher from now on."""
@@ -39,16 +41,16 @@ class StateCollector:
     def collect(self) -> Iterator[Metric]:
         """Every family, with its samples per name."""
         found = self._readings.read()
-        yield from _gauges(found)
+        yield from _gauges(found, self._catalogue.states)
         if self._readings.shows_tenants:
             yield _pending(found)
-        yield from _counters(found)
+        yield from _counters(found, self._catalogue.totals)
 
 
-def _gauges(found: Sequence[StateReading]) -> Iterator[Metric]:
+def _gauges(found: Sequence[StateReading], states: Sequence[Measure]) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
-    for measure in STATES:
+    for measure in states:
         family = measure.family
         gauge = GaugeMetricFamily(family.name, family.text, labels=family.all_labels)
         for reading in found:
@@ -57,10 +59,10 @@ def _gauges(found: Sequence[StateReading]) -> Iterator[Metric]:
         yield gauge
 
 
-def _counters(found: Sequence[StateReading]) -> Iterator[Metric]:
+def _counters(found: Sequence[StateReading], totals: Sequence[Measure]) -> Iterator[Metric]:
     from prometheus_client.core import CounterMetricFamily
 
-    for measure in TOTALS:
+    for measure in totals:
         family = measure.family
         counter = CounterMetricFamily(family.name, family.text, labels=family.all_labels)
         for reading in found:

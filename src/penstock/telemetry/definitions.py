@@ -8,55 +8,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from .._core.condition import DestinationState
 from .._core.errors import ErrorClass
 from .._core.outcome import Outcome
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Read = Callable[[Any], Mapping[tuple[str, ...], float]]
-    """From a batcher's `Stats` to values by the labels after `name`."""
-
-_SECONDS = "_seconds"
-
-
-class Family(NamedTuple):
-    """The definition of a metric."""
-
-    name: str
-    """For Prometheus, without `_total`."""
-    text: str
-    unit: str
-    """In UCUM, as OpenTelemetry has it."""
-    labels: tuple[str, ...] = ()
-    """Those after `name`."""
-    buckets: tuple[float, ...] = ()
-    """The upper bounds of a histogram."""
-
-    @property
-    def all_labels(self) -> tuple[str, ...]:
-        """The names of all labels."""
-        return ("name", *self.labels)
-
-    @property
-    def otel_name(self) -> str:
-        """The name for OpenTelemetry."""
-        return self.name.removesuffix(_SECONDS).replace("_", ".", 1)
-
-
-class Measure(NamedTuple):
-    """A metric that is read from a batcher's `Stats`."""
-
-    family: Family
-    read: Read
-    is_greatest: bool = False
-    """Whether batchers of one name, or processes, show the greatest value instead of the sum."""
-    series: tuple[tuple[str, ...], ...] = ((),)
-    """The values of its labels, all of which it always has."""
-
+from .measures import TIMES, Catalogue, Family, Measure, one
 
 # -- events ----------------------------------------------------------------------------------------
 
@@ -66,19 +23,18 @@ SIZES = Family(
     "{item}",
     buckets=(1, 5, 10, 50, 100, 500, 1000, 5000, 10000),
 )
-_TIMES = tuple(0.001 * 2**power for power in range(16))
 SECONDS = Family(
     "batcher_flush_duration_seconds",
     "Seconds of each write, waits included.",
     "s",
     ("result",),
-    _TIMES,
+    TIMES,
 )
 WAITS = Family(
     "batcher_batch_wait_seconds",
     "Seconds from the first item of each batch to the sealing of the batch.",
     "s",
-    buckets=_TIMES,
+    buckets=TIMES,
 )
 FLUSHES = Family("batcher_flush", "Writes, by what sealed the batch.", "{flush}", ("reason",))
 FAILED_FLUSHES = Family("batcher_flush_fail", "Writes in which an item failed.", "{flush}")
@@ -121,15 +77,6 @@ AT_ZERO: tuple[tuple[Family, tuple[str, ...]], ...] = (
 # -- states ----------------------------------------------------------------------------------------
 
 
-def _one(
-    name: str, text: str, unit: str, value: Callable[[Any], float], *, is_greatest: bool = False
-) -> Measure:
-    def read(stats: Any) -> dict[tuple[str, ...], float]:
-        return {(): value(stats)}
-
-    return Measure(Family(name, text, unit), read, is_greatest)
-
-
 def _by_state(stats: Any) -> dict[tuple[str, ...], float]:
     found: str = stats.destination.state
     return {(state.value,): int(state.value == found) for state in DestinationState}
@@ -140,75 +87,75 @@ def _by_outcome(stats: Any) -> dict[tuple[str, ...], float]:
 
 
 STATES: tuple[Measure, ...] = (
-    _one(
+    one(
         "batcher_queue_depth",
         "Items accepted and not yet taken by a worker.",
         "{item}",
         lambda stats: stats.tally.queued,
     ),
-    _one(
+    one(
         "batcher_queue_capacity_items",
         "Capacity of the ledger in items.",
         "{item}",
         lambda stats: stats.capacity_items,
     ),
-    _one(
+    one(
         "batcher_max_items",
         "Items in a batch at most; an adaptive batcher changes it.",
         "{item}",
         lambda stats: stats.max_items,
         is_greatest=True,
     ),
-    _one(
+    one(
         "batcher_workers",
         "Batches in flight at most; an adaptive batcher changes it.",
         "{batch}",
         lambda stats: stats.workers,
     ),
-    _one(
+    one(
         "batcher_flush_in_flight",
         "Batches being written.",
         "{batch}",
         lambda stats: stats.in_flight_batches,
     ),
-    _one(
+    one(
         "batcher_backing_off_items",
         "Items in batches that are backing off before their next try.",
         "{item}",
         lambda stats: stats.tally.backing_off,
     ),
-    _one(
+    one(
         "batcher_oldest_age_seconds",
         "Age of the oldest item that no worker has taken.",
         "s",
         lambda stats: stats.oldest_age or 0.0,
         is_greatest=True,
     ),
-    _one(
+    one(
         "batcher_waiting_producers",
         "Producers waiting for capacity.",
         "{producer}",
         lambda stats: stats.waiting_producers,
     ),
-    _one(
+    one(
         "batcher_held_keys",
         "Keys held since an item of theirs failed for good.",
         "{key}",
         lambda stats: stats.held_keys,
     ),
-    _one(
+    one(
         "batcher_held_items",
         "Items waiting behind held keys.",
         "{item}",
         lambda stats: stats.held_items,
     ),
-    _one(
+    one(
         "batcher_tenants",
         "Tenants with items inside, or with a held key.",
         "{tenant}",
         lambda stats: stats.tenants,
     ),
-    _one(
+    one(
         "batcher_throttled_seconds",
         "Remaining throttle time, in seconds.",
         "s",
@@ -240,37 +187,37 @@ PENDING = Family(
 # -- totals ----------------------------------------------------------------------------------------
 
 TOTALS: tuple[Measure, ...] = (
-    _one(
+    one(
         "batcher_enqueued",
         "Items accepted, including those that overflow has dropped.",
         "{item}",
         lambda stats: stats.tally.accepted,
     ),
-    _one(
+    one(
         "batcher_flushed_ok",
         "Items delivered, duplicate, spooled or dead-lettered.",
         "{item}",
         lambda stats: stats.tally.flushed_ok,
     ),
-    _one(
+    one(
         "batcher_flushed_fail",
         "Items rejected, or of unknown outcome.",
         "{item}",
         lambda stats: stats.tally.flushed_fail,
     ),
-    _one(
+    one(
         "batcher_dropped_on_shutdown",
         "Items handed back unsent.",
         "{item}",
         lambda stats: stats.tally.dropped_on_shutdown,
     ),
-    _one(
+    one(
         "batcher_refused",
         "Items refused at add, never accepted.",
         "{item}",
         lambda stats: stats.tally.refused,
     ),
-    _one(
+    one(
         "batcher_add_blocked",
         "Adds that had to wait for capacity.",
         "{call}",
@@ -282,3 +229,6 @@ TOTALS: tuple[Measure, ...] = (
         series=tuple((outcome.value,) for outcome in Outcome),
     ),
 )
+
+BATCHER = Catalogue("batcher", HISTOGRAMS, COUNTERS, AT_ZERO, STATES, TOTALS, has_tenants=True)
+"""All of them."""

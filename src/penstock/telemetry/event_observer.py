@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from .._core.batch import Batch
     from .._core.outcome import Outcome
-    from .definitions import Family
+    from .measures import Family
 
 
 class Instruments(Protocol):

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from .._core.outcome import Outcome
 from ._tenants import OTHER, Kept, Top, label_of
 from .collector import StateCollector
-from .definitions import AT_ZERO, COUNTERS, HISTOGRAMS, TENANT_ITEMS, Family
+from .definitions import BATCHER, TENANT_ITEMS
 from .mirror import Mirror
 from .readings import StateReadings
 
@@ -18,24 +18,29 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from .measures import Catalogue, Family
+
 
 class Families:
-    """The metric families of one registry."""
+    """The metric families of one registry, for batchers or for consumers."""
 
-    _known: ClassVar[WeakKeyDictionary[CollectorRegistry, Families]] = WeakKeyDictionary()
+    _known: ClassVar[WeakKeyDictionary[CollectorRegistry, dict[str, Families]]] = (
+        WeakKeyDictionary()
+    )
     _lock = threading.Lock()
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, catalogue: Catalogue) -> None:
         from prometheus_client import Counter, Histogram
 
         self._registry = registry
+        self._at_zero = catalogue.at_zero
         self._families: dict[str, Any] = {
             each.name: Histogram(
                 each.name, each.text, each.all_labels, buckets=each.buckets, registry=registry
             )
-            for each in HISTOGRAMS
+            for each in catalogue.histograms
         }
-        for each in COUNTERS:
+        for each in catalogue.counters:
             self._families[each.name] = Counter(
                 each.name, each.text, each.all_labels, registry=registry
             )
@@ -46,9 +51,9 @@ class Families:
         self.states: StateCollector | Mirror
         """The states and totals: read at a scrape, or in multiprocess mode written by a timer."""
         if self._is_multiprocess:
-            self.states = Mirror(registry, StateReadings())
+            self.states = Mirror(registry, catalogue)
         else:
-            self.states = StateCollector(StateReadings())
+            self.states = StateCollector(StateReadings(catalogue.totals), catalogue)
             registry.register(self.states)
 
     def _child(self, family: Family, labels: tuple[str, ...]) -> Any:
@@ -61,7 +66,7 @@ class Families:
 
     def begin(self, name: str) -> None:
         """Start the counts of losses at 0."""
-        for family, labels in AT_ZERO:
+        for family, labels in self._at_zero:
             self._child(family, (name, *labels))
 
     def count(self, family: Family, labels: tuple[str, ...], number: int) -> None:
@@ -114,15 +119,16 @@ class Families:
         family.labels(name, shown, outcome.value).inc(items)
 
     @classmethod
-    def of(cls, registry: CollectorRegistry | None) -> Families:
+    def of(cls, registry: CollectorRegistry | None, catalogue: Catalogue = BATCHER) -> Families:
         """The families of a registry, created at the first use."""
         from prometheus_client import REGISTRY
 
         used = REGISTRY if registry is None else registry
         with cls._lock:
-            if used not in cls._known:
-                cls._known[used] = cls(used)
-            return cls._known[used]
+            known = cls._known.setdefault(used, {})
+            if catalogue.name not in known:
+                known[catalogue.name] = cls(used, catalogue)
+            return known[catalogue.name]
 
 
 def is_multiprocess() -> bool:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ._tenants import OTHER, Kept
-from .definitions import PENDING, STATES, TOTALS, Family
+from .definitions import PENDING
 from .readings import StateReadings
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry, Gauge
 
+    from .measures import Catalogue, Family
     from .readings import Series, StateReading
 
 REFRESH_SECONDS = 1.0
@@ -38,22 +39,23 @@ REFRESH_SECONDS = 1.0
 
 
 class Mirror:
-    """Gauges and counters that follow the batchers of this process."""
+    """Gauges and counters that follow the batchers, or consumers, of this process."""
 
-    def __init__(self, registry: CollectorRegistry, readings: StateReadings) -> None:
+    def __init__(self, registry: CollectorRegistry, catalogue: Catalogue) -> None:
         from prometheus_client import Counter
 
         self._registry = registry
-        self._readings = readings
+        self._catalogue = catalogue
+        self._readings = StateReadings(catalogue.totals)
         self._gauges: dict[str, Gauge] = {
             each.family.name: self._gauge(each.family, is_greatest=each.is_greatest)
-            for each in STATES
+            for each in catalogue.states
         }
         self._counters = {
             each.family.name: Counter(
                 each.family.name, each.family.text, each.family.all_labels, registry=registry
             )
-            for each in TOTALS
+            for each in catalogue.totals
         }
         self._counted: dict[tuple[str, Series], int] = {}
         self._shown: dict[str, set[Series]] = {}
@@ -121,7 +123,7 @@ class Mirror:
         if self._process != os.getpid():
             self._process = os.getpid()
             self._lock = threading.RLock()  # a thread of the parent may have held it
-            self._readings = StateReadings()
+            self._readings = StateReadings(self._catalogue.totals)
             self._timers.clear()
             for held in (self._counted, self._shown, self._kept):
                 held.clear()
@@ -129,7 +131,7 @@ class Mirror:
     def _write_states(self, reading: StateReading) -> None:
         states = {
             (measure.family.name, labels): value
-            for measure in STATES
+            for measure in self._catalogue.states
             for labels, value in reading.of(measure).items()
         }
         for tenant, inside in self._inside_by_tenant(reading).items():

@@ -20,17 +20,7 @@ from weakref import WeakKeyDictionary
 from .._core.errors import MissingExtra
 from .._core.public import publish
 from ._tenants import OTHER, Kept, Top, label_of
-from .definitions import (
-    AT_ZERO,
-    COUNTERS,
-    HISTOGRAMS,
-    PENDING,
-    STATES,
-    TENANT_ITEMS,
-    TOTALS,
-    Family,
-    Measure,
-)
+from .definitions import BATCHER, PENDING, TENANT_ITEMS
 from .event_observer import Instruments, MetricsObserver
 from .readings import StateReadings
 
@@ -40,6 +30,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
     from .._core.outcome import Outcome
+    from .measures import Catalogue, Family, Measure
 
 _ATTRIBUTES = {"error_type": "error.type"}
 
@@ -65,7 +56,7 @@ class OpenTelemetryObserver(MetricsObserver):
         tenants: int = 0,
     ) -> None:
         super().__init__(name, exemplars=False, tenants=tenants)
-        _metrics()
+        otel_metrics_api()
         self._provider = meter_provider
 
     def _find(self) -> Instruments:
@@ -73,37 +64,44 @@ class OpenTelemetryObserver(MetricsObserver):
 
 
 class OtelInstruments:
-    """The instruments of one meter provider, shared by its observers."""
+    """The instruments of one meter provider, for batchers or for consumers; its observers share
+    them.
+    """
 
-    _known: ClassVar[WeakKeyDictionary[MeterProvider, OtelInstruments]] = WeakKeyDictionary()
+    _known: ClassVar[WeakKeyDictionary[MeterProvider, dict[str, OtelInstruments]]] = (
+        WeakKeyDictionary()
+    )
     _lock = threading.Lock()
 
-    def __init__(self, provider: MeterProvider) -> None:
-        meter: Any = _metrics().get_meter("penstock", meter_provider=provider)
-        self._readings = StateReadings()
+    def __init__(self, provider: MeterProvider, catalogue: Catalogue) -> None:
+        meter: Any = otel_metrics_api().get_meter("penstock", meter_provider=provider)
+        self._at_zero = catalogue.at_zero
+        self._readings = StateReadings(catalogue.totals)
         self._recorders: dict[str, Callable[..., None]] = {}
-        for family in HISTOGRAMS:
+        for family in catalogue.histograms:
             told = (family.otel_name, family.unit, family.text)
             made = meter.create_histogram(*told, explicit_bucket_boundaries_advisory=family.buckets)
             self._recorders[family.name] = made.record
-        for family in (*COUNTERS, TENANT_ITEMS):
+        tenants = (TENANT_ITEMS,) if catalogue.has_tenants else ()
+        for family in (*catalogue.counters, *tenants):
             made = meter.create_counter(family.otel_name, family.unit, family.text)
             self._recorders[family.name] = made.add
-        for measure in STATES:
+        for measure in catalogue.states:
             if measure.is_greatest:
                 _observe(meter.create_observable_gauge, measure.family, self._state, measure)
             else:
                 make = meter.create_observable_up_down_counter
                 _observe(make, measure.family, self._state, measure)
-        for measure in TOTALS:
+        for measure in catalogue.totals:
             _observe(meter.create_observable_counter, measure.family, self._total, measure)
-        _observe(meter.create_observable_up_down_counter, PENDING, self._pending)
+        if catalogue.has_tenants:
+            _observe(meter.create_observable_up_down_counter, PENDING, self._pending)
         self._tops: dict[str, tuple[Top, Kept]] = {}
         self._kept_pending: dict[str, Kept] = {}
 
     def begin(self, name: str) -> None:
         """Start the counts of losses at 0."""
-        for family, labels in AT_ZERO:
+        for family, labels in self._at_zero:
             if not family.buckets:  # a histogram has no value of 0 items
                 self.count(family, (name, *labels), 0)
 
@@ -164,13 +162,14 @@ class OtelInstruments:
                 yield _observation(inside, PENDING, (reading.name, shown))
 
     @classmethod
-    def of(cls, provider: MeterProvider | None) -> OtelInstruments:
+    def of(cls, provider: MeterProvider | None, catalogue: Catalogue = BATCHER) -> OtelInstruments:
         """The instruments of a provider, created at the first use."""
-        used = _metrics().get_meter_provider() if provider is None else provider
+        used = otel_metrics_api().get_meter_provider() if provider is None else provider
         with cls._lock:
-            if used not in cls._known:
-                cls._known[used] = cls(used)
-            return cls._known[used]
+            known = cls._known.setdefault(used, {})
+            if catalogue.name not in known:
+                known[catalogue.name] = cls(used, catalogue)
+            return known[catalogue.name]
 
 
 def _observe(
@@ -190,11 +189,12 @@ def _observation(value: float, family: Family, labels: tuple[str, ...]) -> Obser
     return Observation(value, _attributes(family, labels))
 
 
-def _metrics() -> Any:
+def otel_metrics_api(user: str = "OpenTelemetryObserver") -> Any:
+    """OpenTelemetry's API of metrics. Raises `MissingExtra` in the name of its user without it."""
     try:
         from opentelemetry import metrics
     except ModuleNotFoundError as error:
-        message = 'OpenTelemetryObserver needs opentelemetry: pip install "penstock[otel]"'
+        message = f'{user} needs opentelemetry: pip install "penstock[otel]"'
         raise MissingExtra(message) from error
     return metrics
 

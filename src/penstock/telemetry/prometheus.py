@@ -41,15 +41,14 @@ class PrometheusObserver(MetricsObserver):
         tenants: int = 0,
     ) -> None:
         super().__init__(name, exemplars=exemplars, tenants=tenants)
-        _require()
+        require_prometheus("PrometheusObserver")
         self._registry = registry
 
     def _find(self) -> Instruments:
         return Families.of(self._registry)
 
 
-def _require() -> None:
+def require_prometheus(user: str) -> None:
+    """Raise `MissingExtra` in the name of its user if the client is not installed."""
     if find_spec("prometheus_client") is None:
-        raise MissingExtra(
-            'PrometheusObserver needs prometheus_client: pip install "penstock[prometheus]"'
-        )
+        raise MissingExtra(f'{user} needs prometheus_client: pip install "penstock[prometheus]"')

@@ -1,4 +1,4 @@
-"""States and totals of open batchers, read from any thread."""
+"""States and totals of open batchers, or consumers, read from any thread."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakMethod
 
 from ._tenants import OTHER, label_of
-from .definitions import TOTALS, Measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from .measures import Measure
 
     Series = tuple[str, tuple[str, ...]]
     """A family's name, and the values of its labels after `name`."""
@@ -49,6 +50,8 @@ class StateReading(NamedTuple):
 
     def inside_by_tenant(self) -> dict[str, int]:
         """Items inside by tenant; small tenants count as other, so that scrapes show the same."""
+        if not self.most_tenants:
+            return {}
         found = Counter[str]()
         for stats in self.states:
             for tenant in stats.busiest_tenants:
@@ -58,22 +61,26 @@ class StateReading(NamedTuple):
                 ):
                     found[label] += tenant.inside
         shown = dict(found.most_common(self.most_tenants))
-        if self.most_tenants and any(stats.tenants for stats in self.states):
+        if any(stats.tenants for stats in self.states):
             inside = sum(stats.tally.inside for stats in self.states)
             shown[OTHER] = max(0, inside - sum(shown.values()))
         return shown
 
 
 class Reader:
-    """A reader of one batcher, from any thread, while it lives. Its counts never decrease."""
+    """A reader of one batcher or consumer, from any thread, while it lives.
 
-    def __init__(self, stats: Callable[[], Any]) -> None:
+    Its counts never decrease.
+    """
+
+    def __init__(self, stats: Callable[[], Any], totals: Sequence[Measure]) -> None:
+        self._totals = totals
         self._stats: Callable[[], Callable[[], Any] | None] = (
             WeakMethod(stats) if ismethod(stats) else lambda: stats
         )
         self._last: Any = None
         self.counts: Counter[Series] = Counter(
-            {(total.family.name, labels): 0 for total in TOTALS for labels in total.series}
+            {(total.family.name, labels): 0 for total in totals for labels in total.series}
         )
         """The totals as last read."""
 
@@ -90,9 +97,9 @@ class Reader:
                 self._last = stats()
             except Exception:
                 # in the middle of a step; the next scrape reads it
-                logger.debug("a batcher could not be read", exc_info=True)
+                logger.debug("a batcher or consumer could not be read", exc_info=True)
                 return self._last
-            for total in TOTALS:
+            for total in self._totals:
                 for labels, value in total.read(self._last).items():
                     series = (total.family.name, labels)
                     self.counts[series] = max(self.counts[series], int(value))
@@ -100,9 +107,10 @@ class Reader:
 
 
 class StateReadings:
-    """The batchers that an exporter reads. Thread-safe."""
+    """The batchers, or consumers, that an exporter reads. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, totals: Sequence[Measure]) -> None:
+        self._totals = totals
         self._readers: dict[str, list[Reader]] = {}
         self._ended: dict[str, Counter[Series]] = {}
         self._tenants: dict[str, int] = {}
@@ -112,7 +120,7 @@ class StateReadings:
         """Read this batcher from now on, and show at most `tenants` of its tenants."""
         with self._lock:
             self._tenants[name] = tenants
-            self._readers.setdefault(name, []).append(Reader(stats))
+            self._readers.setdefault(name, []).append(Reader(stats, self._totals))
             self._ended.setdefault(name, Counter())
 
     def forget(self, name: str) -> None:

@@ -56,7 +56,7 @@ def traced(
     `span` names a span that is made here, within the current trace; `None` makes none and takes the
     current one. If that is not recording, or there is none, the item is returned unchanged.
     """
-    trace = _opentelemetry()
+    trace = otel_trace_api()
     if span is None:
         context = trace.get_current_span().get_span_context()
     else:
@@ -96,7 +96,7 @@ class Tracing:
         sampled_parent: bool = False,
         max_links: int = 1024,
     ) -> None:
-        _opentelemetry()
+        otel_trace_api()
         if context_of is not None and not callable(context_of):
             raise checks.bad(
                 "context_of", context_of, "must be a function from an item to a SpanContext or None"
@@ -178,7 +178,7 @@ class _TracingSink(WrappingSink[T]):
         self, batch: Batch[T], distinct: Sequence[SpanContext]
     ) -> AbstractContextManager[Span]:
         """The span of a write, with links to the first of these contexts."""
-        trace, settings = _opentelemetry(), self._settings
+        trace, settings = otel_trace_api(), self._settings
         tracer = self._tracer
         if tracer is None:
             tracer = trace.get_tracer("penstock", tracer_provider=settings.tracer_provider)
@@ -210,7 +210,7 @@ class _TracingSink(WrappingSink[T]):
         linked = distinct[: self._settings.max_links]
         for start in range(LINKS_PER_SPAN, len(linked), LINKS_PER_SPAN):
             part = linked[start : start + LINKS_PER_SPAN]
-            links = [_opentelemetry().Link(each) for each in part]
+            links = [otel_trace_api().Link(each) for each in part]
             assert self._tracer is not None
             self._tracer.start_span("batcher.flush.links", links=links).end()
 
@@ -222,7 +222,7 @@ def _traces(batch: Batch[Any], contexts: Mapping[int, SpanContext]) -> dict[int,
     """The trace ids of the items, by index in the sealed batch."""
     if not contexts:
         return {}
-    trace = _opentelemetry()
+    trace = otel_trace_api()
     return {
         root: trace.format_trace_id(context.trace_id)
         for index, context in contexts.items()
@@ -231,7 +231,7 @@ def _traces(batch: Batch[Any], contexts: Mapping[int, SpanContext]) -> dict[int,
 
 
 def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
-    trace = _opentelemetry()
+    trace = otel_trace_api()
     first = next(iter(errors.values()))
     span.set_attribute("batch.failed", len(errors))
     span.set_status(trace.Status(trace.StatusCode.ERROR, f"{len(errors)} of {size} items failed"))
@@ -241,10 +241,11 @@ def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
         span.record_exception(RuntimeError(for_log(first)))
 
 
-def _opentelemetry() -> Any:
+def otel_trace_api(user: str = "Tracing") -> Any:
+    """OpenTelemetry's API of traces. Raises `MissingExtra` in the name of its user without it."""
     try:
         from opentelemetry import trace
     except ModuleNotFoundError as error:
-        message = 'Tracing needs opentelemetry: pip install "penstock[otel]"'
+        message = f'{user} needs opentelemetry: pip install "penstock[otel]"'
         raise MissingExtra(message) from error
     return trace

@@ -1,0 +1,68 @@
+"""The lag of a consumer, sampled while an observer wants it: a scrape cannot wait for the source.
+
+A sample that fails leaves no lag: an old one would look like a current one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from .._core.say import say
+from .._core.told import for_log
+from .lag import lags_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .._core.source import TopicPartition
+    from .lag import Lag
+    from .parts import Parts
+
+WITHIN = 10.0
+"""The most seconds that the source has for its ends."""
+
+logger = logging.getLogger("penstock.consumer")
+
+_FAILED = "%s: the lag is unknown, since the source did not tell its ends (%s)"
+
+
+class LagSampler:
+    """Asks the source for its ends, as often as the observers want."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._every = parts.commons.observers.lag_every
+        self._lags: Mapping[TopicPartition, Lag] = {}
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether an observer wants the lag."""
+        return self._every is not None
+
+    def latest(self) -> dict[TopicPartition, Lag]:
+        """The last sample, of the partitions that this process still owns; in any thread."""
+        owned, lags = self._parts.claims, self._lags
+        return {
+            claim.partition: lags[claim.partition] for claim in owned if claim.partition in lags
+        }
+
+    async def run(self) -> None:
+        """Sample until cancelled."""
+        clock = self._parts.commons.clock
+        assert self._every is not None
+        try:
+            while True:
+                self._lags = await self._sample()
+                await clock.sleep(self._every)
+        finally:
+            self._lags = {}
+
+    async def _sample(self) -> Mapping[TopicPartition, Lag]:
+        clock, name = self._parts.commons.clock, self._parts.commons.name
+        try:
+            async with clock.timeout_at(clock.now() + WITHIN):
+                return await lags_of(self._parts)
+        except Exception as error:  # the source tells of its trouble itself
+            say(logger, logging.DEBUG, _FAILED, name, for_log(error))
+            return {}

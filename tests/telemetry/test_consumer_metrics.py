@@ -1,0 +1,277 @@
+"""Metrics of consumers: their names, that they say what happened, and that both exporters agree."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import weakref
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("prometheus_client")
+pytest.importorskip("opentelemetry.sdk")
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+
+from penstock import ConfigError, Consumer, Nak, Terminate, ToDeadLetter
+from penstock._core.source import Record, TopicPartition
+from penstock.sinks import MemorySink
+from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.telemetry import (
+    OpenTelemetryConsumerObserver,
+    PrometheusConsumerObserver,
+)
+from penstock.telemetry.consumer_definitions import CONSUMER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from penstock import Message
+    from penstock.consumer import ConsumerObserver
+    from penstock.testing import FakeClock
+
+P0 = TopicPartition("orders", 0)
+PARTITION = {"name", "topic", "partition"}
+GAUGES = {
+    "source_lag": PARTITION,
+    "source_oldest_age_seconds": PARTITION,
+    "source_position": PARTITION,
+    "source_committed": PARTITION,
+    "consumer_head_age_seconds": PARTITION,
+    "consumer_map_bytes": PARTITION,
+    "consumer_map_cut": PARTITION,
+    "consumer_paused": PARTITION,
+    "consumer_partitions": {"name"},
+    "consumer_messages": {"name", "place"},
+    "consumer_in_flight_messages": {"name"},
+    "consumer_in_flight_bytes": {"name"},
+    "consumer_max_in_flight_messages": {"name"},
+    "consumer_max_in_flight_bytes": {"name"},
+    "consumer_parked_keys": {"name"},
+    "consumer_stalled": {"name"},
+    "consumer_state": {"name", "state"},
+}
+COUNTERS = {
+    "source_received": {"name"},
+    "source_acked": {"name"},
+    "source_nak": {"name"},
+    "source_term": {"name", "fate"},
+    "source_dropped": {"name", "reason"},
+    "source_replayed": {"name"},
+    "source_commits": {"name"},
+    "source_failed": {"name"},
+    "source_batches": {"name"},
+    "consumer_split_batches": {"name"},
+    "consumer_miscounted_batches": {"name"},
+    "consumer_letters": {"name"},
+    "consumer_unparked": {"name"},
+    "consumer_deaf": {"name"},
+    "consumer_claims": {"name", "change"},
+    "consumer_poison": {"name", "action", "error_type"},
+}
+HISTOGRAM = "consumer_handler_duration_seconds"
+
+Series = tuple[str, frozenset[tuple[str, str]]]
+
+
+def log_of(keys: str) -> MemoryLog:
+    return MemoryLog(
+        [Record("orders", 0, offset, key, b"12345") for offset, key in enumerate(keys)]
+    )
+
+
+async def handler(message: Message) -> object:
+    """Blocks `b`, lets `r` back off, buries `d`, holds `h`, and handles the rest."""
+    match message.key:
+        case "b":
+            return Terminate("bad")
+        case "r":
+            return Nak(delay=1e5)
+        case "d":
+            return ToDeadLetter("old")
+        case "h":
+            await asyncio.Event().wait()
+    return None
+
+
+@asynccontextmanager
+async def running(
+    clock: FakeClock, keys: str, *observers: ConsumerObserver, **options: Any
+) -> AsyncGenerator[Consumer]:
+    """A consumer that has handled what it can, and is stopped in the end."""
+    source = MemorySource(log_of(keys), clock=clock)
+    options = {"poison": "block", "drain": 1.0, "dead_letters": MemorySink(), **options}
+    consumer = Consumer(source, name="billing", clock=clock, observers=observers, **options)
+    async with consumer:
+        run = asyncio.create_task(consumer.run(handler))
+        await clock.advance(20.0)
+        try:
+            yield consumer
+        finally:
+            consumer.stop()
+            await run
+
+
+def samples(registry: CollectorRegistry) -> dict[Series, float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in registry.collect()
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+async def test_names_and_labels(fake_clock: FakeClock) -> None:
+    """consumer/A:O32: exact, and no key among the labels."""
+    registry = CollectorRegistry()
+    async with running(fake_clock, "abdr", PrometheusConsumerObserver(registry, durations=True)):
+        found = {family.name: family for family in registry.collect()}
+    kinds = dict.fromkeys(GAUGES, "gauge") | dict.fromkeys(COUNTERS, "counter")
+    assert {name: family.type for name, family in found.items()} == {
+        **kinds,
+        HISTOGRAM: "histogram",
+    }
+    for name, labels in {**GAUGES, **COUNTERS, HISTOGRAM: {"name", "outcome"}}.items():
+        for sample in found[name].samples:
+            assert set(sample.labels) - {"le"} == labels
+
+
+async def test_they_say_what_happened(fake_clock: FakeClock) -> None:
+    """consumer/A:O32: received, acked, nak, term, failed, lag; read at the scrape."""
+    registry = CollectorRegistry()
+    observer = PrometheusConsumerObserver(registry, lag_every=5.0)
+
+    def value(metric: str, **labels: str) -> float | None:
+        return registry.get_sample_value(metric, {"name": "billing", **labels})
+
+    partition = {"topic": "orders", "partition": "0"}
+    async with running(fake_clock, "aabbrdhh", observer, poison="block") as consumer:
+        assert value("source_received_total") == 8
+        assert value("source_acked_total") == 2
+        assert value("source_nak_total") == 1
+        assert value("source_term_total", fate="dead_lettered") == 1
+        assert value("source_term_total", fate="terminated") == 0
+        assert value("source_lag", **partition) == 6
+        assert value("source_position", **partition) == 2
+        assert value("source_committed", **partition) == 2
+        assert value("consumer_head_age_seconds", **partition) == pytest.approx(19, abs=1.1)
+        assert value("consumer_map_bytes", **partition)
+        assert value("consumer_map_cut", **partition) == 0
+        places = ("blocked", "backing_off", "running", "waiting", "ready")
+        inside = [value("consumer_messages", place=place) for place in places]
+        assert inside == [1, 1, 1, 2, 0]
+        assert value("consumer_in_flight_messages") == 5
+        assert value("consumer_in_flight_bytes") == 25
+        assert value("consumer_max_in_flight_messages") == 1000
+        assert value("consumer_letters_total") == 1
+        assert value("consumer_claims_total", change="assigned") == 1
+        assert value("consumer_claims_total", change="lost") == 0
+        assert value("consumer_poison_total", action="block", error_type="PoisonError") == 1
+        assert value("consumer_state", state="ready") == 1
+        assert value("consumer_stalled") == 0
+        consumer.pause(P0)
+        assert value("consumer_paused", **partition) == 1
+        assert registry.get_sample_value(f"{HISTOGRAM}_count", {"name": "billing"}) is None
+    assert value("source_acked_total") == 2
+    assert value("consumer_in_flight_messages") is None
+
+
+async def test_a_stall_shows(fake_clock: FakeClock) -> None:
+    registry = CollectorRegistry()
+    observer = PrometheusConsumerObserver(registry)
+    async with running(fake_clock, "b", observer, stall_after=10.0):
+        assert registry.get_sample_value("consumer_stalled", {"name": "billing"}) == 1
+
+
+async def test_durations_are_measured_where_they_are_wanted(fake_clock: FakeClock) -> None:
+    registry = CollectorRegistry()
+    async with running(fake_clock, "aaab", PrometheusConsumerObserver(registry, durations=True)):
+        counts = {
+            outcome: registry.get_sample_value(
+                f"{HISTOGRAM}_count", {"name": "billing", "outcome": outcome}
+            )
+            for outcome in ("ack", "terminate")
+        }
+    assert counts == {"ack": 3, "terminate": 1}
+
+
+async def test_both_exporters_have_the_same_values(fake_clock: FakeClock) -> None:
+    """consumer/A:O32: by the same definitions."""
+    registry, reader = CollectorRegistry(), InMemoryMetricReader()
+    provider = MeterProvider(metric_readers=[reader])
+    observers = (
+        PrometheusConsumerObserver(registry, durations=True),
+        OpenTelemetryConsumerObserver(provider, durations=True),
+    )
+    async with running(fake_clock, "abbrrdhha", *observers):
+        expected, found = samples(registry), from_otel(reader)
+        assert len(found) > 60
+        assert found == {key: pytest.approx(value) for key, value in expected.items()}
+    expected, found = samples(registry), from_otel(reader)
+    assert found == {key: pytest.approx(value) for key, value in expected.items()}
+
+
+def from_otel(reader: InMemoryMetricReader) -> dict[Series, float]:
+    """The data points as Prometheus would name them."""
+    measured = (measure.family for measure in (*CONSUMER.states, *CONSUMER.totals))
+    families = (*CONSUMER.histograms, *CONSUMER.counters, *measured)
+    by_name = {family.otel_name: family for family in families}
+    assert len(by_name) == len(families)
+    found: dict[Series, float] = {}
+    data: Any = reader.get_metrics_data()
+    metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics]
+    for metric in metrics:
+        family = by_name[metric.name]
+        assert (metric.unit, metric.description) == (family.unit, family.text)
+        for point in metric.data.data_points:
+            labels = frozenset(
+                (name.replace(".", "_"), str(value)) for name, value in point.attributes.items()
+            )
+            if isinstance(point, HistogramDataPoint):
+                total = 0
+                bounds = [*map(float, point.explicit_bounds), math.inf]
+                for bound, count in zip(bounds, point.bucket_counts, strict=True):
+                    total += count
+                    le = "+Inf" if bound == math.inf else repr(bound)
+                    found[f"{family.name}_bucket", labels | {("le", le)}] = total
+                found[f"{family.name}_count", labels] = point.count
+                found[f"{family.name}_sum", labels] = point.sum
+            else:
+                suffix = "_total" if getattr(metric.data, "is_monotonic", False) else ""
+                found[family.name + suffix, labels] = point.value
+    return found
+
+
+async def test_the_lag_is_not_asked_for_if_it_is_not_wanted(fake_clock: FakeClock) -> None:
+    registry = CollectorRegistry()
+    async with running(fake_clock, "ab", PrometheusConsumerObserver(registry, lag_every=None)):
+        assert not [name for name, _ in samples(registry) if name == "source_lag"]
+
+
+async def test_consumers_of_one_name_add_up(fake_clock: FakeClock) -> None:
+    registry = CollectorRegistry()
+    first, second = PrometheusConsumerObserver(registry), PrometheusConsumerObserver(registry)
+    async with running(fake_clock, "aa", first), running(fake_clock, "aaa", second):
+        assert registry.get_sample_value("source_acked_total", {"name": "billing"}) == 5
+
+
+async def test_an_observer_keeps_no_consumer_alive(fake_clock: FakeClock) -> None:
+    registry = CollectorRegistry()
+    observer = PrometheusConsumerObserver(registry)
+    async with running(fake_clock, "a", observer) as consumer:
+        gone = weakref.ref(consumer)
+    del consumer
+    gc.collect()
+    assert gone() is None
+    assert registry.get_sample_value("source_acked_total", {"name": "billing"}) == 1
+
+
+@pytest.mark.parametrize("bad", [{"name": ""}, {"lag_every": 0}, {"lag_every": -1}], ids=str)
+@pytest.mark.parametrize("kind", [PrometheusConsumerObserver, OpenTelemetryConsumerObserver])
+def test_a_bad_argument_is_refused(kind: Any, bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        kind(**bad)
