@@ -51,7 +51,7 @@ class BlockedMessage:
     """Why it is blocked."""
 
     def __str__(self) -> str:
-        tries = f"{self.attempts} failed tries"
+        tries = f"{self.attempts} failed {'try' if self.attempts == 1 else 'tries'}"
         return f"{self.partition}@{self.offset} (key {self.key!r}, {tries}: {for_log(self.error)})"
 
 

@@ -1,0 +1,30 @@
+"""The pages on consumers show what their programs print."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.examples.example import load, printed_on
+
+if TYPE_CHECKING:
+    from penstock.testing import FakeClock
+
+
+@pytest.mark.parametrize(
+    ("page", "programs"),
+    [
+        ("tutorial/a-first-consumer.md", ["first_consumer", "charges"]),
+        ("how-to/consume-in-order.md", ["consume_in_order"]),
+        ("how-to/retries-and-dead-letters.md", ["unblock", "retries"]),
+        ("how-to/write-your-own-source.md", ["own_source"]),
+    ],
+)
+async def test_the_page_shows_what_its_programs_print(
+    fake_clock: FakeClock, capsys: pytest.CaptureFixture[str], page: str, programs: list[str]
+) -> None:
+    printed: list[str] = []
+    for program in programs:
+        await load(program).main()
+        printed.append(capsys.readouterr().out)
+    assert printed == printed_on(page)
