@@ -184,7 +184,7 @@ def the_window_does_not_count_backoffs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Schedule, "release_due", release_due)
 
 
-@mutant("committed past|lost:", batch=3, max_in_flight=40, concurrency=2, chunk=50)
+@mutant("committed past|lost:|.*overtook", batch=3, max_in_flight=40, concurrency=2, chunk=50)
 def the_prefix_rule_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a batch acknowledges behind a failed message of its key is settled."""
 
