@@ -118,6 +118,8 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._engine is not None and not self._has_run:
+            self._engine.claims.close_all()  # given back, not lost
         await self._stack.aclose()
 
     async def run(self, handler: MessageHandler) -> DrainReport:
@@ -297,6 +299,7 @@ class Consumer:
 
         Suspends until that is done, or until the partition is lost or the consumer stops: then the
         rest stays parked. A cancelled call ends the replay after the message that is being handled.
+        Do not await it in a handler, whose worker it may need.
         Raises `NoSuchKey`, which names what is parked, if the key is not parked here, and the
         store's error if it cannot be read.
         """

@@ -162,6 +162,7 @@ class Schedule:
         if claim.replay.end > first:
             fresh, sizes, indices = claim.unsettled(fresh, sizes, indices)
         broken = self._enter(claim, fresh, sizes, indices)
+        self.crowded.look(claim, index)
         self.window.take(len(fresh), sum(sizes))
         self._keys.look_at(claim.lanes.active)
         return Admitted(known + count, broken)
@@ -208,8 +209,6 @@ class Schedule:
             looks.append(self._followed.append)
         if self.parked:
             looks.append(self.parked.arrived)
-        if self.crowded.most is not None:
-            looks.append(self.crowded.arrived)
         return looks
 
     def _lane_of_sized(self, record: SourceRecord) -> Hashable:
@@ -264,7 +263,7 @@ class Schedule:
             if keeps_key or message.claim.lanes.enter(message):
                 self.ready.append(message)
             else:
-                for look in self._looks():
+                for look in (*self._looks(), self.crowded.arrived):
                     look(message)
 
     def block(self, message: Message, error: BaseException) -> None:
