@@ -118,6 +118,8 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._engine is not None and not self._has_run:
+            self._engine.claims.close_all()  # given back, not lost
         await self._stack.aclose()
 
     async def run(self, handler: MessageHandler) -> DrainReport:

@@ -54,6 +54,8 @@ class Admitted(NamedTuple):
 
     taken: int
     broken: list[Broken]
+    has_first_keyless: bool = False
+    """Whether these are the first records without a key, which are handled one by one."""
 
 
 class BackingOff(NamedTuple):
@@ -167,8 +169,8 @@ class Schedule:
         broken = self._enter(claim, fresh, sizes, indices)
         self.crowded.look(claim, index)
         self.window.take(len(fresh), sum(sizes))
-        self._keys.look_at(claim.lanes.active)
-        return Admitted(known + count, broken)
+        is_news = self._keys.has_first_keyless(claim.lanes.active)
+        return Admitted(known + count, broken, is_news)
 
     def _enter(
         self,
