@@ -8,8 +8,9 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..consuming import WORKLOADS
-from ..harness import NS_PER_ITEM, Case, placed
+from ..consuming import BATCHES, NO_OP, OURS, RECIPE, WORKLOADS, YIELDING
+from ..consuming import name_of as work_of
+from ..harness import NS_PER_ITEM, Case, name_of, placed
 from ..stopwatch import Clock
 from ..workers import SOURCES, Worker
 from .interpreters import interpreters
@@ -17,7 +18,7 @@ from .interpreters import interpreters
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ..harness import Contender
+    from ..harness import Contender, Results
     from ..stopwatch import Took
 
 ITEMS = 100_000
@@ -54,6 +55,22 @@ def _take(worker: Worker, name: str, share: float) -> Took:
     return took
 
 
+def _ratios(results: Results) -> list[str]:
+    """How many times as fast as the recipe, for each kind of handler; batches beside no-ops."""
+    found: list[str] = []
+    for work, theirs in ((NO_OP, NO_OP), (YIELDING, YIELDING), (BATCHES, NO_OP)):
+        ratios = [
+            results.ratio(
+                name_of(line, work_of(OURS, work)), name_of(line, work_of(RECIPE, theirs))
+            )
+            for line in results.lines
+        ]
+        figures = [f"{each.median:.2f} x ({each.least:.2f} to {each.most:.2f})" for each in ratios]
+        told = [f"{each} with {line}" for each, line in zip(figures, results.lines, strict=True)]
+        found.append(f"{work}, against the recipe's {theirs}: {', '.join(told)}.")
+    return found
+
+
 CASE = Case(
     name="consumer",
     title="Handle messages in order per key, by Python",
@@ -65,4 +82,5 @@ CASE = Case(
     peers=(),
     along="work",
     is_drawn=False,
+    notes=_ratios,
 )

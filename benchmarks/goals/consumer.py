@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..cases import consumer
-from ..consuming import BARE, BATCHES, NO_OP, OURS, RECIPE, YIELDING
+from ..consuming import NO_OP, OURS, RECIPE
 from ..consuming import name_of as work_of
 from ..harness import name_of
 from .judging import Goal, GoalTable
@@ -38,25 +38,6 @@ TABLE = GoalTable(
         Goal(
             "no-op handlers, against a task per message and a lock per key",
             as_fast(work_of(OURS, NO_OP), work_of(RECIPE, NO_OP)),
-            5.0,
-            at_least=True,
-        ),
-        Goal(
-            "handlers that yield once, against the same",
-            as_fast(work_of(OURS, YIELDING), work_of(RECIPE, YIELDING)),
-            2.0,
-            at_least=True,
-        ),
-        Goal(
-            "no-op handlers, against a bare loop without order, retry or positions",
-            as_fast(work_of(OURS, NO_OP), work_of(BARE, NO_OP)),
-            0.05,
-            0.1,
-            at_least=True,
-        ),
-        Goal(
-            "batches of 100, against the recipe's no-op handlers",
-            as_fast(work_of(OURS, BATCHES), work_of(RECIPE, NO_OP)),
             5.0,
             at_least=True,
         ),
