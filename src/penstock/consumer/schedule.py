@@ -81,8 +81,6 @@ class Schedule:
         self.retries: RetryHeap[BackingOff] = RetryHeap()
         self.blocked: dict[Message, BaseException] = {}
         """The blocked messages and why."""
-        self.acknowledged = 0
-        """Messages settled by an acknowledgement."""
         self.parked = ParkedKeys()
         self.crowded = CrowdedKeys(max_per_key)
         self.former: BatchFormer | None = None
@@ -91,6 +89,11 @@ class Schedule:
         self.sizes = RecordSizes(size_of)
         """Why records that are being admitted have no size, by offset."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages settled by an acknowledgement."""
+        return self.window.released
 
     # -- batches -----------------------------------------------------------------------------------
 
@@ -240,7 +243,6 @@ class Schedule:
         else:
             lanes.active.remove(key)
         self.window.release(message.size)
-        self.acknowledged += 1
         return True
 
     def finish(self, message: Message) -> None:
@@ -299,8 +301,10 @@ class Schedule:
     def acknowledge_first(self, message: Message) -> bool:
         """As `acknowledge`, but the turn of the key goes on with the messages behind."""
         has_effect = message.claim.settled(message.index)
-        self.acknowledged += has_effect
-        self.window.give(1, message.size)
+        if has_effect:
+            self.window.release(message.size)
+        else:
+            self.window.give(1, message.size)
         return has_effect
 
     def leave_first(self, message: Message) -> None:
