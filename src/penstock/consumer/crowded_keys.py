@@ -41,7 +41,9 @@ class CrowdedKeys:
             return
         for _, lane in claim.lanes.lanes():
             last = lane.last
-            if lane.length > self.most and last.claim is claim and last.index >= first:
+            if last is None or lane.length <= self.most:
+                continue
+            if last.claim is claim and last.index >= first:
                 self.arrived(last)
 
     def holds_back(self, claim: Claim) -> bool:
