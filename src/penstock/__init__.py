@@ -166,11 +166,13 @@ else:
             "telemetry": ["Metrics", "Observed", "Tracing"],
         },
         elsewhere={
+            "consumer": ["HandlersByType", "MemoryParkStore", "Skip", "decode", "skip_seen"],
+            "sources": ["Record", "TopicPartition"],
             "sources.memory": ["MemoryLog", "MemorySource"],
             "sinks": ["ElasticsearchSink", "FileSink", "HttpSink", "MemorySink", "PostgresSink"],
             "spark": ["Pipeline", "write_dataframe"],
             "telemetry": ["PrometheusObserver"],
-            "testing": ["FakeClock", "ScriptedSink"],
+            "testing": ["ConsumerHarness", "FakeClock", "ScriptedSink"],
         },
     )
 

@@ -55,7 +55,7 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes last goes first."""
 
     def wait(self: Lanes[Any], entry: Any) -> None:
-        lane = self._lanes.setdefault(entry.lane_key, Lane(going=True))
+        lane = self._lanes.setdefault(entry.lane_key, Lane(None))
         entry.behind, lane.first = lane.first, entry
         lane.last = lane.last or entry
         lane.length += 1

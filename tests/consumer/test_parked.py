@@ -666,16 +666,8 @@ def test_the_settings_of_a_park_store_are_checked(fake_clock: FakeClock) -> None
         Consumer(source, name="x", poison="skip", parked=DurableParkStore())
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    keys=st.lists(st.sampled_from("abc"), min_size=1, max_size=20),
-    bad=st.sets(st.integers(0, 19), max_size=6),
-    unparks=st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=6),
-)
-def test_every_record_is_handled_once_and_in_order(
-    keys: list[str], bad: set[int], unparks: list[tuple[str, bool]]
-) -> None:
-    """consumer/C:N4: over parking, replays that fail, restarts and new records."""
+def check_order(keys: list[str], bad: set[int], unparks: list[tuple[str, bool]]) -> None:
+    """Handle records of these keys, `bad` ones failing once, with restarts between unparks."""
     clock, store, log = FakeClock(), DurableParkStore(), MemoryLog(records(keys))
     settled: defaultdict[str, list[int]] = defaultdict(list)
     failing = set(bad)
@@ -689,7 +681,7 @@ def test_every_record_is_handled_once_and_in_order(
         return None
 
     async def program() -> None:
-        for key, is_restart in [*unparks, *[(key, True) for key in "abc" * 8]]:
+        for key, is_restart in [*unparks, *[(key, True) for key in "abc" * 7]]:
             if is_restart:
                 await finite(log, clock, **parking(store)).receive(handle)
             async with running(log, clock, handle, **parking(store)) as consumer:
@@ -697,10 +689,38 @@ def test_every_record_is_handled_once_and_in_order(
                     log.produce("t", b"", key=key)
                     await consumer.unpark(key)
 
-    clock.run(program())
-    clock.close()
+    try:
+        clock.run(program())
+    finally:
+        clock.close()
     for key in "abc":
         assert settled[key] == [
             record.offset for record in log.records[TopicPartition("t", 0)] if record.key == key
         ]
         assert store.offsets(key) == []
+
+
+HISTORIES = {
+    "keys": st.lists(st.sampled_from("abc"), min_size=1, max_size=20),
+    "bad": st.sets(st.integers(0, 19), max_size=6),
+    "unparks": st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=6),
+}
+
+
+@settings(max_examples=10, deadline=None)
+@given(**HISTORIES)
+def test_every_record_is_handled_once_and_in_order(
+    keys: list[str], bad: set[int], unparks: list[tuple[str, bool]]
+) -> None:
+    """consumer/C:N4: over parking, replays that fail, restarts and new records."""
+    check_order(keys, bad, unparks)
+
+
+@pytest.mark.soak
+@settings(max_examples=500, deadline=None)
+@given(**HISTORIES)
+def test_many_histories_are_handled_once_and_in_order(
+    keys: list[str], bad: set[int], unparks: list[tuple[str, bool]]
+) -> None:
+    """consumer/C:N4."""
+    check_order(keys, bad, unparks)

@@ -87,7 +87,7 @@ PROBES = {
         ("penstock._core.function_sink", "write"),
         ("penstock._core.keywords", "write"),
         ("penstock._core.stacking", "write"),
-        ("penstock.batcher.arguments", "call_at"),
+        ("penstock._core.checks", "call_at"),
         ("penstock.batcher.arguments", "on_flushed"),
         ("penstock.cli.named", "write"),
         ("penstock.retry.retry", "withdraw"),

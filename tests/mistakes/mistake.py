@@ -19,17 +19,25 @@ import time
 from datetime import timedelta
 
 from penstock import (
-    Backoff, Batcher, BlockingBatcher, CircuitBreaker, DeadLetter, FanOut, Limits, Observer,
-    RateLimit, Retry, Router, Split, Timeout, UnavailableError,
+    Ack, Backoff, Batcher, BlockingBatcher, CircuitBreaker, Consumer, DeadLetter, FanOut, Limits,
+    Nak, Observer, RateLimit, Retry, Router, Split, Timeout, UnavailableError,
     WriteResult, run, stack,
 )
 from penstock.sinks import ElasticsearchSink, FileSink, HttpSink, PostgresSink
+from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.testing import FakeClock
 
 URL = "https://example.com/ingest"
 DSN = "postgresql://app:secret@db.example.com/sales"
 
 async def write(batch):
+    ...
+
+log = MemoryLog()
+log.produce("orders", "placed", key="ann")
+source = MemorySource(log, ends=True)
+
+async def handle(message):
     ...
 """
 """What stands before every mistake."""

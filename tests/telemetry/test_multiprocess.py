@@ -241,7 +241,7 @@ def test_every_alert_fires_on_the_output_of_two_workers(
             ]
         )
     )
-    assert alert_rules().count("- alert:") == len(EVERY_ALERT)
+    assert alert_rules().count("- alert: Batcher") == len(EVERY_ALERT)
     done = subprocess.run(
         [promtool, "test", "rules", "recorded.yml"],
         cwd=tmp_path,

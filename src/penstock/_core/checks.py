@@ -9,11 +9,14 @@ import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from .clock import LOOP_CLOCK
 from .errors import ConfigError, PenstockWarning
 from .text import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from .clock import Clock
 
 ChoiceT = TypeVar("ChoiceT", bound=str)
 
@@ -163,3 +166,12 @@ def choice(name: str, value: ChoiceT, allowed: Iterable[ChoiceT]) -> ChoiceT:
     if value not in options:
         raise bad(name, value, "must be one of " + ", ".join(repr(option) for option in options))
     return value
+
+
+def checked_clock(clock: Clock | None) -> Clock:
+    """Check the clock, or choose the loop's."""
+    if clock is None:
+        return LOOP_CLOCK
+    if isinstance(clock, type) or not callable(getattr(clock, "call_at", None)):
+        raise bad("clock", clock, "must be a Clock, such as LoopClock(), or None")
+    return clock

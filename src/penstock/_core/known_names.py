@@ -61,6 +61,15 @@ _ELSEWHERE = {
     "timeout": "request_timeout read_timeout connect_timeout",
     "choose": "route selector",
     "weights": "weight",
+    "concurrency": "workers max_workers max_concurrency num_workers n_workers parallelism threads",
+    "max_in_flight": "prefetch prefetch_count max_ack_pending max_pending queue_size buffer_size",
+    "fetch_max": "max_poll_records max_records fetch_size",
+    "commit_every": "commit_interval auto_commit_interval auto_commit_interval_ms commit_seconds",
+    "drain": "shutdown_timeout drain_timeout grace_period stop_timeout shutdown_deadline",
+    "retry": "retries max_retries max_attempts attempts retry_policy",
+    "dead_letters": "dlq dead_letter dead_letter_queue dead_letter_topic dlq_topic",
+    "size": "batch_size batchsize max_batch_size max_items max_records",
+    "steps": "middleware middlewares interceptors decode decoder deserializer value_deserializer",
 }
 """Our names, each with the names that others use for it. The first of ours that is known counts."""
 

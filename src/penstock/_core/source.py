@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -138,6 +138,7 @@ class SourceTraits:
     extend_every: float | None = None
 
 
+@runtime_checkable
 class Source(Protocol):
     """A partitioned log of records with stored positions, read by one consumer.
 

@@ -8,7 +8,6 @@ from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast
 
 from .._core import checks
-from .._core.clock import LOOP_CLOCK
 from .._core.errors import ParkedBehind, PermanentError
 from .._core.function_sink import as_sink
 from .._core.keywords import unknown_argument
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from .._core.batch import Batch
-    from .._core.clock import Clock
     from .._core.order.parking import OnKeyFailure
     from .._core.sink import Sink
     from .failure_handler import FailureHandler
@@ -183,15 +181,6 @@ def checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
             rule = "holds no observer; derive a class from penstock.Observer"
             raise checks.bad("observers", watcher, rule)
     return watchers
-
-
-def checked_clock(clock: Clock | None) -> Clock:
-    """Check the clock, or choose the loop's."""
-    if clock is None:
-        return LOOP_CLOCK
-    if isinstance(clock, type) or not callable(getattr(clock, "call_at", None)):
-        raise checks.bad("clock", clock, "must be a Clock, such as LoopClock(), or None")
-    return clock
 
 
 def dead_letters_of(sink: Sink[T]) -> Sink[T]:

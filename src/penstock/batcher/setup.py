@@ -10,7 +10,6 @@ from .._core.function_sink import as_sink
 from .._core.sink import capabilities_of
 from .arguments import (
     checked_adaptive,
-    checked_clock,
     checked_handler,
     checked_key,
     checked_key_failure,
@@ -185,7 +184,7 @@ def checked_setup(
         open_timeout=checks.optional_seconds("open_timeout", open_timeout),
         adaptive=checked_adaptive(adaptive, bounds),
         observers=checked_observers(observers),
-        clock=checked_clock(clock),
+        clock=checks.checked_clock(clock),
         oversize_sink=dead_letters_of(target) if oversize == "dead_letter" else None,
         parked_sink=parked_dead_letters_of(target) if policy == "park" else None,
     )

@@ -64,7 +64,7 @@ class Consumer:
         on_nak: `block`: a message that failed is tried again before later ones of its key.
             `redeliver`: later ones may pass it, which gives up the order for this message.
         retry: attempts and backoff. Default: 5 attempts (3 for unknown errors), 0.1 s doubled up to
-            30 s, with full jitter.
+            30 s, with full jitter; another policy has jitter only with `backoff=FullJitter()`.
         poison: what becomes of a message that cannot be handled: `skip`, `block`,
             `block_and_dead_letter` or `park_key`. Default: `park_key` with a store, else
             `block_and_dead_letter` with dead letters, else `block`.
@@ -118,6 +118,8 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self._engine is not None and not self._has_run:
+            self._engine.claims.close_all()  # given back, not lost
         await self._stack.aclose()
 
     async def run(self, handler: MessageHandler) -> DrainReport:
@@ -297,6 +299,7 @@ class Consumer:
 
         Suspends until that is done, or until the partition is lost or the consumer stops: then the
         rest stays parked. A cancelled call ends the replay after the message that is being handled.
+        Do not await it in a handler, whose worker it may need.
         Raises `NoSuchKey`, which names what is parked, if the key is not parked here, and the
         store's error if it cannot be read.
         """

@@ -4,8 +4,8 @@
    order of their arrival and count in the window, which bounds them.
 2. A claim with held-back records is fetched from after the others, so these get the room first. It
    is still fetched from if they leave some: other keys of it go on until the window is full.
-3. A key is looked at when a record of it arrives and has to wait, and before each fetch while it is
-   crowded. Nothing is done for other records.
+3. A key is looked at when records of it have arrived and have to wait, and before each fetch while
+   it is crowded. Nothing is done while fewer records wait than a lane takes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,20 @@ class CrowdedKeys:
         """Note a record that waits in its lane."""
         if self._held_back(message.claim, message.lane_key):
             self._keys.setdefault(message.claim, set()).add(message.lane_key)
+
+    def look(self, claim: Claim, first: int) -> None:
+        """Note the records that wait in their lanes, of the delivery indices from `first` on.
+
+        Of each key the last one is enough. Costs nothing while fewer wait than one lane takes.
+        """
+        if self.most is None or claim.lanes.waiting <= self.most:
+            return
+        for _, lane in claim.lanes.lanes():
+            last = lane.last
+            if last is None or lane.length <= self.most:
+                continue
+            if last.claim is claim and last.index >= first:
+                self.arrived(last)
 
     def holds_back(self, claim: Claim) -> bool:
         """Whether a lane that the claim has crowded still has more than it takes."""

@@ -51,8 +51,7 @@ class KeyRules:
         self._keyless = keyless
         self.takes_record_key = ordering == "key" and key is None and keyless == "serial"
         """Whether a record's own key is its lane, once it is an identity: the fast path."""
-        self.has_keyless = False
-        """Whether records without a key are handled one after another."""
+        self._has_keyless = False
 
     def scope_of(self, partition: TopicPartition) -> Hashable:
         """Partitions of equal scopes share their lanes."""
@@ -92,10 +91,12 @@ class KeyRules:
         """The name of a lane's key in a store, as `orders/3 customer-7`."""
         return f"{self.scope_name(partition)}{text_of(shown(key))}"
 
-    def look_at(self, active: Collection[Hashable]) -> None:
-        """Note whether records without a key are among the active keys of a scope."""
-        if self._ordering == "key" and None in active:
-            self.has_keyless = True
+    def has_first_keyless(self, active: Collection[Hashable]) -> bool:
+        """Whether records without a key are, for the first time, among these active keys."""
+        if self._has_keyless or self._ordering != "key" or None not in active:
+            return False
+        self._has_keyless = True
+        return True
 
 
 def alone(record: SourceRecord) -> SingleRecord:

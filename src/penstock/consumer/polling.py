@@ -9,11 +9,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from .._core.clock import wait_until
+from .._core.say import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
     from .poison import Poison
     from .schedule import Schedule
     from .workers import Workers
+
+logger = logging.getLogger("penstock.consumer")
+
+_KEYLESS = (
+    "%s: %s has records without a key, which are handled one after another; "
+    'pass keyless="parallel" if their order does not matter'
+)
 
 
 class Poller:
@@ -47,6 +56,7 @@ class Poller:
         self._schedule = schedule
         self._workers = workers
         self._poison = poison
+        self._name = commons.name
         self._clock = commons.clock
         self._signals = commons.signals
         self._fetch_max = fetch_max
@@ -89,6 +99,8 @@ class Poller:
             if claim.is_closing:
                 continue  # delivered again to a later claim
             admitted = self._schedule.admit(claim, records)
+            if admitted.has_first_keyless:
+                say(logger, logging.WARNING, _KEYLESS, self._name, claim.partition)
             for message, error in admitted.broken:
                 self._poison.take(message, error)
             if admitted.taken < len(records):

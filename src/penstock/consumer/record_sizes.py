@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from operator import index as whole
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .._core.source import SourceRecord
+
+
+_value = attrgetter("value")
 
 
 class RecordSizes:
@@ -26,10 +30,10 @@ class RecordSizes:
         self.errors.clear()
         if (size_of := self._size_of) is not None:
             return [self._measured(record, size_of) for record in records]
-        return [
-            len(value) if type(value := record.value) is bytes else size_of_value(value)
-            for record in records
-        ]
+        try:
+            return [*map(len, map(_value, records))]
+        except TypeError:  # such as that of a tombstone
+            return [size_of_value(record.value) for record in records]
 
     def _measured(self, record: SourceRecord, size_of: Callable[[SourceRecord], int]) -> int:
         try:

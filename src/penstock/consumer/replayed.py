@@ -15,7 +15,7 @@ from .._core.source import Position, TopicPartition
 from .claim import Claim
 from .keys import alone
 from .message import Message
-from .results import Ack, Manual, Nak, ResultTypeError, Terminate, ToDeadLetter, reason_of
+from .results import Ack, Manual, Nak, Terminate, ToDeadLetter, no_result, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
@@ -74,4 +74,4 @@ def _error_of(result: object) -> BaseException | None:
         return result.error or TransientError("the handler did not acknowledge the message")
     if isinstance(result, (ToDeadLetter, Terminate)):
         return reason_of(result)
-    return ResultTypeError(f"a handler returned a {type(result).__name__}")
+    return no_result(result)

@@ -103,3 +103,11 @@ class HandlerTimeout(TimedOutError):
 def reason_of(result: ToDeadLetter | Terminate) -> BaseException:
     """The error of a message that its handler gave up."""
     return result.error or PoisonError(result.reason or "the handler gave the message up")
+
+
+def no_result(returned: object) -> ResultTypeError:
+    """The error of a message whose handler returned what is no result."""
+    kind = type(returned).__name__
+    told = f"the class {returned.__name__}" if isinstance(returned, type) else f"a {kind}"
+    rule = "return None, Ack(), Nak(), ToDeadLetter(), Terminate() or Manual()"
+    return ResultTypeError(f"a handler returned {told}; {rule}")

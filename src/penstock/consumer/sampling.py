@@ -144,5 +144,6 @@ class Sampler:
     def _settled(self) -> int:
         """Messages that were settled, in whatever way."""
         counts = self._parts.commons.counts
-        others = counts["dead_lettered"] + counts["parked"] + counts["terminated"]
+        others = counts["dead_lettered"] + counts["parked"] + counts["unparked"]
+        others += counts["terminated"]
         return self._parts.schedule.acknowledged + others + counts["skipped"]

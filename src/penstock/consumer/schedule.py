@@ -54,6 +54,8 @@ class Admitted(NamedTuple):
 
     taken: int
     broken: list[Broken]
+    has_first_keyless: bool = False
+    """Whether these are the first records without a key, which are handled one by one."""
 
 
 class BackingOff(NamedTuple):
@@ -79,8 +81,6 @@ class Schedule:
         self.retries: RetryHeap[BackingOff] = RetryHeap()
         self.blocked: dict[Message, BaseException] = {}
         """The blocked messages and why."""
-        self.acknowledged = 0
-        """Messages settled by an acknowledgement."""
         self.parked = ParkedKeys()
         self.crowded = CrowdedKeys(max_per_key)
         self.former: BatchFormer | None = None
@@ -89,6 +89,11 @@ class Schedule:
         self.sizes = RecordSizes(size_of)
         """Why records that are being admitted have no size, by offset."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages settled by an acknowledgement."""
+        return self.window.released
 
     # -- batches -----------------------------------------------------------------------------------
 
@@ -162,9 +167,10 @@ class Schedule:
         if claim.replay.end > first:
             fresh, sizes, indices = claim.unsettled(fresh, sizes, indices)
         broken = self._enter(claim, fresh, sizes, indices)
+        self.crowded.look(claim, index)
         self.window.take(len(fresh), sum(sizes))
-        self._keys.look_at(claim.lanes.active)
-        return Admitted(known + count, broken)
+        is_news = self._keys.has_first_keyless(claim.lanes.active)
+        return Admitted(known + count, broken, is_news)
 
     def _enter(
         self,
@@ -208,8 +214,6 @@ class Schedule:
             looks.append(self._followed.append)
         if self.parked:
             looks.append(self.parked.arrived)
-        if self.crowded.most is not None:
-            looks.append(self.crowded.arrived)
         return looks
 
     def _lane_of_sized(self, record: SourceRecord) -> Hashable:
@@ -239,7 +243,6 @@ class Schedule:
         else:
             lanes.active.remove(key)
         self.window.release(message.size)
-        self.acknowledged += 1
         return True
 
     def finish(self, message: Message) -> None:
@@ -264,7 +267,7 @@ class Schedule:
             if keeps_key or message.claim.lanes.enter(message):
                 self.ready.append(message)
             else:
-                for look in self._looks():
+                for look in (*self._looks(), self.crowded.arrived):
                     look(message)
 
     def block(self, message: Message, error: BaseException) -> None:
@@ -298,8 +301,10 @@ class Schedule:
     def acknowledge_first(self, message: Message) -> bool:
         """As `acknowledge`, but the turn of the key goes on with the messages behind."""
         has_effect = message.claim.settled(message.index)
-        self.acknowledged += has_effect
-        self.window.give(1, message.size)
+        if has_effect:
+            self.window.release(message.size)
+        else:
+            self.window.give(1, message.size)
         return has_effect
 
     def leave_first(self, message: Message) -> None:

@@ -7,11 +7,11 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from .._core import checks
-from .._core.clock import LOOP_CLOCK
 from .._core.consumer_observer import checked_consumer_observers
 from .._core.function_sink import as_sink
 from .._core.park_store import ParkStore
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
+from .._core.source import Source
 from .keys import KEYLESS, ORDERINGS, SCOPES
 from .poison import STRATEGIES
 from .stepping import checked_steps
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .._core.consumer_observer import ConsumerObserver
     from .._core.retry_policy import BackoffFunction
     from .._core.sink import Sink, SinkLike
-    from .._core.source import Source, SourceRecord
+    from .._core.source import SourceRecord
     from .keys import Keyless, KeyScope, Ordering
     from .poison import PoisonStrategy
     from .stepping import Step
@@ -148,6 +148,7 @@ def checked_settings(
     clock: Clock | None = None,
 ) -> ConsumerSettings:
     """Check the arguments of a consumer. Raises `ConfigError`."""
+    _check_source(source)
     strategy = _strategy(poison, dead_letters, parked)
     _check_parked(parked, name)
     return ConsumerSettings(
@@ -179,11 +180,24 @@ def checked_settings(
         stall_after=checks.optional_seconds("stall_after", stall_after),
         steps=checked_steps(steps),
         observers=checked_consumer_observers(observers),
-        clock=LOOP_CLOCK if clock is None else clock,
+        clock=checks.checked_clock(clock),
     )
 
 
 _OF_RECORD = "must be a function of a record"
+
+
+def _check_source(source: object) -> None:
+    """Raise `ConfigError` for what is no source, with what it is instead."""
+    if isinstance(source, type):
+        rule = "is a class; pass an instance of it"
+    elif isinstance(source, Source):
+        return
+    elif callable(source):
+        rule = "is a function, not a source; pass a handler to run() or receive()"
+    else:
+        rule = "must be a source, such as MemorySource(log)"
+    raise checks.bad("source", source, rule)
 
 
 def _strategy(poison: object, dead_letters: object, parked: object) -> PoisonStrategy:

@@ -19,7 +19,7 @@ from .._core.errors import ErrorClass, TransientError
 from .._core.patience import asked_wait
 from .._core.say import say
 from .._core.told import for_log
-from .results import Ack, Manual, Nak, ResultTypeError, Skip, Terminate, ToDeadLetter, reason_of
+from .results import Ack, Manual, Nak, Skip, Terminate, ToDeadLetter, no_result, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,9 +75,7 @@ class Settler:
         elif isinstance(result, Manual):
             self._wait_for_settle(message)
         else:
-            kind = type(result).__name__
-            rule = "return None, Ack(), Nak(), ToDeadLetter(), Terminate() or Manual()"
-            self._poison.take(message, ResultTypeError(f"a handler returned a {kind}; {rule}"))
+            self._poison.take(message, no_result(result))
         self._signals.settled.fire()
 
     def settle_first(self, message: Message, result: Ack | None) -> None:

@@ -25,11 +25,12 @@ class Window:
 
     __slots__ = (
         "_refill_bytes",
+        "_taken",
         "bytes",
         "max_bytes",
         "max_messages",
-        "messages",
         "refill_messages",
+        "released",
     )
 
     def __init__(self, max_messages: int, max_bytes: int, refill_below: float = 0.75) -> None:
@@ -39,10 +40,16 @@ class Window:
         self.refill_messages = level * max_messages
         """Fetching resumes below this number of messages, if the bytes allow it."""
         self._refill_bytes = level * max_bytes
-        self.messages = 0
-        """Messages inside."""
+        self._taken = 0  # and not given
+        self.released = 0
+        """Messages that `release` has removed."""
         self.bytes = 0
-        """Their bytes."""
+        """Bytes inside."""
+
+    @property
+    def messages(self) -> int:
+        """Messages inside."""
+        return self._taken - self.released
 
     def __repr__(self) -> str:
         return (
@@ -57,7 +64,7 @@ class Window:
         if messages < 0 or size < 0:
             message = f"take({messages}, {size}) of {self!r}"
             raise ValueError(message)
-        self.messages += messages
+        self._taken += messages
         self.bytes += size
 
     def give(self, messages: int, size: int) -> None:
@@ -67,12 +74,12 @@ class Window:
         if not 0 <= messages <= self.messages or not 0 <= size <= self.bytes:
             message = f"give({messages}, {size}) of {self!r}"
             raise ValueError(message)
-        self.messages -= messages
+        self._taken -= messages
         self.bytes -= size
 
     def release(self, size: int) -> None:
         """Remove one message that is inside. As `give`, but unchecked: once per message."""
-        self.messages -= 1
+        self.released += 1
         self.bytes -= size
 
     def fits(self, size: int) -> bool:

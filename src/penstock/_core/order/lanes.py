@@ -41,11 +41,10 @@ class Lane(Generic[E]):
 
     __slots__ = ("first", "going", "held", "last", "length")
 
-    def __init__(self, *, going: bool) -> None:
-        self.first: E | None = None
-        self.last: E | None = None
-        self.length = 0
-        self.going = going
+    def __init__(self, first: E | None) -> None:
+        self.first = self.last = first
+        self.length = 0 if first is None else 1
+        self.going = True
         self.held = False
 
     def __iter__(self) -> Iterator[E]:
@@ -106,13 +105,16 @@ class Lanes(Generic[E]):
 
     def wait(self, entry: E) -> None:
         """Append `entry` to the lane of its active key."""
-        lane = self._lanes.get(entry.lane_key) or self._open(entry.lane_key)
-        if lane.last is None:
-            lane.first = entry
+        lane = self._lanes.get(entry.lane_key)
+        if lane is None:
+            self._lanes[entry.lane_key] = Lane(entry)
         else:
-            lane.last.behind = entry
-        lane.last = entry
-        lane.length += 1
+            if lane.last is None:
+                lane.first = entry
+            else:
+                lane.last.behind = entry
+            lane.last = entry
+            lane.length += 1
         self.waiting += 1
         self.waiting_size += entry.size
         if self._arrivals is not None:
@@ -263,7 +265,8 @@ class Lanes(Generic[E]):
         return gone
 
     def _open(self, key: Hashable) -> Lane[E]:
-        lane = self._lanes[key] = Lane(going=True)
+        lane: Lane[E] = Lane(None)
+        self._lanes[key] = lane
         return lane
 
     def _pop(self, key: Hashable, lane: Lane[E], first: E) -> E:

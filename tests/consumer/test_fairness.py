@@ -1,0 +1,62 @@
+"""Which key is next, and what a stuck key costs the others."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from consumer_help import finite, log_of, records
+
+from penstock import Consumer
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from penstock import Message
+    from penstock.testing import FakeClock
+
+
+async def test_every_ready_key_starts_within_one_round(fake_clock: FakeClock) -> None:
+    """consumer/C:O5: a hot key with a deep queue gets one turn per round, like every other."""
+    keys: list[object] = [*["hot"] * 500, *range(2_000)]
+    started: list[object] = []
+
+    async def handle(message: Message) -> None:
+        started.append(message.key)
+        await fake_clock.sleep(0)
+
+    options = {"concurrency": 10, "max_in_flight": 5_000, "fetch_max": 5_000}
+    source = MemorySource(log_of(*keys), ends=True, chunk=5_000, clock=fake_clock)
+    await Consumer(source, clock=fake_clock, **options).receive(handle)  # type: ignore[arg-type]
+    first_round = started[: 2_001 + options["concurrency"]]
+    assert set(first_round) == set(keys)
+    assert started.count("hot") == 500
+
+
+async def _handled_in(seconds: float, clock: FakeClock, *, stuck: bool) -> int:
+    """Messages of other keys that are handled in this time, beside a key that is stuck or not."""
+    log = MemoryLog(records([("stuck" if n % 20 == 0 else n % 100) for n in range(4_000)]))
+    others = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal others
+        if message.key == "stuck" and stuck:
+            await asyncio.get_running_loop().create_future()
+        await clock.sleep(0.01)
+        others += message.key != "stuck"
+
+    consumer = finite(log, clock, concurrency=20, max_in_flight=400, drain=0.0)
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handle))
+        await clock.advance(seconds)
+        handled = others
+        consumer.stop()
+        await run
+    return handled
+
+
+async def test_a_stuck_key_costs_the_others_only_its_worker(fake_clock: FakeClock) -> None:
+    """consumer/C:O2, consumer/C:N11: the others keep 95 % until the window is full."""
+    free = await _handled_in(1.0, fake_clock, stuck=False)
+    beside = await _handled_in(1.0, fake_clock, stuck=True)
+    assert free > 1_500
+    assert beside >= 0.95 * free

@@ -1,0 +1,255 @@
+"""Planted bugs of the consumer: each a small change of one method, and the law that finds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock import Ack
+from penstock._core.source import Position
+from penstock.consumer import offset_map
+from penstock.consumer.batching.batch_settling import BatchSettler
+from penstock.consumer.claim import Claim, Replayed
+from penstock.consumer.claims import Claims
+from penstock.consumer.schedule import Schedule
+from penstock.consumer.tracker import Tracker
+from penstock.consumer.window import Window
+from penstock.consumer.workers import Workers
+from penstock.sources.memory import MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from penstock.consumer.message import Message
+
+    Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+class Planted(NamedTuple):
+    """A mutant, the complaints that find it, and the settings in which it shows."""
+
+    plant: Mutant
+    law: str
+    where: dict[str, Any]
+
+
+ALL: dict[str, Planted] = {}
+
+
+def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
+    """Note a mutant, the beginning of the complaints that find it, and where it shows."""
+
+    def note(plant: Mutant) -> Mutant:
+        ALL[plant.__name__] = Planted(plant, law, where)
+        return plant
+
+    return note
+
+
+@mutant("committed past|.*overtook|lost:|a position went back|started", batch=None)
+def a_closed_claim_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a handler settles after its claim was lost counts, and the source commits it."""
+
+    def acknowledge(self: Schedule, message: Message) -> bool:
+        claim = message.claim
+        claim.tracker.done(message.index)
+        self.finish(message)
+        if claim.is_closed:
+            log = STORE[-1]
+            log.store({claim.partition: Position(claim.tracker.next_offset)})
+        return True
+
+    monkeypatch.setattr(Schedule, "acknowledge", acknowledge)
+    real = MemorySource.__init__
+
+    def init(self: MemorySource, log: Any, **options: Any) -> None:
+        STORE.append(log)
+        real(self, log, **options)
+
+    monkeypatch.setattr(MemorySource, "__init__", init)
+
+
+STORE: list[Any] = []
+
+
+@mutant("committed past")
+def the_highest_done_offset_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As clients do that mark the last acknowledged record."""
+
+    def snapshot(self: Claim) -> Position:
+        position = self.tracker.position()
+        ends = [end for _, end in self.tracker.done_ranges()]
+        return Position(max([position, *ends]))
+
+    monkeypatch.setattr(Claim, "snapshot", snapshot)
+
+
+@mutant("not committed|the end was not reached")
+def holes_are_assumed_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The position advances one by one, and stands still before a hole."""
+    real = Tracker.position
+
+    def position(self: Tracker) -> int:
+        found = real(self)
+        known = STARTS.setdefault(id(self), (self, found))[1]
+        at = known
+        while at < found and self.index_of(at) is not None:
+            at += 1
+        return at if self.index_of(at) is None and at < found else found
+
+    monkeypatch.setattr(Tracker, "position", position)
+
+
+STARTS: dict[int, Any] = {}
+
+
+@mutant("committed past|lost:|overtook|not committed")
+def a_late_settle_is_not_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index below the base settles another record, counted from the end."""
+
+    def acknowledge(self: Schedule, message: Message) -> bool:
+        claim, tracker = message.claim, message.claim.tracker
+        if claim.is_closed or not tracker.bits:
+            return False
+        tracker.position()
+        at = message.index - tracker.base
+        tracker.bits[at if -len(tracker.bits) <= at < len(tracker.bits) else -1] = 1
+        tracker.bits[(at - 1) if -len(tracker.bits) <= at - 1 else at] |= at == 0
+        self.finish(message)
+        return True
+
+    monkeypatch.setattr(Schedule, "acknowledge", acknowledge)
+
+
+@mutant("a wake-up was lost|lost:|the end was not reached|after 20000 rounds")
+def a_wake_up_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that rests is woken once, and never again."""
+    real = Workers.wake
+
+    def wake(self: Workers) -> None:
+        if len(self.slots) < 2:
+            real(self)
+
+    monkeypatch.setattr(Workers, "wake", wake)
+
+
+@mutant("a key runs twice|.*overtook|a running key|.*keys active|a consumer failed", batch=None)
+def a_key_is_freed_when_its_claim_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lanes go with the claim, although a handler of the key still runs."""
+    real = Claims.ended
+
+    def ended(self: Claims, claims: Any) -> None:
+        real(self, claims)
+        self._schedule._lanes.clear()
+
+    monkeypatch.setattr(Claims, "ended", ended)
+
+
+@mutant("committed past")
+def position_and_map_are_of_two_moments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The map is encoded against the position of the commit before."""
+    real = Claim.snapshot
+
+    def snapshot(self: Claim) -> Position:
+        before = self.tracker.position()
+        found = real(self)
+        ranges = [(start + 1, end + 1) for start, end in self.tracker.done_ranges()]
+        return Position(found.offset, offset_map.encode(before, ranges).text)
+
+    monkeypatch.setattr(Claim, "snapshot", snapshot)
+
+
+@mutant(
+    "the window is exceeded|a consumer failed|.*keys active|give",
+    batch=None,
+    max_in_flight=2,
+    concurrency=8,
+)
+def the_window_does_not_count_backoffs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that backs off gives its place up, and takes it again when it is due."""
+    real = Schedule.back_off
+
+    def back_off(self: Schedule, message: Message, due: float, **options: Any) -> None:
+        self.window.give(1, message.size)
+        real(self, message, due, **options)
+
+    def release_due(self: Schedule, now: float) -> None:
+        for message, keeps_key in self.retries.pop_due(now):
+            self.window.take(1, message.size)
+            if keeps_key or message.claim.lanes.enter(message):
+                self.ready.append(message)
+
+    monkeypatch.setattr(Schedule, "back_off", back_off)
+    monkeypatch.setattr(Schedule, "release_due", release_due)
+
+
+@mutant("committed past|lost:|.*overtook", batch=3, max_in_flight=40, concurrency=2, chunk=50)
+def the_prefix_rule_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a batch acknowledges behind a failed message of its key is settled."""
+
+    def settle_key(self: Any, messages: list[Message], results: Any) -> None:
+        failed = [m for m in messages if not (results[m] is None or type(results[m]) is Ack)]
+        *acked, last = [*(m for m in messages if m not in failed), *failed[:1]]
+        for message in acked:
+            self._settler.settle_first(message, None)
+        self._put_back(failed[1:])
+        self._end(last, results[last])
+
+    monkeypatch.setattr(BatchSettler, "_settle_key", settle_key)
+
+
+@mutant(".*overtook|a consumer failed", batch=None, max_in_flight=40, concurrency=8)
+def a_failed_message_gives_its_key_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again behind later ones of its key."""
+    real = Schedule.back_off
+
+    def back_off(self: Schedule, message: Message, due: float, *, keeps_key: bool = True) -> None:
+        real(self, message, due, keeps_key=False)
+
+    monkeypatch.setattr(Schedule, "back_off", back_off)
+
+
+@mutant(".*was committed when its claim began", batch=None, concurrency=8)
+def the_map_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was settled beyond the position runs again after a restart."""
+    monkeypatch.setattr(Claim, "_replay", lambda self, start: Replayed([]))
+
+
+@mutant("started|committed past|a key runs twice|.*overtook", batch=None)
+def queued_messages_outlive_their_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A revoke leaves lanes and ready messages alone."""
+    monkeypatch.setattr(Schedule, "drop", lambda self, claims, **_: [])
+
+
+@mutant("the window is exceeded")
+def the_window_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever was fetched is taken in."""
+    monkeypatch.setattr(Window, "fitting", lambda self, sizes: len(sizes))
+    monkeypatch.setattr(Window, "room", property(lambda self: self.max_messages))
+    monkeypatch.setattr(Window, "is_full", property(lambda self: False))
+
+
+@mutant(
+    "a key runs twice|a key is ready twice|a running key|.*overtook|a consumer failed", batch=None
+)
+def a_busy_key_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record whose key is active starts at once."""
+
+    def finish(self: Schedule, message: Message) -> None:
+        lanes = message.claim.lanes
+        behind = lanes.leave(message.lane_key)
+        if behind is not None:
+            self.ready.append(behind)
+            more = lanes.next(message.lane_key)
+            if more is not None:
+                self.ready.append(more)
+        self.window.give(1, message.size)
+
+    def acknowledge(self: Schedule, message: Message) -> bool:
+        if not message.claim.settled(message.index):
+            return False
+        finish(self, message)
+        return True
+
+    monkeypatch.setattr(Schedule, "acknowledge", acknowledge)

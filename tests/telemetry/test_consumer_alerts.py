@@ -1,0 +1,106 @@
+"""The alert rules of consumers: that they speak of metrics that exist, and fire when they should."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import yaml
+from tests.telemetry.test_alerts import check_rules
+from tests.telemetry.test_consumer_metrics import COUNTERS, GAUGES
+
+from penstock.telemetry import alert_rules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEALTHY = {
+    "consumer_stalled{name='c'}": "0x60",
+    "source_lag{name='c',topic='t',partition='0'}": "0+1x10 20000x50",  # a burst that ends
+    "source_lag{name='c',topic='t',partition='1'}": "50000-500x60",
+    "source_oldest_age_seconds{name='c',topic='t',partition='0'}": "30x60",
+    "consumer_head_age_seconds{name='c',topic='t',partition='0'}": "5x60",
+    "consumer_messages{name='c',place='blocked'}": "0x60",
+    "consumer_messages{name='c',place='running'}": "100x60",
+    "consumer_parked_keys{name='c'}": "0x60",
+    "consumer_letters_total{name='c'}": "0x20 1x40",  # one letter in an hour
+    "source_term_total{name='c',fate='terminated'}": "0x60",
+    "source_term_total{name='c',fate='dead_lettered'}": "0x20 1x40",
+    "source_failed_total{name='c'}": "0+1x60",  # now and then one fails
+    "source_commits_total{name='c'}": "0+60x60",
+    "consumer_map_cut{name='c',topic='t',partition='0'}": "0x60",
+    "consumer_deaf_total{name='c'}": "0x60",
+    "consumer_state{name='c',state='ready'}": "1x60",
+    "consumer_state{name='c',state='not_ready'}": "0x60",
+    "consumer_state{name='c',state='opening'}": "0x60",
+}
+ILL = {
+    "ConsumerStalled": {"consumer_stalled{name='c'}": "1x60"},
+    "ConsumerLagGrowing": {
+        "source_lag{name='c',topic='t',partition='0'}": "10000+120x60",
+        "source_lag{name='c',topic='t',partition='1'}": "10x60",
+    },
+    "ConsumerBehind": {"source_oldest_age_seconds{name='c',topic='t',partition='0'}": "0+60x60"},
+    "ConsumerPositionStands": {
+        "consumer_head_age_seconds{name='c',topic='t',partition='0'}": "0+60x60"
+    },
+    "ConsumerKeysBlocked": {"consumer_messages{name='c',place='blocked'}": "0x30 2x30"},
+    "ConsumerKeysParked": {"consumer_parked_keys{name='c'}": "1x60"},
+    "ConsumerDeadLetters": {"consumer_letters_total{name='c'}": "0+60x60"},
+    "ConsumerGivesUp": {"source_term_total{name='c',fate='terminated'}": "0x45 1x15"},
+    "ConsumerCommitsFail": {
+        "source_failed_total{name='c'}": "0x30 1+60x30",
+        "source_commits_total{name='c'}": "0+60x30 1800x30",
+    },
+    "ConsumerMapCut": {"consumer_map_cut{name='c',topic='t',partition='0'}": "1x60"},
+    "ConsumerHandlersDeaf": {"consumer_deaf_total{name='c'}": "0x45 1x15"},
+    "ConsumerNotReady": {
+        "consumer_state{name='c',state='ready'}": "1x30 0x30",
+        "consumer_state{name='c',state='not_ready'}": "0x30 1x30",
+    },
+}
+"""Every alert, and what differs from a healthy consumer for which it alone fires."""
+
+
+def scenario(series: dict[str, str], *alerts: str) -> dict[str, object]:
+    firing = [{"labels": f'{{alertname="{alert}"}}', "value": 1} for alert in alerts]
+    return {
+        "interval": "1m",
+        "input_series": [
+            {"series": name.replace("'", '"'), "values": values} for name, values in series.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                "eval_time": "50m",
+                "exp_samples": firing,
+            }
+        ],
+    }
+
+
+def test_the_rules_of_consumers_speak_of_metrics_that_exist() -> None:
+    """consumer/A:O32."""
+    _, group = yaml.safe_load(alert_rules())["groups"]
+    known = {*GAUGES, *(f"{name}_total" for name in COUNTERS)}
+    assert {rule["alert"] for rule in group["rules"]} == set(ILL)
+    for rule in group["rules"]:
+        named = set(re.findall(r"(?:consumer|source)_\w+", rule["expr"]))
+        assert named
+        assert named <= known
+        assert rule["annotations"]["summary"]
+
+
+def test_each_rule_of_consumers_fires_on_its_recorded_series_alone(
+    promtool: str, tmp_path: Path
+) -> None:
+    """consumer/A:O32: silent when all is well."""
+    recorded = {
+        "rule_files": ["alerts.yml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            scenario(HEALTHY),
+            *(scenario(HEALTHY | changes, alert) for alert, changes in ILL.items()),
+        ],
+    }
+    check_rules(promtool, tmp_path, yaml.safe_dump(recorded))
