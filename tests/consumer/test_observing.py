@@ -29,9 +29,9 @@ from penstock.sinks import MemorySink
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from penstock._core.source import TopicPartition
+    from penstock._core.source import SourceClaim, TopicPartition
     from penstock.consumer import Message
     from penstock.testing import FakeClock
 
@@ -336,6 +336,32 @@ async def test_the_lag_is_sampled_while_an_observer_wants_it(fake_clock: FakeClo
         assert consumer.stats().lags == {P0: Lag(0, 0.0)}
         assert consumer.stats().partitions[P0].stood is None
     assert consumer.stats().lags == {}
+
+
+async def test_a_lag_that_cannot_be_sampled_is_unknown(fake_clock: FakeClock) -> None:
+    """An old one would look like a current one."""
+
+    class Fails(MemorySource):
+        is_away = False
+
+        async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+            if self.is_away:
+                raise OSError("no broker")
+            return await super().ends(claims)
+
+    source = Fails(log_of("a"), clock=fake_clock)
+    consumer = Consumer(source, clock=fake_clock, observers=[WantsLag(5.0)])
+    async with consumer, asyncio.TaskGroup() as tasks:
+        tasks.create_task(consumer.run(Recorder()))
+        await fake_clock.advance(6.0)
+        assert consumer.stats().lags == {P0: Lag(0, 0.0)}
+        source.is_away = True
+        await fake_clock.advance(5.0)
+        assert consumer.stats().lags == {}
+        source.is_away = False
+        await fake_clock.advance(5.0)
+        assert consumer.stats().lags == {P0: Lag(0, 0.0)}
+        consumer.stop()
 
 
 async def test_without_such_an_observer_the_source_is_not_asked(fake_clock: FakeClock) -> None:

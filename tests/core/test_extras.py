@@ -40,6 +40,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "spark": ("spark",),
     "spark/pipeline": ("pipeline",),
     "telemetry": ("prometheus",),
+    "telemetry/consumer_otel.py": ("otel",),
+    "telemetry/consumer_tracing.py": ("otel",),
     "telemetry/otel_metrics.py": ("otel",),
     "telemetry/tracing.py": ("otel",),
     "testing": ("testing",),

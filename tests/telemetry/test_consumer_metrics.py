@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import math
+import os
+import re
+import subprocess
+import sys
 import weakref
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -95,6 +101,8 @@ async def handler(message: Message) -> object:
             return ToDeadLetter("old")
         case "h":
             await asyncio.Event().wait()
+        case _:
+            pass
     return None
 
 
@@ -275,3 +283,51 @@ async def test_an_observer_keeps_no_consumer_alive(fake_clock: FakeClock) -> Non
 def test_a_bad_argument_is_refused(kind: Any, bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
         kind(**bad)
+
+
+PROGRAM = """
+import asyncio, json, os
+from prometheus_client import CollectorRegistry, multiprocess, values
+values.ValueClass = values.MultiProcessValue()
+from penstock.telemetry import PrometheusConsumerObserver
+from penstock.testing import FakeClock
+from tests.telemetry.test_consumer_metrics import running
+
+def scrape():
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry)
+    wanted = ("source_acked_total", "consumer_in_flight_messages", "source_lag")
+    return [registry.get_sample_value(name, labels) for name in wanted
+            for labels in ({"name": "billing"}, {"name": "billing", "topic": "orders", "partition": "0"})
+            if (name == "source_lag") == ("topic" in labels)]
+
+async def main(clock):
+    async with running(clock, "aab", PrometheusConsumerObserver()):
+        found.append(scrape())
+    found.append(scrape())
+
+found = []
+with FakeClock() as clock:
+    clock.run(main(clock))
+print(json.dumps(found))
+"""
+
+
+def test_several_processes_share_files(tmp_path: Path) -> None:
+    """In multiprocess mode a timer writes them; a closed consumer keeps its counts."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[2, 1, 1], [2, 0, 0]]
+
+
+def test_the_page_names_every_metric() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "watch-with-prometheus.md"
+    named = set(re.findall(r"`((?:source|consumer)_\w+)`", page.read_text(encoding="utf-8")))
+    assert {*GAUGES, *(f"{name}_total" for name in COUNTERS), HISTOGRAM} <= named

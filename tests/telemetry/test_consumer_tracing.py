@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from penstock import ConfigError, Consumer, Nak, Terminate
 from penstock._core.source import Record
-from penstock.consumer import DoublingBackoff, RetryPolicy
+from penstock.consumer import ConsumerObserver, DoublingBackoff, RetryPolicy
 from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.telemetry import ConsumerTracing
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock import Message
+    from penstock._core.consumer_observer import HandlerWatch
     from penstock.testing import FakeClock
 
 EXPORTED = InMemorySpanExporter()
@@ -124,6 +125,25 @@ async def test_a_span_around_the_run_is_no_parent(fake_clock: FakeClock) -> None
         (span,) = await consume(fake_clock, [record(0)], handler)
     assert span.parent is None
     assert span.links == ()
+
+
+async def test_the_span_is_current_no_longer_than_its_turn(fake_clock: FakeClock) -> None:
+    """An observer before it sees the end of the turn outside of the span."""
+    valid: list[bool] = []
+
+    class Outer(ConsumerObserver):
+        def handling(self, name: str, *, is_batch: bool) -> HandlerWatch:
+            return lambda _: (
+                lambda _: valid.append(trace.get_current_span().get_span_context().is_valid)
+            )
+
+    async def handler(message: Message) -> None:
+        valid.append(trace.get_current_span().get_span_context().is_valid)
+
+    source = MemorySource(MemoryLog([record(0, [PARENT])]), ends=True, clock=fake_clock)
+    observers = [Outer(), ConsumerTracing(tracer_provider=PROVIDER)]
+    await Consumer(source, clock=fake_clock, observers=observers).receive(handler)
+    assert valid == [True, False]
 
 
 async def test_each_try_has_a_span_and_its_error_shows_no_values(fake_clock: FakeClock) -> None:

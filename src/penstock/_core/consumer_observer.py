@@ -9,13 +9,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from .checks import bad, optional_seconds
 from .observer import Observer, Watchers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from .source import TopicPartition
 
@@ -81,7 +81,10 @@ class ConsumerObserver:
         offsets: Mapping[TopicPartition, int],
         error: BaseException | None,
     ) -> None:
-        """Positions were committed. With an error the commit failed; it may have been stored."""
+        """Positions were committed. With an error the commit failed; it may have been stored.
+
+        Not told of a revoke, in which the source commits by itself.
+        """
 
     def on_poison(self, name: str, message: Any, error: BaseException, action: str) -> None:
         """A message cannot be handled; `action` is the poison strategy, or `dead_letter` if its
@@ -101,15 +104,15 @@ class ConsumerObservers(Watchers[ConsumerObserver]):
     @property
     def lag_every(self) -> float | None:
         """The shortest time between two samples of the lag; `None` if no observer wants any."""
-        wanted = [each.lag_every for each in self if each.lag_every is not None]
-        return min(wanted, default=None)
+        wanted = [optional_seconds("lag_every", each.lag_every) for each in self]
+        return min((every for every in wanted if every is not None), default=None)
 
 
 def checked_consumer_observers(given: object) -> tuple[ConsumerObserver, ...]:
     """The observers of an argument. Raises `ConfigError`."""
     if isinstance(given, (ConsumerObserver, type, str, bytes)) or not hasattr(given, "__iter__"):
         raise bad("observers", given, "must be a list of observers: observers=[observer]")
-    observers: tuple[Any, ...] = tuple(given)
+    observers = tuple(cast("Iterable[Any]", given))
     for place, observer in enumerate(observers):
         if not isinstance(observer, ConsumerObserver):
             raise bad(f"observers[{place}]", observer, _rule(observer))

@@ -62,7 +62,7 @@ class RetryPolicy:
         max_seconds: seconds in all, outages and throttling excluded; `None` is no limit.
         give_up_after: seconds of an outage or of uninterrupted throttling; `None` is no limit.
         max_retry_after: the longest `Retry-After` of a destination that is obeyed, in seconds.
-        backoff: the wait before the next try.
+        backoff: the wait before the next try; by default 0.1 s doubled up to 30 s, without jitter.
         final: error classes that are never tried again; by default permanent and stopped ones.
         uncounted: error classes that use up no attempt; by default throttling, outages and refusals.
     """

@@ -64,7 +64,7 @@ class Consumer:
         on_nak: `block`: a message that failed is tried again before later ones of its key.
             `redeliver`: later ones may pass it, which gives up the order for this message.
         retry: attempts and backoff. Default: 5 attempts (3 for unknown errors), 0.1 s doubled up to
-            30 s, with full jitter.
+            30 s, with full jitter; another policy has jitter only with `backoff=FullJitter()`.
         poison: what becomes of a message that cannot be handled: `skip`, `block`,
             `block_and_dead_letter` or `park_key`. Default: `park_key` with a store, else
             `block_and_dead_letter` with dead letters, else `block`.

@@ -131,7 +131,8 @@ class Engine:
 
     def settle(self, message: Message, result: Result) -> bool:
         """Settle a message whose handler answered `Manual`."""
-        return self.settler.settle_later(message, result)
+        is_running = message in self.workers.running
+        return self.settler.settle_later(message, result, is_running=is_running)
 
     def in_progress(self, message: Message) -> None:
         """Begin the handler's timeout again, and the source's."""
@@ -251,17 +252,18 @@ class Engine:
         tasks[0].cancel()
         self.schedule.complete(began)
         claims = self.claims.close_all()
+        going = {*claims, *self._quiet.busy()}  # also what runs of claims that have ended
         self.workers.stop()
         cut: list[Message] = []
         since = self.views.sampler.busy_since()
         until = began + drain
         try:
-            await self._quiet.wait(claims, until - min(1.0, drain / 5), cut)
+            await self._quiet.wait(going, until - min(1.0, drain / 5), cut)
         except asyncio.CancelledError as error:  # now
             self.ending.hasten(error)
             until = clock.now()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._quiet.wait(claims, until, cut)
+                await self._quiet.wait(going, until, cut)
         now = clock.now()
         ran = {message: now - since[message] if message in since else None for message in cut}
         failed = await self._last_commit(until)
@@ -290,7 +292,7 @@ class Engine:
         unfinished = [
             Unfinished(m.claim.partition, m.offset, m.order_key, m.attempt, ran)
             for m, ran in cut.items()
-            if not m.claim.tracker.is_done(m.index)
+            if m.is_unparked or not m.claim.tracker.is_done(m.index)
         ]
         return DrainReport(
             self._settings.name,

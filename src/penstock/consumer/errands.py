@@ -65,9 +65,16 @@ class Errands:
 
     @property
     def running(self) -> frozenset[Message]:
-        """The messages with an errand."""
-        return frozenset(self._running)
+        """The messages with an errand that is not done; one that was cut is, after its `cut`."""
+        return frozenset(
+            [message for message, errand in self._running.items() if not _is_done(errand.task)]
+        )
 
     def doing(self, message: Message) -> WaitReason:
         """What the errand of a message does."""
         return self._running[message].doing
+
+
+def _is_done(task: asyncio.Task[None]) -> bool:
+    """Whether an errand has ended by itself, so that its message is elsewhere."""
+    return task.done() and not task.cancelled() and task.exception() is None

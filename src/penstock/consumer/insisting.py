@@ -6,6 +6,7 @@ other keys go on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,9 @@ class Insisting:
         while True:
             try:
                 await call()
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cut(error):
+                    raise
                 tries += 1
                 wait = max(self._backoff(tries, error), asked_wait(error, LONGEST_ASKED) or 0.0)
                 say(logger, logging.ERROR, _FAILED, self._name, what, for_log(error), wait)
@@ -51,3 +54,9 @@ class Insisting:
             await self._clock.sleep(wait)
             if claim.is_closed:
                 return False
+
+
+def _is_cut(error: BaseException) -> bool:
+    """Whether this task was cancelled; a store may raise `CancelledError` for its own reasons."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)

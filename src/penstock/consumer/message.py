@@ -23,7 +23,7 @@ class Message(Entry):
     record as the source delivered it.
     """
 
-    __slots__ = ("_value", "claim", "index", "record", "size")
+    __slots__ = ("_early", "_value", "claim", "index", "record", "size")
 
     def __init__(
         self, lane_key: Hashable, size: int, record: SourceRecord, claim: Claim, index: int
@@ -49,9 +49,23 @@ class Message(Entry):
         self._value = value
 
     def begin_again(self) -> None:
-        """Forget the decoded value: the message runs again."""
+        """Forget the decoded value and an early result: the message runs again."""
         if hasattr(self, "_value"):
             del self._value
+        if hasattr(self, "_early"):
+            del self._early
+
+    def settle_early(self, result: Result) -> bool:
+        """Note the first result that `settle` is called with while the handler is running."""
+        is_first = self.early is None
+        if is_first:
+            self._early = result
+        return is_first
+
+    @property
+    def early(self) -> Result | None:
+        """What `settle` was called with while the handler was running."""
+        return getattr(self, "_early", None)
 
     def header(self, name: str) -> str | None:
         """The last value of a header as text; `None` without one.
@@ -119,8 +133,9 @@ class Message(Entry):
         self.claim.desk.in_progress(self)
 
     def settle(self, result: Result) -> bool:
-        """Settle a message whose handler answered `Manual()`, from the loop's thread.
+        """Settle a message whose handler answers `Manual()`, from the loop's thread.
 
+        Called before the handler has ended, it counts if the handler answers `Manual()` then.
         Returns whether this has an effect: false if it is settled already, or its claim has ended.
         """
         return self.claim.desk.settle(self, result)

@@ -6,7 +6,7 @@ Without such an observer the handler is called as it is.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._core.consumer_observer import HandlerEnd
 from .results import Ack, Manual, Nak, Skip, Terminate, ToDeadLetter, reason_of
@@ -110,7 +110,7 @@ def _outcome_of_batch(result: object) -> tuple[HandlerOutcome, BaseException | N
     """`mixed` with the first error, unless every message is acknowledged."""
     if not isinstance(result, (list, tuple)):
         return "invalid", None
-    found = [outcome_of(each) for each in result]
+    found = [outcome_of(each) for each in cast("Sequence[object]", result)]
     if all(outcome in {"ack", "skip"} for outcome, _ in found):
         return "ack", None
     return "mixed", next((error for _, error in found if error is not None), None)

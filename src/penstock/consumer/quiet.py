@@ -87,6 +87,11 @@ class Quiet:
         busy = [*self._workers.running, *self._errands.running, *self._settler.manual]
         return [message for message in busy if message.claim in claims]
 
+    def busy(self) -> set[Claim]:
+        """The claims in which something runs, ended ones too."""
+        busy = [*self._workers.running, *self._errands.running, *self._settler.manual]
+        return {message.claim for message in busy}
+
     def _formed(self, claims: Collection[Claim]) -> bool:
         """Whether a batch with messages of these claims is still to be handled."""
         return any(message.claim in claims for message in self._schedule.formed)

@@ -73,7 +73,7 @@ class Settler:
         elif isinstance(result, Terminate):
             self._poison.take(message, reason_of(result))
         elif isinstance(result, Manual):
-            self._manual.add(message)
+            self._wait_for_settle(message)
         else:
             self._poison.take(message, no_result(result))
         self._signals.settled.fire()
@@ -98,8 +98,10 @@ class Settler:
         self._schedule.back_off(message, self._clock.now() + wait)
         self._signals.work.fire()
 
-    def settle_later(self, message: Message, result: Result) -> bool:
-        """Settle a message that answered `Manual`; return whether that has an effect."""
+    def settle_later(self, message: Message, result: Result, *, is_running: bool) -> bool:
+        """Settle a message that answered `Manual`, or is about to; return whether that counts."""
+        if is_running and not message.claim.is_closed:
+            return message.settle_early(result)
         if message not in self._manual:
             return False
         self._manual.remove(message)
@@ -107,6 +109,14 @@ class Settler:
         self.settle(message, result)
         self._signals.work.fire()
         return is_open
+
+    def _wait_for_settle(self, message: Message) -> None:
+        """Carry out the result of `settle` now if it was called before the handler ended."""
+        early = message.early
+        if early is None or isinstance(early, Manual):
+            self._manual.add(message)
+        else:
+            self.settle(message, early)
 
     @property
     def manual(self) -> frozenset[Message]:

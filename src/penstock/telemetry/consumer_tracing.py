@@ -133,7 +133,7 @@ _HEADERS: Any = _Headers()
 
 
 def _text(value: object) -> str | None:
-    if not isinstance(value, (bytes, bytearray, memoryview)):
+    if not isinstance(value, (bytes, bytearray)):
         return value if isinstance(value, str) else None
     try:
         return bytes(value).decode("ascii")
