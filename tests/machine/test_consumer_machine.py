@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import logging
+import re
 
 import hypothesis
 import pytest
@@ -14,22 +14,11 @@ from tests.machine.consumer_machine import ConsumerMachine, narrowed
 from tests.machine.test_machine import FAST, FOR_EVER
 from tests.seeds import run_by
 
-SLOWER = {
-    "a_failed_message_gives_its_key_up",
-    "queued_messages_outlive_their_claim",
-    "the_map_is_not_read",
-    "the_window_is_not_asked",
-}
-"""The planted bugs that are looked for in the soak only."""
 SEEDS = 20
 RUNS = 100
 """From each seed."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> None:
-    """Failed tries are part of the script."""
-    logging.getLogger("penstock").setLevel(logging.CRITICAL)
+TRIES = 20
+"""Seeds from which a planted bug is looked for."""
 
 
 def explore(seed: int) -> None:
@@ -60,29 +49,40 @@ def test_they_keep_the_laws_over_many_runs(seed: int) -> None:
     explore(seed)
 
 
+def complaint(machine: type[ConsumerMachine], seed: int) -> str:
+    """How the runs from a seed failed; empty without a failure."""
+    once = settings(
+        FAST,
+        max_examples=150,
+        derandomize=False,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+    )
+    try:
+        run_state_machine_as_test(hypothesis.seed(seed)(machine), settings=once)
+    except Exception as error:  # a planted bug may raise whatever it likes
+        return str(error)
+    finally:
+        gc.collect()  # tasks that the bug has left for ever, before another test hears of them
+    return ""
+
+
 def find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine fails once the bug is planted, and the law says so that the bug breaks."""
+    """The machine fails once the bug is planted, and the law says so that the bug breaks: from one
+    seed of a few, for some runs end before that at a consequence which no law is about.
+    """
     planted = consumer_mutants.ALL[name]
     planted.plant(monkeypatch)
-    once = settings(FAST, max_examples=150, phases=[Phase.generate], report_multiple_bugs=False)
-    with pytest.raises(AssertionError, match=rf"^(\['|)({planted.law})"):
-        run_state_machine_as_test(narrowed(**planted.where), settings=once)
-    gc.collect()  # tasks that the bug has left for ever, before another test hears of them
+    told = []
+    for seed in range(TRIES):
+        told.append(complaint(narrowed(**planted.where), seed))
+        if re.match(planted.law, told[-1]):
+            return
+    pytest.fail(f"no complaint of the law, but {[each.partition(chr(10))[0] for each in told]}")
 
 
 @pytest.mark.filterwarnings(FOR_EVER)
-@pytest.mark.parametrize("name", sorted(consumer_mutants.ALL.keys() - SLOWER))
+@pytest.mark.parametrize("name", consumer_mutants.ALL)
 def test_a_planted_bug_of_the_consumer_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """consumer/C:C1, consumer/C:C2, consumer/C:C4, consumer/C:O1: each by the law it breaks."""
-    find(name, monkeypatch)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(0)
-@pytest.mark.filterwarnings(FOR_EVER)
-@pytest.mark.parametrize("name", sorted(SLOWER))
-def test_another_planted_bug_of_the_consumer_is_found(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """consumer/C:C1, consumer/C:O1."""
     find(name, monkeypatch)
