@@ -497,7 +497,7 @@ async def test_the_error_says_what_ended_the_shutdown(fake_clock: FakeClock) -> 
     sink = Gated()
     batcher = Batcher(sink, limits=Limits(max_items=1), clock=fake_clock)
     with pytest.raises(
-        DrainTimeout, match=r"not write every item: .* \(ended by the deadline\): 2"
+        DrainTimeout, match=r"the drain was incomplete: .* \(ended by the deadline\): 2"
     ):
         async with batcher:
             await batcher.add_many([1, 2])
