@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from penstock.consumer.tracker import Tracker
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from penstock.consumer import ConsumerStats
+    from penstock.consumer import ConsumerStats, Message
     from penstock.testing import FakeClock
 
 
@@ -87,17 +88,23 @@ async def test_any_thread_may_take_a_snapshot(real_clock: object) -> None:
     log = MemoryLog(records(range(20_000)))
     consumer = Consumer(MemorySource(log, ends=True))
     taken: list[ConsumerStats] = []
-    ended = threading.Event()
+    ended, one_more = threading.Event(), threading.Event()
 
     def watch() -> None:
         while not ended.is_set():
             taken.append(consumer.stats())
+            one_more.set()
+
+    async def handle(message: Message) -> None:
+        if message.offset % 1_000 == 0:  # however rarely the other thread gets the interpreter
+            one_more.clear()
+            await asyncio.to_thread(one_more.wait)
 
     async with consumer:
         thread = threading.Thread(target=watch)
         thread.start()
         try:
-            await consumer.run(Recorder())
+            await consumer.run(handle)
         finally:
             ended.set()
             thread.join()
