@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import gc
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
