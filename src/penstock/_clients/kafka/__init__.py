@@ -1,0 +1,1 @@
+"""The client of Apache Kafka: its options, its errors, and what aiokafka keeps to itself."""

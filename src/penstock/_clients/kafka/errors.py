@@ -1,0 +1,80 @@
+"""What an error of aiokafka means to operators, in words that say what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiokafka import errors as kafka
+
+from ..._core.told import for_log
+
+if TYPE_CHECKING:
+    from .options import MemberOptions
+
+_UNREACHABLE = (
+    kafka.KafkaConnectionError,
+    kafka.NodeNotReadyError,
+    kafka.KafkaTimeoutError,
+    kafka.RequestTimedOutError,
+    kafka.GroupCoordinatorNotAvailableError,
+    TimeoutError,
+    asyncio.TimeoutError,
+)
+_REFUSED_LOGIN = (
+    kafka.AuthenticationFailedError,
+    kafka.AuthenticationMethodNotSupported,
+    kafka.SaslAuthenticationFailed,
+    kafka.UnsupportedSaslMechanismError,
+    kafka.IllegalSaslStateError,
+)
+_REBALANCED = (
+    kafka.CommitFailedError,
+    kafka.IllegalGenerationError,
+    kafka.RebalanceInProgressError,
+    kafka.UnknownMemberIdError,
+)
+
+
+def is_rebalanced(error: BaseException) -> bool:
+    """Whether a commit was refused because the group has been rebalanced, or is about to be."""
+    return isinstance(error, _REBALANCED)
+
+
+def trouble_of(error: BaseException, options: MemberOptions) -> str:
+    """Why nothing can be delivered, in words for operators, without values of options."""
+    group, bootstrap = options.group, options.bootstrap
+    if isinstance(error, kafka.TopicAuthorizationFailedError):
+        return f"not authorized to read {_topics(error)}; it needs READ and DESCRIBE"
+    if isinstance(error, kafka.GroupAuthorizationFailedError):
+        return f"not authorized to use the group {group!r}; it needs READ"
+    if isinstance(error, kafka.InconsistentGroupProtocolError):
+        return (
+            f"the group {group!r} has members with another protocol or assignor; "
+            "use another group, or stop them first"
+        )
+    if isinstance(error, kafka.InvalidSessionTimeoutError):
+        return (
+            f"the broker does not allow session_timeout={options.session_timeout:g}; see its "
+            "group.min.session.timeout.ms and group.max.session.timeout.ms"
+        )
+    if isinstance(error, kafka.InvalidTopicError):
+        return f"the broker does not allow a topic's name: {for_log(error)}"
+    if isinstance(error, _REFUSED_LOGIN):
+        return f"{bootstrap} has refused the login ({type(error).__name__})"
+    if isinstance(error, kafka.UnknownTopicOrPartitionError):
+        return f"a partition does not exist, or may not be described: {for_log(error)}"
+    if isinstance(error, _UNREACHABLE):
+        return unreachable(options)
+    return for_log(error)
+
+
+def unreachable(options: MemberOptions) -> str:
+    """No broker answers."""
+    return f"no broker can be reached at {options.bootstrap}"
+
+
+def _topics(error: BaseException) -> str:
+    named = error.args[0] if error.args else ()
+    topics = [named] if isinstance(named, str) else sorted(map(str, named))
+    return f"the topic {', '.join(map(repr, topics))}" if topics else "a topic"

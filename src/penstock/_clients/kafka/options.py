@@ -1,0 +1,135 @@
+"""How to connect to Kafka as a member of a group, checked before anything is opened.
+
+1. Times are seconds here, and milliseconds in aiokafka.
+2. Options of aiokafka pass through under its own names: TLS, SASL, sizes of fetches. Those that
+   Penstock sets itself are refused, with the argument to use instead.
+3. Values of passed options are never shown: they may be secrets.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ..._core import checks
+from ..._core.errors import MissingExtra
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:@]+):\d{1,5}")
+_OWNED = {
+    "auto_commit_interval_ms": "Consumer(commit_every=...) says when positions are stored",
+    "auto_offset_reset": "start=... says it",
+    "bootstrap_servers": "bootstrap=... says it",
+    "consumer_timeout_ms": "records are fetched for the consumer alone",
+    "enable_auto_commit": "positions are stored by the consumer, when their records are settled",
+    "group_id": "group=... says it",
+    "group_instance_id": "instance=... says it",
+    "heartbeat_interval_ms": "it follows session_timeout",
+    "key_deserializer": "Consumer(prepare=...) decodes",
+    "loop": "the running loop is used",
+    "max_poll_interval_ms": "max_poll_interval=... says it, in seconds",
+    "max_poll_records": "Consumer(fetch_max=...) says it",
+    "rebalance_timeout_ms": "rebalance_timeout=... says it, in seconds",
+    "session_timeout_ms": "session_timeout=... says it, in seconds",
+    "value_deserializer": "Consumer(prepare=...) decodes",
+}
+LONGEST_HEARTBEAT = 3.0
+"""Seconds; the default of Kafka's own client."""
+
+
+def need_aiokafka() -> None:
+    """Raise `MissingExtra` unless aiokafka is installed, without loading it."""
+    if importlib.util.find_spec("aiokafka") is None:
+        raise MissingExtra('pip install "penstock[kafka]"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MemberOptions:
+    """A member of a consumer group. Times are seconds."""
+
+    bootstrap: str
+    group: str
+    instance: str | None
+    session_timeout: float
+    rebalance_timeout: float
+    max_poll_interval: float
+    client: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        bootstrap: object,
+        group: object,
+        instance: object,
+        session_timeout: object,
+        rebalance_timeout: object,
+        max_poll_interval: object,
+        client: Mapping[str, object],
+    ) -> MemberOptions:
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
+        need_aiokafka()
+        usual = checks.LONG_TIMEOUT
+        return cls(
+            bootstrap=_bootstrap(bootstrap),
+            group=_name("group", group),
+            instance=None if instance is None else _name("instance", instance),
+            session_timeout=checks.seconds("session_timeout", session_timeout, usual=usual),
+            rebalance_timeout=checks.seconds("rebalance_timeout", rebalance_timeout, usual=usual),
+            max_poll_interval=checks.seconds("max_poll_interval", max_poll_interval, usual=usual),
+            client=_client(client),
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of aiokafka's consumer."""
+        return {
+            **self.client,
+            "bootstrap_servers": self.bootstrap,
+            "group_id": self.group,
+            "group_instance_id": self.instance,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "session_timeout_ms": _ms(self.session_timeout),
+            "heartbeat_interval_ms": _ms(min(LONGEST_HEARTBEAT, self.session_timeout / 3)),
+            "rebalance_timeout_ms": _ms(self.rebalance_timeout),
+            "max_poll_interval_ms": _ms(self.max_poll_interval),
+        }
+
+    def __repr__(self) -> str:
+        return f"MemberOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _bootstrap(value: object) -> str:
+    rule = 'must be "host:port", several of them with commas, or a list of them'
+    given = value.split(",") if isinstance(value, str) else value
+    if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
+        raise checks.bad("bootstrap", value, rule)
+    addresses = [each.strip() if isinstance(each, str) else "" for each in given]
+    if not all(_ADDRESS.fullmatch(each) for each in addresses):
+        raise checks.bad("bootstrap", value, rule)
+    return ",".join(addresses)
+
+
+def _name(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise checks.bad(name, value, "must be a text, and not empty")
+    return value
+
+
+def _client(given: Mapping[str, object]) -> dict[str, Any]:
+    from aiokafka import AIOKafkaConsumer
+
+    known = inspect.signature(AIOKafkaConsumer).parameters
+    for name in given:
+        if name in _OWNED:
+            raise checks.bad(name, ..., f"is set by Penstock: {_OWNED[name]}")
+        if name not in known:
+            raise checks.bad(name, ..., "is not an option of KafkaSource, nor of AIOKafkaConsumer")
+    return cast("dict[str, Any]", dict(given))

@@ -1,0 +1,267 @@
+"""One membership of a group through aiokafka, and what aiokafka keeps to itself.
+
+1. aiokafka's `commit` tries again, and then under whichever generation holds by that time; here a
+   commit is one request, of the generation that holds when it is sent.
+2. Its `getmany` waits for an end of a rebalance, whatever its timeout says, and may return what
+   belongs to the next assignment. `take` asks only while nothing is being reassigned, so it never
+   suspends; `wait` is a call of its own.
+3. Its `stop` may hang, and may raise a foreign cancellation. `stop` here has a deadline.
+
+Written for aiokafka 0.13 and 0.14; `Session` raises `MissingExtra` if names are gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+from aiokafka import TopicPartition as ClientPartition
+from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
+
+from ..._core.errors import MissingExtra
+from ..._core.say import say
+from ..._core.source import Position, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+    from ..._core.source import SourceRecord
+    from .options import MemberOptions
+
+logger = logging.getLogger("penstock.sources.kafka")
+
+NOWHERE = ClientPartition("penstock-no-topic", 0)
+"""Asking for no partition means all of them, so this asks for one that is not there."""
+_UNKNOWN = -1
+
+
+class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """Passes aiokafka's two calls on."""
+
+    def __init__(
+        self,
+        revoked: Callable[[], Awaitable[None]],
+        assigned: Callable[[Collection[TopicPartition]], None],
+    ) -> None:
+        self._revoked = revoked
+        self._assigned = assigned
+
+    async def on_partitions_revoked(self, revoked: object) -> None:
+        """A rebalance begins."""
+        await self._revoked()
+
+    async def on_partitions_assigned(self, assigned: Iterable[tuple[str, int]]) -> None:
+        """A rebalance has ended."""
+        self._assigned([TopicPartition(*each) for each in assigned])
+
+
+class Session:
+    """An `AIOKafkaConsumer` from its start to its stop. Used once, on one loop."""
+
+    def __init__(self, options: MemberOptions) -> None:
+        self._client: Any = AIOKafkaConsumer(**options.arguments())
+        self._options = options
+
+    async def start(self) -> None:
+        """Connect. Raises the error of aiokafka, with everything closed."""
+        try:
+            await self._client.start()
+            self._check()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await self._client.stop()
+            raise
+
+    def _check(self) -> None:
+        client = self._client
+        inside = {
+            client._coordinator: ("generation", "coordinator_id", "check_errors"),
+            client._subscription: ("reassignment_in_progress", "subscription"),
+            client._fetcher: ("_create_fetch_waiter", "close"),
+            client._client: ("force_metadata_update", "close"),
+        }
+        for thing, names in inside.items():
+            for name in names:
+                if not hasattr(thing, name):
+                    raise MissingExtra(
+                        f"this version of aiokafka has no {type(thing).__name__}.{name}; "
+                        'pip install "penstock[kafka]" installs one that has'
+                    )
+
+    def subscribe(self, topics: Sequence[str], pattern: str | None, listener: Listener) -> None:
+        """Join the group for these topics, or those that match; the listener is told."""
+        self._client.subscribe(topics, pattern=pattern, listener=listener)
+
+    # -- membership --------------------------------------------------------------------------------
+
+    @property
+    def generation(self) -> int:
+        """The group's generation of this member; -1 while it is none."""
+        generation: int = self._client._coordinator.generation
+        return generation
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether the broker that coordinates the group is known, and answered last time."""
+        return self._client._coordinator.coordinator_id is not None
+
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether a rebalance is under way; no records are handed out then."""
+        reassigning: bool = self._client._subscription.reassignment_in_progress
+        return reassigning
+
+    def fault(self) -> Exception | None:
+        """The error that coordination waits with, once; it goes on after this."""
+        try:
+            self._client._coordinator.check_errors()
+        except Exception as error:
+            return error
+        return None
+
+    @property
+    def has_died(self) -> bool:
+        """Whether aiokafka has given coordination up, by an error of its own."""
+        task: asyncio.Task[object] = self._client._coordinator._coordination_task
+        return task.done()
+
+    def unknown(self, topics: Iterable[str]) -> list[str]:
+        """Those topics that no broker has told of."""
+        return [each for each in topics if not self._client.partitions_for_topic(each)]
+
+    def refresh(self) -> None:
+        """Ask for the topics of the cluster anew, beside other work."""
+        self._client._client.force_metadata_update()
+
+    async def keep_alive(self) -> None:
+        """Count as active. Raises what coordination waits with."""
+        if not self.is_reassigning:
+            await self._client.getmany(NOWHERE, timeout_ms=0)
+
+    # -- records -----------------------------------------------------------------------------------
+
+    async def take(self, partition: TopicPartition, most: int) -> Sequence[SourceRecord]:
+        """What has arrived of a partition, up to `most`. Raises its error; never suspends."""
+        if self.is_reassigning:
+            return ()
+        key = ClientPartition(*partition)
+        taken: dict[Any, Sequence[SourceRecord]] = await self._client.getmany(
+            key, timeout_ms=0, max_records=most
+        )
+        return taken.get(key, ())
+
+    async def wait(self, seconds: float) -> None:
+        """Suspend until something has arrived, for so many seconds at most."""
+        waiter = self._client._fetcher._create_fetch_waiter()
+        try:
+            await asyncio.wait([waiter], timeout=seconds)
+        finally:
+            if not waiter.cancel() and not waiter.cancelled():
+                waiter.exception()  # told by `fault`
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset to be taken next; `None` while it is unknown, or not assigned."""
+        subscription = self._client._subscription.subscription
+        assignment = None if subscription is None else subscription.assignment
+        state = None if assignment is None else assignment.state_value(ClientPartition(*partition))
+        return state.position if state is not None and state.has_valid_position else None
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Take from this offset next. The partition has to be assigned."""
+        self._client.seek(ClientPartition(*partition), offset)
+
+    # -- offsets -----------------------------------------------------------------------------------
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Send one commit, of the generation of now. Raises the error of aiokafka.
+
+        Suspends until the answer. A cancelled commit may have been stored.
+        """
+        offsets = {
+            ClientPartition(*partition): OffsetAndMetadata(*position)
+            for partition, position in positions.items()
+        }
+        await self._client._coordinator._do_commit_offsets(None, offsets)
+
+    async def committed(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
+        """The stored positions with their maps, where there are any. One request.
+
+        Raises the error of aiokafka.
+        """
+        keys = [ClientPartition(*each) for each in partitions]
+        found = await self._client._coordinator._do_fetch_commit_offsets(keys)
+        return {
+            TopicPartition(*key): Position(stored.offset, stored.metadata or "")
+            for key, stored in found.items()
+            if stored.offset != _UNKNOWN
+        }
+
+    async def beginnings(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The first offsets that are retained. Raises the error of aiokafka."""
+        return _ours(await self._client.beginning_offsets(_theirs(partitions)))
+
+    async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets after the last readable records. Raises the error of aiokafka."""
+        return _ours(await self._client.end_offsets(_theirs(partitions)))
+
+    async def offsets_at(
+        self, partitions: Collection[TopicPartition], milliseconds: int
+    ) -> dict[TopicPartition, int]:
+        """The first offsets of this time or later, where there are any.
+
+        Raises the error of aiokafka.
+        """
+        found = await self._client.offsets_for_times(
+            dict.fromkeys(_theirs(partitions), milliseconds)
+        )
+        return _ours({key: at.offset for key, at in found.items() if at is not None})
+
+    def known_end(self, partition: TopicPartition) -> int | None:
+        """The offset after the last record, as of the last fetch."""
+        subscription = self._client._subscription.subscription
+        assignment = None if subscription is None else subscription.assignment
+        state = None if assignment is None else assignment.state_value(ClientPartition(*partition))
+        return None if state is None else state.highwater
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def stop(self, within: float) -> None:
+        """Leave the group and close, in `within` seconds; then close without leaving."""
+        stopping = asyncio.ensure_future(self._client.stop())
+        done, _ = await asyncio.wait([stopping], timeout=within)
+        if done and not stopping.cancelled() and stopping.exception() is None:
+            return
+        stopping.cancel()
+        say(
+            logger,
+            logging.WARNING,
+            "%s: the client did not leave the group in %.3g s; the group waits for its session",
+            self._options.group,
+            within,
+        )
+        await asyncio.wait([stopping], timeout=within)
+        for close in (self._client._fetcher.close, self._client._client.close):
+            closing = asyncio.ensure_future(close())
+            await asyncio.wait([closing], timeout=within)
+            closing.cancel()
+            if closing.done() and not closing.cancelled():
+                closing.exception()
+
+
+def _theirs(partitions: Iterable[TopicPartition]) -> list[Any]:
+    return [ClientPartition(*each) for each in partitions]
+
+
+def _ours(offsets: Mapping[Any, int]) -> dict[TopicPartition, int]:
+    return {TopicPartition(*key): offset for key, offset in offsets.items()}
+
+
+__all__ = ["KafkaError", "Listener", "Session"]

@@ -1,0 +1,203 @@
+"""The claims of one membership of a group, from assignment to revoke or loss.
+
+1. A claim begins with a seek to its stored position, in one stretch: whatever aiokafka has fetched
+   of the partition before is fetched again.
+2. The positions of new claims are read by a task of our own, and not while aiokafka waits: an error
+   there would only be logged, and the claims never begin.
+3. The generation is remembered at the assignment. A commit is one request, and sent only while that
+   generation holds; a revoke cancels it. After the end of a generation nothing is committed.
+4. A revoke in the generation of the claims waits for the host and commits. In any other one the
+   claims are lost already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ..._clients.kafka.errors import is_rebalanced, trouble_of
+from ..._clients.kafka.session import KafkaError, Session
+from ..._core.say import say
+from ..._core.source import Position
+from ..._core.told import for_log
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ..._clients.kafka.options import MemberOptions
+    from ..._core.source import ClaimHost, SourceClaim, TopicPartition
+    from .starts import StartPoint
+    from .troubles import Troubles
+
+logger = logging.getLogger("penstock.sources.kafka")
+
+RETRY_FROM, RETRY_TO = 0.1, 5.0
+"""Seconds between tries to read stored positions."""
+
+_NO_POSITION = "no position is stored for %s, and start='committed' asks for one"
+_LAST_FAILED = "%s: the commit of a revoke failed (%s); what it held runs again elsewhere"
+
+
+class Holding:
+    """A claim, and how far its records have been delivered."""
+
+    __slots__ = ("claim", "told")
+
+    def __init__(self, claim: SourceClaim, start: int) -> None:
+        self.claim = claim
+        self.told = start
+
+    def tell(self, offset: int) -> None:
+        """Note that everything before this offset has been delivered, or has no record."""
+        self.told = offset
+
+
+class Membership:
+    """The claims that a session gives, and their commits."""
+
+    def __init__(
+        self,
+        session: Session,
+        host: ClaimHost,
+        options: MemberOptions,
+        start: StartPoint,
+        troubles: Troubles,
+    ) -> None:
+        self._session = session
+        self._host = host
+        self._options = options
+        self._start = start
+        self._troubles = troubles
+        self._held: dict[TopicPartition, Holding] = {}
+        self._generation = -1
+        self._loading: asyncio.Task[None] | None = None
+        self._attempt: asyncio.Task[bool] | None = None
+
+    def holding(self, claim: SourceClaim) -> Holding | None:
+        """What is held of a claim; `None` once it has ended."""
+        found = self._held.get(claim.partition)
+        return found if found is not None and found.claim is claim else None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the generation of the claims still holds."""
+        return self._generation > 0 and self._session.generation == self._generation
+
+    # -- assignments -------------------------------------------------------------------------------
+
+    def assigned(self, partitions: Collection[TopicPartition]) -> None:
+        """Begin to read the positions of these partitions; their claims begin after that."""
+        self._generation = self._session.generation
+        self._troubles.note("group", None)
+        self._loading = asyncio.get_running_loop().create_task(self._load(partitions))
+
+    async def _load(self, partitions: Collection[TopicPartition]) -> None:
+        delay = RETRY_FROM
+        missing = list(partitions)
+        while missing:
+            try:
+                starts = await self._starts(missing)
+            except (KafkaError, TimeoutError) as error:
+                trouble = trouble_of(error, self._options)
+            else:
+                self.begin(starts)
+                missing = [each for each in missing if each not in starts]
+                trouble = _NO_POSITION % ", ".join(map(str, missing))
+            if missing:
+                self._troubles.note("positions", trouble)
+                await asyncio.sleep(delay)
+                delay = min(RETRY_TO, delay * 2)
+        self._troubles.note("positions", None)
+
+    async def _starts(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
+        async with asyncio.timeout(self._options.commit_timeout):
+            stored = await self._session.committed(partitions)
+        rest = [each for each in partitions if each not in stored]
+        found = await self._start.offsets(self._session, rest)
+        return stored | {each: Position(offset) for each, offset in found.items()}
+
+    def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
+        """Begin claims at these positions, unless the generation has ended."""
+        if not self.is_current:
+            return
+        for partition, position in starts.items():
+            self._session.seek(partition, position.offset)
+        for claim in self._host.assigned(starts):
+            self._held[claim.partition] = Holding(claim, starts[claim.partition].offset)
+
+    async def revoked(self) -> None:
+        """Give all partitions up, and commit them if they are still this member's. Never raises."""
+        self._stop_loading()
+        claims = [each.claim for each in self._held.values()]
+        try:
+            if claims and self.is_current:
+                await self._give_up(claims)
+        except Exception as error:
+            say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
+        finally:
+            self.end()
+
+    async def _give_up(self, claims: Collection[SourceClaim]) -> None:
+        if self._attempt is not None:
+            self._attempt.cancel()
+        positions = await self._host.revoked(claims, self._options.revoke_within)
+        async with asyncio.timeout(self._options.commit_timeout):
+            await self._send({claim.partition: at for claim, at in positions.items()})
+
+    def _stop_loading(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+            self._troubles.note("positions", None)
+
+    def end(self) -> None:
+        """End all claims, and those that were about to begin, without a commit."""
+        self._stop_loading()
+        claims = [each.claim for each in self._held.values()]
+        self._held.clear()
+        if claims:
+            self._host.ended(claims)
+
+    def replace(self, holding: Holding, start: int) -> None:
+        """End a claim whose log has changed under it, and begin another one at `start`."""
+        partition = holding.claim.partition
+        del self._held[partition]
+        self._host.ended([holding.claim])
+        self.begin({partition: Position(start)})
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions in one attempt; return the claims for which that is known.
+
+        None of them after a revoke or a loss. Raises the error of aiokafka, and `TimeoutError`
+        without an answer in time.
+        """
+        held = {claim: at for claim, at in positions.items() if self.holding(claim) is not None}
+        sending = self._send({claim.partition: at for claim, at in held.items()})
+        attempt = self._attempt = asyncio.get_running_loop().create_task(sending)
+        try:
+            await asyncio.wait([attempt], timeout=self._options.commit_timeout)
+        finally:
+            self._attempt = None
+            was_answered = attempt.done()
+            attempt.cancel()
+        if not was_answered:
+            seconds = self._options.commit_timeout
+            raise TimeoutError(f"the commit was not answered in {seconds:g} s")
+        if attempt.cancelled():
+            return ()
+        if (error := attempt.exception()) is not None:
+            if is_rebalanced(error):
+                return ()
+            raise error
+        is_stored = attempt.result()
+        return [claim for claim in held if is_stored and self.holding(claim) is not None]
+
+    async def _send(self, positions: Mapping[TopicPartition, Position]) -> bool:
+        if not positions or not self.is_current:
+            return False
+        await self._session.commit(positions)
+        return True

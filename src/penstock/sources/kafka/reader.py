@@ -1,0 +1,141 @@
+"""Taking what has arrived, from the claims in turns.
+
+1. One partition is asked at a time, for its share: aiokafka would hand out all that it has of one
+   partition before it looks at the next.
+2. Records count only if the claim is the same before and after they were taken. Otherwise they are
+   given back by a seek, because aiokafka would deliver the next ones.
+3. A settled span of the stored map is passed by a seek if it is long.
+4. An offset that is no longer retained continues at the start point, and the gap is told. Behind
+   the end of the log, the log is another one, and so is the claim.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from aiokafka.errors import OffsetOutOfRangeError
+
+from ..._clients.kafka.errors import trouble_of
+from ..._clients.kafka.session import KafkaError, Session
+from ..._core.say import say
+from ..._core.source import Fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..._clients.kafka.options import MemberOptions
+    from ..._core.source import SourceClaim, SourceRecord
+    from .membership import Holding, Membership
+    from .starts import StartPoint
+    from .troubles import Troubles
+
+logger = logging.getLogger("penstock.sources.kafka")
+
+LEAST_SHARE = 50
+"""Records; asking for fewer costs more than they do."""
+LONG_SPAN = 10_000
+"""Offsets from which a settled span is passed by a seek, which gives up what was fetched."""
+WAIT = 1.0
+"""Seconds until everything is looked at again, whatever was heard."""
+
+_GONE = (
+    "%s: %s: the offsets %d to %d are no longer retained and were never delivered; "
+    "it continues at %d (start=%s)"
+)
+_OTHER_LOG = "%s: %s ends at %d, before %d, which was next: it begins again at %d (start=%s)"
+_STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
+
+
+class Reader:
+    """Fetches the records of a membership's claims."""
+
+    def __init__(
+        self,
+        session: Session,
+        membership: Membership,
+        options: MemberOptions,
+        start: StartPoint,
+        troubles: Troubles,
+    ) -> None:
+        self._session = session
+        self._membership = membership
+        self._options = options
+        self._start = start
+        self._troubles = troubles
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        """Suspend until there is something. A cancelled call has delivered nothing."""
+        while not (found := await self._taken(claims, most)):
+            await self._session.wait(WAIT)
+        return found
+
+    async def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        found: list[Fetched] = []
+        if (fault := self._session.fault()) is not None:
+            self._troubles.note("group", trouble_of(fault, self._options))
+        share = max(LEAST_SHARE, -(-most // max(1, len(claims))))
+        for claim in claims:
+            if most <= 0:
+                break
+            fetched = await self._take(claim, min(share, most))
+            if fetched is not None:
+                found.append(fetched)
+                most -= len(fetched.records)
+        return found
+
+    async def _take(self, claim: SourceClaim, most: int) -> Fetched | None:
+        holding, partition = self._membership.holding(claim), claim.partition
+        if holding is None:
+            return None
+        try:
+            records = await self._session.take(partition, most)
+        except OffsetOutOfRangeError:
+            await self._relocate(holding)
+            return None
+        except KafkaError as error:
+            self._troubles.note(str(partition), trouble_of(error, self._options))
+            return None
+        if self._membership.holding(claim) is not holding:
+            if records:
+                self._session.seek(partition, records[0].offset)
+            return None
+        return self._told(holding, records)
+
+    def _told(self, holding: Holding, records: Sequence[SourceRecord]) -> Fetched | None:
+        claim = holding.claim
+        reached = self._session.position(claim.partition)
+        if reached is None or (reached <= holding.told and not records):
+            return None
+        after = claim.pass_settled(reached, LONG_SPAN)
+        if after > reached:
+            self._session.seek(claim.partition, after)
+        holding.tell(after)
+        self._troubles.note(str(claim.partition), None)
+        return Fetched(claim, records, after)
+
+    async def _relocate(self, holding: Holding) -> None:
+        """Continue where there are records, after the next offset was out of range."""
+        claim, was = holding.claim, holding.told
+        partition = claim.partition
+        try:
+            first = (await self._session.beginnings([partition]))[partition]
+            end = (await self._session.ends([partition]))[partition]
+            start = (await self._start.offsets(self._session, [partition])).get(partition)
+        except KafkaError as error:
+            self._troubles.note(str(partition), trouble_of(error, self._options))
+            return
+        if self._membership.holding(claim) is not holding or first <= was <= end:
+            return
+        if start is None:
+            self._session.pause(partition)
+            self._troubles.note(str(partition), _STANDS % (partition, was, first, end))
+            return
+        named = (self._options.group, partition)
+        start = max(first, start)
+        if was > end:
+            say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
+            self._membership.replace(holding, start)
+        else:
+            say(logger, logging.ERROR, _GONE, *named, was, start - 1, start, self._start)
+            self._session.seek(partition, start)

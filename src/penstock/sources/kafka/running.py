@@ -1,0 +1,134 @@
+"""An open source: one session after the other, and a look at how each is doing.
+
+A broker that cannot be reached, or a session that dies, is a reported trouble and another try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+from ..._clients.kafka.errors import trouble_of, unreachable
+from ..._clients.kafka.session import KafkaError, Listener, Session
+from ..._core.clock import LOOP_CLOCK, Signal
+from .membership import Membership
+from .reader import Reader
+from .troubles import Troubles
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from ..._clients.kafka.options import MemberOptions
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
+    from .starts import StartPoint
+    from .topics import Topics
+
+LOOK_EVERY = 0.5
+"""Seconds between looks at a session."""
+LOST_AFTER = 2.0
+"""Seconds without a coordinator before that is a trouble."""
+REFRESH_EVERY = 5.0
+"""Seconds between questions for topics that are missing."""
+RECONNECT = 1.0
+"""Seconds between tries to connect."""
+
+
+class Running:
+    """The sessions of an open source, one at a time."""
+
+    def __init__(
+        self, options: MemberOptions, topics: Topics, start: StartPoint, host: ClaimHost
+    ) -> None:
+        self._options = options
+        self._topics = topics
+        self._start = start
+        self._host = host
+        self._troubles = Troubles(host, options.group)
+        self._session: Session | None = None
+        self._membership: Membership | None = None
+        self._reader: Reader | None = None
+        self._joined = Signal()
+
+    async def run(self) -> None:
+        """Hold a session, and begin another one whenever it has died, until cancelled."""
+        while True:
+            session = Session(self._options)
+            try:
+                await session.start()
+            except (KafkaError, OSError) as error:
+                self._troubles.note("broker", trouble_of(error, self._options))
+                await asyncio.sleep(RECONNECT)
+                continue
+            try:
+                await self._hold(session)
+            finally:
+                await self._leave(session)
+
+    async def _hold(self, session: Session) -> None:
+        parts = (self._options, self._start, self._troubles)
+        membership = Membership(session, self._host, *parts)
+        self._session, self._membership = session, membership
+        self._reader = Reader(session, membership, *parts)
+        self._joined.fire()
+        listener = Listener(membership.revoked, membership.assigned)
+        session.subscribe(self._topics.names, self._topics.pattern, listener)
+        await self._watch(session)
+
+    async def _leave(self, session: Session) -> None:
+        if self._membership is not None:
+            self._membership.end()
+        self._session = self._membership = self._reader = None
+        await session.stop(self._options.stop_timeout)
+
+    # -- how the session is doing ------------------------------------------------------------------
+
+    async def _watch(self, session: Session) -> None:
+        """Return when the session has died."""
+        clock = LOOP_CLOCK
+        seen = asked = clock.now()
+        while not session.has_died:
+            if (fault := session.fault()) is not None:
+                self._troubles.note("group", trouble_of(fault, self._options))
+            now = clock.now()
+            seen = now if session.has_coordinator else seen
+            is_lost = now - seen >= LOST_AFTER
+            self._troubles.note("broker", unreachable(self._options) if is_lost else None)
+            missing = None if is_lost else self._topics.missing(session)
+            self._troubles.note("topics", missing)
+            if missing is not None and now - asked >= REFRESH_EVERY:
+                asked = now
+                session.refresh()
+            await asyncio.sleep(LOOK_EVERY)
+
+    # -- what the consumer asks --------------------------------------------------------------------
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        """Deliver records of these claims; suspends between sessions."""
+        while self._reader is None:
+            await self._joined.wait()
+        return await self._reader.fetch(claims, most)
+
+    async def keep_alive(self) -> None:
+        """Count as active; a fault is told by the watch."""
+        if self._session is not None:
+            with contextlib.suppress(KafkaError):
+                await self._session.keep_alive()
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions of claims that are held."""
+        return () if self._membership is None else await self._membership.commit(positions)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
+        """The ends of the claims' logs: asked for in time, or else as of the last fetch."""
+        session, membership = self._session, self._membership
+        if session is None or membership is None:
+            return {}
+        held = [claim for claim in claims if membership.holding(claim) is not None]
+        try:
+            async with asyncio.timeout(self._options.commit_timeout):
+                found = await session.ends([claim.partition for claim in held])
+        except (KafkaError, TimeoutError):
+            known = {claim.partition: session.known_end(claim.partition) for claim in held}
+            found = {partition: end for partition, end in known.items() if end is not None}
+        return {claim: found[claim.partition] for claim in held if claim.partition in found}

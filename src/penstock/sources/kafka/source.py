@@ -1,0 +1,133 @@
+"""A source over topics of Kafka, as a member of a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.kafka.options import MemberOptions
+from ..._core.errors import ClosedError
+from ..._core.source import SourceTraits
+from .starts import StartPoint
+from .topics import Topics
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
+    from .running import Running
+    from .starts import Start
+
+
+class KafkaSource:
+    """Topics of Kafka, read as a member of a consumer group.
+
+    Args:
+        topics: their names.
+        pattern: a regular expression instead, which matches names from their beginning. New topics
+            are found when the client looks for them (`metadata_max_age_ms`, five minutes).
+        bootstrap: `"host:port"`, several of them with commas, or a list of them.
+        group: the consumer group, which stores the positions.
+        start: where a partition begins that has no stored position, or whose position is no longer
+            retained: `"earliest"`, `"latest"`, a time (a `datetime` with its zone), or
+            `"committed"`: nowhere, and that is reported.
+        instance: a name of this member that stays the same over restarts (static membership): the
+            group waits `session_timeout` for its return before it gives its partitions to others.
+        session_timeout: seconds without a heartbeat after which the broker gives the partitions to
+            other members.
+        rebalance_timeout: seconds that all members have for a rebalance. The consumer's `drain`
+            and the commit after it have to fit.
+        max_poll_interval: seconds without a fetch after which the client leaves the group. A
+            consumer that fetches nothing because it is full stays a member.
+        commit_timeout: seconds for one request about positions.
+        stop_timeout: seconds for leaving the group at the end.
+        client: other options of `aiokafka.AIOKafkaConsumer`, under their names: `ssl_context`,
+            `security_protocol`, `sasl_mechanism`, `isolation_level`, `fetch_max_bytes`, ...
+
+    Raises `ConfigError` for a bad argument, and `MissingExtra` without aiokafka. Used by one
+    consumer at a time, on one loop. Nothing is started before it is opened. A broker that cannot be
+    reached, a missing topic or a missing right is a reason in `explain()`, and tried again.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        pattern: str | None = None,
+        bootstrap: str | Sequence[str],
+        group: str,
+        start: Start | datetime = "earliest",
+        instance: str | None = None,
+        session_timeout: float | timedelta = 45.0,
+        rebalance_timeout: float | timedelta = 60.0,
+        max_poll_interval: float | timedelta = 300.0,
+        commit_timeout: float | timedelta = 5.0,
+        stop_timeout: float | timedelta = 5.0,
+        **client: Any,
+    ) -> None:
+        self._topics = Topics.of(topics, pattern)
+        self._start = StartPoint.of(start)
+        self._options = MemberOptions.of(
+            bootstrap=bootstrap,
+            group=group,
+            instance=instance,
+            session_timeout=session_timeout,
+            rebalance_timeout=rebalance_timeout,
+            max_poll_interval=max_poll_interval,
+            commit_timeout=commit_timeout,
+            stop_timeout=stop_timeout,
+            client=client,
+        )
+        self.traits = SourceTraits(
+            keep_alive_every=self._options.max_poll_interval / 3,
+            revoke_within=self._options.revoke_within,
+        )
+        self._running: Running | None = None
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
+        """Join the group, in the background; at exit, end the claims and leave it.
+
+        The exit takes `stop_timeout` at most, and a little. Raises `ClosedError` if it is open.
+        """
+        if self._running is not None:
+            raise ClosedError(f"{self!r} is open already, for another consumer")
+        from .running import Running  # loads aiokafka
+
+        self._running = Running(self._options, self._topics, self._start, host)
+        task = asyncio.get_running_loop().create_task(self._running.run())
+        try:
+            yield
+        finally:
+            self._running = None
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Deliver records of these claims. Never ends, and raises no error of Kafka's."""
+        return await self._open().fetch(claims, most)
+
+    async def keep_alive(self) -> None:
+        """Count as active in the group."""
+        await self._open().keep_alive()
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions and maps, in one request. Raises aiokafka's error, or `TimeoutError`."""
+        return await self._open().commit(positions)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """The offsets after the last records: asked for in time, or else as of the last fetch."""
+        return await self._open().ends(claims)
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        """Do nothing: Kafka limits no record's time."""
+
+    def _open(self) -> Running:
+        if self._running is None:
+            raise ClosedError(f"{self!r} is not open")
+        return self._running
+
+    def __repr__(self) -> str:
+        options = self._options
+        return f"KafkaSource({self._topics}, bootstrap={options.bootstrap!r}, group={options.group!r})"

@@ -1,0 +1,57 @@
+"""Where a partition begins that has no stored position, or whose position is no longer retained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal, get_args
+
+from ..._core import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from ..._clients.kafka.session import Session
+    from ..._core.source import TopicPartition
+
+Start = Literal["earliest", "latest", "committed"]
+_RULE = 'must be "earliest", "latest", "committed" or a datetime with a time zone'
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """The beginning, the end, a time, or nowhere but at a stored position."""
+
+    kind: Start | Literal["time"]
+    time: datetime | None = None
+
+    @classmethod
+    def of(cls, start: object) -> StartPoint:
+        """Check the argument. Raises `ConfigError`."""
+        if isinstance(start, datetime):
+            if start.utcoffset() is None:
+                raise checks.bad("start", start, _RULE)
+            return cls("time", start)
+        for kind in get_args(Start):
+            if start == kind:
+                return cls(kind)
+        raise checks.bad("start", start, _RULE)
+
+    async def offsets(
+        self, session: Session, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The first offsets to deliver; without those of partitions that have none.
+
+        Raises the error of aiokafka.
+        """
+        if not partitions or self.kind == "committed":
+            return {}
+        if self.kind == "earliest":
+            return await session.beginnings(partitions)
+        ends = await session.ends(partitions)
+        if self.time is None:
+            return ends
+        return ends | await session.offsets_at(partitions, round(self.time.timestamp() * 1000))
+
+    def __str__(self) -> str:
+        return repr(self.kind) if self.time is None else self.time.isoformat()

@@ -1,0 +1,36 @@
+"""Why a source cannot deliver now: by part, the first one reported to the host."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ..._core.say import say
+
+if TYPE_CHECKING:
+    from ..._core.source import ClaimHost
+
+logger = logging.getLogger("penstock.sources.kafka")
+
+
+class Troubles:
+    """The reasons that hold. The host and the log hear of each change."""
+
+    def __init__(self, host: ClaimHost, group: str) -> None:
+        self._host = host
+        self._group = group
+        self._reasons: dict[str, str] = {}
+        self._reported: str | None = None
+
+    def note(self, part: str, reason: str | None) -> None:
+        """A part of the source cannot work, for this reason; `None`: it can."""
+        if reason is None:
+            self._reasons.pop(part, None)
+        else:
+            self._reasons[part] = reason
+        told = next(iter(self._reasons.values()), None)
+        if told != self._reported:
+            self._reported = told
+            self._host.reported(told)
+            level = logging.INFO if told is None else logging.WARNING
+            say(logger, level, "%s: %s", self._group, told or "delivers again")
