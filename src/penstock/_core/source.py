@@ -85,6 +85,15 @@ class SourceClaim(Protocol):
         """Whether the assignment has ended; nothing of it is committed any more."""
         ...
 
+    def pass_settled(self, offset: int, least: int) -> int:
+        """The end of the span that an earlier claim has settled and `offset` is in, if at least
+        `least` offsets of it are left; otherwise `offset`.
+
+        A source may skip the span: it continues at its end, with that as the `next_offset`. The
+        span counts as skipped then.
+        """
+        ...
+
 
 class Fetched(NamedTuple):
     """The next records of a claim, in the order of their offsets."""
@@ -92,8 +101,8 @@ class Fetched(NamedTuple):
     claim: SourceClaim
     records: Sequence[SourceRecord]
     next_offset: int = 0
-    """Everything before this offset has been delivered, now or earlier, or has no record. Records
-    may be empty then. 0 says nothing beyond the records.
+    """Everything before this offset has been delivered, now or earlier, has no record, or was
+    passed as settled. Records may be empty then. 0 says nothing beyond the records.
     """
 
 

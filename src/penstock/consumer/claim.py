@@ -151,6 +151,10 @@ class Claim:
             self.attempts.pop(index, None)
         return self.tracker.done(index)
 
+    def pass_settled(self, offset: int, least: int) -> int:
+        """The end of the span at `offset` that was settled before, if it is long enough to skip."""
+        return self.replay.passed(offset, least)
+
     def snapshot(self) -> Position:
         """Position and map of this instant."""
         position = self.tracker.position()
@@ -223,9 +227,14 @@ class Replayed:
                 if end > offset:
                     yield max(start, offset), end
 
-    def settled_from(self, offset: int) -> int:
-        """The end of the settled span at `offset`; `offset` if that is not settled."""
+    def passed(self, offset: int, least: int) -> int:
+        """The end of the settled span at `offset`, counted as skipped, if `least` are left of it;
+        otherwise `offset`.
+        """
+        if offset >= self.end:
+            return offset
         for start, end in self._ranges[self._at :]:
-            if start <= offset < end:
+            if start <= offset < end and end - offset >= least:
+                self.skipped += end - offset
                 return end
         return offset

@@ -56,6 +56,8 @@ class MemberOptions:
     session_timeout: float
     rebalance_timeout: float
     max_poll_interval: float
+    commit_timeout: float
+    stop_timeout: float
     client: Mapping[str, Any]
 
     @classmethod
@@ -68,20 +70,32 @@ class MemberOptions:
         session_timeout: object,
         rebalance_timeout: object,
         max_poll_interval: object,
+        commit_timeout: object,
+        stop_timeout: object,
         client: Mapping[str, object],
     ) -> MemberOptions:
         """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
         need_aiokafka()
-        usual = checks.LONG_TIMEOUT
-        return cls(
+        options = cls(
             bootstrap=_bootstrap(bootstrap),
             group=_name("group", group),
             instance=None if instance is None else _name("instance", instance),
-            session_timeout=checks.seconds("session_timeout", session_timeout, usual=usual),
-            rebalance_timeout=checks.seconds("rebalance_timeout", rebalance_timeout, usual=usual),
-            max_poll_interval=checks.seconds("max_poll_interval", max_poll_interval, usual=usual),
+            session_timeout=_seconds("session_timeout", session_timeout),
+            rebalance_timeout=_seconds("rebalance_timeout", rebalance_timeout),
+            max_poll_interval=_seconds("max_poll_interval", max_poll_interval),
+            commit_timeout=_seconds("commit_timeout", commit_timeout),
+            stop_timeout=_seconds("stop_timeout", stop_timeout),
             client=_client(client),
         )
+        if options.revoke_within <= 0:
+            rule = "must be shorter than rebalance_timeout and max_poll_interval"
+            raise checks.bad("commit_timeout", commit_timeout, rule)
+        return options
+
+    @property
+    def revoke_within(self) -> float:
+        """Seconds that a drain may take in a rebalance, with time left for the commit after it."""
+        return min(self.rebalance_timeout, self.max_poll_interval) - self.commit_timeout
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of aiokafka's consumer."""
@@ -100,6 +114,10 @@ class MemberOptions:
 
     def __repr__(self) -> str:
         return f"MemberOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
+
+
+def _seconds(name: str, value: object) -> float:
+    return checks.seconds(name, value, usual=checks.LONG_TIMEOUT)
 
 
 def _ms(seconds: float) -> int:

@@ -96,6 +96,11 @@ class Session:
         """Join the group for these topics, or those that match; the listener is told."""
         self._client.subscribe(topics, pattern=pattern, listener=listener)
 
+    def topics(self) -> Collection[str]:
+        """The topics that are subscribed to, or that match the pattern."""
+        topics: Collection[str] = self._client.subscription()
+        return topics
+
     # -- membership --------------------------------------------------------------------------------
 
     @property
@@ -173,6 +178,10 @@ class Session:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Take from this offset next. The partition has to be assigned."""
         self._client.seek(ClientPartition(*partition), offset)
+
+    def pause(self, partition: TopicPartition) -> None:
+        """Fetch nothing of this partition until its next assignment."""
+        self._client.pause(ClientPartition(*partition))
 
     # -- offsets -----------------------------------------------------------------------------------
 

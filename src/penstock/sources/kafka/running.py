@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING
 
 from ..._clients.kafka.errors import trouble_of, unreachable
 from ..._clients.kafka.session import KafkaError, Listener, Session
-from ..._core.clock import LOOP_CLOCK, Signal
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from .membership import Membership
 from .reader import Reader
 from .troubles import Troubles
@@ -106,7 +107,7 @@ class Running:
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Deliver records of these claims; suspends between sessions."""
         while self._reader is None:
-            await self._joined.wait()
+            await wait_until(LOOP_CLOCK, math.inf, self._joined)
         return await self._reader.fetch(claims, most)
 
     async def keep_alive(self) -> None:

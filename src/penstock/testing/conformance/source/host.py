@@ -25,6 +25,11 @@ class HeldClaim:
         """End the claim."""
         self.is_closed = True
 
+    def pass_settled(self, offset: int, least: int) -> int:
+        """Nothing was settled before."""
+        del least
+        return offset
+
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
         return f"HeldClaim({self.partition}, from {self.start.offset}, {state})"
