@@ -119,10 +119,11 @@ def _ms(seconds: float) -> int:
 
 def _bootstrap(value: object) -> str:
     rule = 'must be "host:port", several of them with commas, or a list of them'
-    given = value.split(",") if isinstance(value, str) else value
+    given = cast("object", value.split(",") if isinstance(value, str) else value)
     if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
         raise checks.bad("bootstrap", value, rule)
-    addresses = [each.strip() if isinstance(each, str) else "" for each in given]
+    listed = cast("Sequence[object]", given)
+    addresses = [each.strip() if isinstance(each, str) else "" for each in listed]
     if not all(_ADDRESS.fullmatch(each) for each in addresses):
         raise checks.bad("bootstrap", value, rule)
     return ",".join(addresses)

@@ -48,11 +48,15 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self._revoked = revoked
         self._assigned = assigned
 
-    async def on_partitions_revoked(self, revoked: object) -> None:
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # awaited
+        self, revoked: object
+    ) -> None:
         """A rebalance begins."""
         await self._revoked()
 
-    async def on_partitions_assigned(self, assigned: Iterable[tuple[str, int]]) -> None:
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # awaited
+        self, assigned: Iterable[tuple[str, int]]
+    ) -> None:
         """A rebalance has ended."""
         self._assigned([TopicPartition(*each) for each in assigned])
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from ..._clients.kafka.errors import trouble_of, unreachable
 from ..._clients.kafka.session import KafkaError, Listener, Session
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from .fetching import Fetcher
 from .membership import Membership
 from .troubles import Troubles
-from .turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -50,7 +50,7 @@ class Sessions:
         self._troubles = Troubles(host, options.group)
         self._session: Session | None = None
         self._membership: Membership | None = None
-        self._turns: Turns | None = None
+        self._fetcher: Fetcher | None = None
         self._joined = Signal()
         self._clock = LOOP_CLOCK
 
@@ -73,7 +73,7 @@ class Sessions:
         parts = (self._options, self._start, self._troubles)
         membership = Membership(session, self._host, *parts)
         self._session, self._membership = session, membership
-        self._turns = Turns(session, membership, *parts)
+        self._fetcher = Fetcher(session, membership, *parts)
         self._joined.fire()
         listener = Listener(membership.revoked, membership.assigned)
         session.subscribe(self._topics.names, self._topics.pattern, listener)
@@ -82,7 +82,7 @@ class Sessions:
     async def _leave(self, session: Session) -> None:
         if self._membership is not None:
             self._membership.end()
-        self._session = self._membership = self._turns = None
+        self._session = self._membership = self._fetcher = None
         await session.stop(self._options.stop_timeout)
 
     # -- how the session is doing ------------------------------------------------------------------
@@ -113,9 +113,9 @@ class Sessions:
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Deliver records of these claims; suspends between sessions."""
-        while self._turns is None:
+        while self._fetcher is None:
             await wait_until(self._clock, math.inf, self._joined)
-        return await self._turns.fetch(claims, most)
+        return await self._fetcher.fetch(claims, most)
 
     async def keep_alive(self) -> None:
         """Count as active; a fault is told by the watch."""

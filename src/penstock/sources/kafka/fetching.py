@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..._clients.kafka.options import MemberOptions
     from ..._core.source import SourceClaim, SourceRecord
-    from .membership import OwnedClaim, Membership
+    from .membership import Membership, OwnedClaim
     from .starts import StartPoint
     from .troubles import Troubles
 
@@ -47,7 +47,7 @@ _OTHER_LOG = "%s: %s ends at %d, before %d, which was next: it begins again at %
 _STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
 
 
-class Turns:
+class Fetcher:
     """Fetches the records of a membership's claims."""
 
     def __init__(
