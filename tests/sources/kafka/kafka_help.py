@@ -17,7 +17,7 @@ from aiokafka.structs import OffsetAndMetadata
 from penstock.sources import Position, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping
 
     from penstock.testing import EmbeddedKafka
 
@@ -98,23 +98,26 @@ async def fill(
     await produce(broker, topic, *entries, partition=partition)
 
 
-async def leave_hole(
-    broker: EmbeddedKafka, topic: str, partition: int = 0, *, values: Sequence[bytes] = ()
+async def transact(
+    broker: EmbeddedKafka,
+    topic: str,
+    *entries: tuple[bytes | None, bytes | None],
+    partition: int = 0,
+    commit: bool = True,
 ) -> None:
-    """Use up an offset without a record: the marker of a transaction, behind these records of it.
-
-    Nobody reads an aborted one, so without records the transaction ends with an abort after one:
-    two offsets then, of which a reader of committed records sees none.
-    """
-    options = {"transactional_id": new_name("transaction"), "acks": "all"}
-    async with producer_of(broker, **options) as producer:
+    """Append records in a transaction, and its marker, which uses up one more offset."""
+    async with producer_of(broker, transactional_id=new_name("transaction")) as producer:
         await producer.begin_transaction()
-        for value in values or (b"aborted",):
-            await producer.send_and_wait(topic, value, partition=partition)
-        if values:
-            await producer.commit_transaction()
-        else:
-            await producer.abort_transaction()
+        manager = producer._txn_manager
+        manager.maybe_add_partition_to_txn(ClientPartition(topic, partition))  # also without any
+        for key, value in entries:
+            await producer.send(topic, value, key=key, partition=partition)
+        await (producer.commit_transaction() if commit else producer.abort_transaction())
+
+
+async def leave_hole(broker: EmbeddedKafka, topic: str, partition: int = 0) -> None:
+    """Use up an offset without a record: by the marker of a transaction."""
+    await transact(broker, topic, partition=partition)
 
 
 async def delete_records(
