@@ -177,8 +177,9 @@ async def members(broker: EmbeddedKafka, group: str) -> list[str]:
     return [member[0] for _, _, _, _, _, found, *_ in answer.groups for member in found]
 
 
-async def remove_member(broker: EmbeddedKafka, group: str, member: str) -> None:
-    """Take a member out of its group without its doing, as a broker does that misses heartbeats."""
+async def remove_member(broker: EmbeddedKafka, group: str, client: str) -> None:
+    """Take the member of a client out of its group, as a broker does that misses heartbeats."""
+    (member,) = [each for each in await members(broker, group) if each.startswith(client)]
     async with admin_of(broker) as admin:
         coordinator = await admin.find_coordinator(group)
         answer = await admin._send_request(LeaveGroupRequest(group, member), coordinator)
