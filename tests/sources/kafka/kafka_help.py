@@ -106,13 +106,16 @@ async def transact(
     commit: bool = True,
 ) -> None:
     """Append records in a transaction, and its marker, which uses up one more offset."""
-    async with producer_of(broker, transactional_id=new_name("transaction")) as producer:
+    name = new_name("transaction")
+    async with producer_of(broker, transactional_id=name) as producer:
         await producer.begin_transaction()
         manager = producer._txn_manager
         manager.maybe_add_partition_to_txn(ClientPartition(topic, partition))  # also without any
         for key, value in entries:
             await producer.send(topic, value, key=key, partition=partition)
         await (producer.commit_transaction() if commit else producer.abort_transaction())
+    async with producer_of(broker, transactional_id=name):
+        pass  # it starts when the marker has been written; the commit was answered before
 
 
 async def leave_hole(broker: EmbeddedKafka, topic: str, partition: int = 0) -> None:
