@@ -19,6 +19,7 @@ from penstock.sources import Position, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from penstock.sources.kafka import KafkaSource
     from penstock.testing import EmbeddedKafka
 
 NUMBERS = count()
@@ -188,3 +189,10 @@ async def remove_member(broker: EmbeddedKafka, group: str, client: str) -> None:
         answer = await admin._send_request(LeaveGroupRequest(group, member), coordinator)
     if answer.error_code:
         raise for_code(answer.error_code)(f"{group}: {member}")
+
+
+async def lose(broker: EmbeddedKafka, group: str, source: KafkaSource, client: str) -> None:
+    """Take the member of a source out of its group, and let it hear of that at once."""
+    await remove_member(broker, group, client)
+    running: Any = source._running
+    await running._session._client._coordinator._do_heartbeat()  # it is due within its interval

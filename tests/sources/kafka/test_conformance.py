@@ -26,25 +26,30 @@ class TestKafkaSource(SourceConformance):
     @pytest.fixture(autouse=True)
     def _broker(self, broker: EmbeddedKafka) -> None:
         self.broker = broker
+        self.names: dict[Source, tuple[str, str]] = {}
 
     async def new_topic(self, partitions: int) -> str:
         return await kafka_help.new_topic(self.broker, partitions)
 
     def source(self, topic: str) -> Source:
-        return KafkaSource(
+        client = kafka_help.new_name("client")
+        source = KafkaSource(
             topic,
             bootstrap=self.broker.bootstrap,
             group=topic,
             session_timeout=3.0,
             rebalance_timeout=5.0,
             commit_timeout=2.0,
-            client_id=kafka_help.new_name("client"),
+            client_id=client,
             isolation_level="read_committed",
         )
+        self.names[source] = topic, client
+        return source
 
     async def lose(self, source: Source) -> None:
-        (topic,), client = source._topics.names, source._options.client["client_id"]
-        await kafka_help.remove_member(self.broker, topic, client)
+        assert isinstance(source, KafkaSource)
+        topic, client = self.names[source]
+        await kafka_help.lose(self.broker, topic, source, client)
 
     async def append(
         self, topic: str, partition: int, entries: Sequence[tuple[bytes | None, bytes]]
