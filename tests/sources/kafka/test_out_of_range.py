@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sources.kafka.kafka_help import delete_records, fill, new_name, new_topic, store
 
 from penstock.sources import Position, TopicPartition
 from penstock.sources.kafka import KafkaSource
 from penstock.testing.conformance.source.host import RecordingHost
-from tests.sources.kafka.kafka_help import delete_records, fill, new_name, new_topic, store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
