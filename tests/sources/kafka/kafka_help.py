@@ -194,5 +194,5 @@ async def remove_member(broker: EmbeddedKafka, group: str, client: str) -> None:
 async def lose(broker: EmbeddedKafka, group: str, source: KafkaSource, client: str) -> None:
     """Take the member of a source out of its group, and let it hear of that at once."""
     await remove_member(broker, group, client)
-    running: Any = source._running
-    await running._session._client._coordinator._do_heartbeat()  # it is due within its interval
+    sessions: Any = source._sessions
+    await sessions._session._client._coordinator._do_heartbeat()  # it is due within its interval
