@@ -28,13 +28,13 @@ _OWNED = {
     "group_id": "group=... says it",
     "group_instance_id": "instance=... says it",
     "heartbeat_interval_ms": "it follows session_timeout",
-    "key_deserializer": "Consumer(prepare=...) decodes",
+    "key_deserializer": "Consumer(steps=...) decodes",
     "loop": "the running loop is used",
     "max_poll_interval_ms": "max_poll_interval=... says it, in seconds",
     "max_poll_records": "Consumer(fetch_max=...) says it",
     "rebalance_timeout_ms": "rebalance_timeout=... says it, in seconds",
     "session_timeout_ms": "session_timeout=... says it, in seconds",
-    "value_deserializer": "Consumer(prepare=...) decodes",
+    "value_deserializer": "Consumer(steps=...) decodes",
 }
 LONGEST_HEARTBEAT = 3.0
 """Seconds; the default of Kafka's own client."""
@@ -119,10 +119,11 @@ def _ms(seconds: float) -> int:
 
 def _bootstrap(value: object) -> str:
     rule = 'must be "host:port", several of them with commas, or a list of them'
-    given = value.split(",") if isinstance(value, str) else value
+    given = cast("object", value.split(",") if isinstance(value, str) else value)
     if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
         raise checks.bad("bootstrap", value, rule)
-    addresses = [each.strip() if isinstance(each, str) else "" for each in given]
+    listed = cast("Sequence[object]", given)
+    addresses = [each.strip() if isinstance(each, str) else "" for each in listed]
     if not all(_ADDRESS.fullmatch(each) for each in addresses):
         raise checks.bad("bootstrap", value, rule)
     return ",".join(addresses)

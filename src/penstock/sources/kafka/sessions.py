@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from typing import TYPE_CHECKING
 
 from ..._clients.kafka.errors import trouble_of, unreachable
 from ..._clients.kafka.session import KafkaError, Listener, Session
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.say import say
+from ..._core.told import for_log
+from .fetching import Fetcher
 from .membership import Membership
 from .troubles import Troubles
-from .turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
     from .starts import StartPoint
     from .topics import Topics
+
+logger = logging.getLogger("penstock.sources.kafka")
+
+_FAILED = "%s: a session has failed (%s); another one follows"
 
 LOOK_EVERY = 0.5
 """Seconds between looks at a session."""
@@ -50,30 +57,32 @@ class Sessions:
         self._troubles = Troubles(host, options.group)
         self._session: Session | None = None
         self._membership: Membership | None = None
-        self._turns: Turns | None = None
+        self._fetcher: Fetcher | None = None
         self._joined = Signal()
         self._clock = LOOP_CLOCK
 
-    async def run(self) -> None:
+    async def run(self, first: Session) -> None:
         """Hold a session, and begin another one whenever it has died, until cancelled."""
+        session = first
         while True:
-            session = Session(self._options)
             try:
                 await session.start()
-            except (KafkaError, OSError) as error:
+                try:
+                    await self._hold(session)
+                finally:
+                    await self._leave(session)
+            except Exception as error:
                 self._troubles.note("broker", trouble_of(error, self._options))
-                await self._clock.sleep(RECONNECT)
-                continue
-            try:
-                await self._hold(session)
-            finally:
-                await self._leave(session)
+                level = logging.DEBUG if isinstance(error, (KafkaError, OSError)) else logging.ERROR
+                say(logger, level, _FAILED, self._options.group, for_log(error), error=error)
+            await self._clock.sleep(RECONNECT)
+            session = Session(self._options)
 
     async def _hold(self, session: Session) -> None:
         parts = (self._options, self._start, self._troubles)
         membership = Membership(session, self._host, *parts)
         self._session, self._membership = session, membership
-        self._turns = Turns(session, membership, *parts)
+        self._fetcher = Fetcher(session, membership, *parts)
         self._joined.fire()
         listener = Listener(membership.revoked, membership.assigned)
         session.subscribe(self._topics.names, self._topics.pattern, listener)
@@ -82,7 +91,7 @@ class Sessions:
     async def _leave(self, session: Session) -> None:
         if self._membership is not None:
             self._membership.end()
-        self._session = self._membership = self._turns = None
+        self._session = self._membership = self._fetcher = None
         await session.stop(self._options.stop_timeout)
 
     # -- how the session is doing ------------------------------------------------------------------
@@ -113,9 +122,9 @@ class Sessions:
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Deliver records of these claims; suspends between sessions."""
-        while self._turns is None:
+        while self._fetcher is None:
             await wait_until(self._clock, math.inf, self._joined)
-        return await self._turns.fetch(claims, most)
+        return await self._fetcher.fetch(claims, most)
 
     async def keep_alive(self) -> None:
         """Count as active; a fault is told by the watch."""
