@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from contextlib import asynccontextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -81,13 +82,15 @@ class Gate:
 class KafkaProxy:
     """See the module. One per client."""
 
-    def __init__(self, broker: EmbeddedKafka) -> None:
+    def __init__(self, broker: EmbeddedKafka, watch: Callable[[Frame], None] | None) -> None:
+        self._watch = watch
         self._port = int(broker.bootstrap.rpartition(":")[2])
         self._server: asyncio.Server | None = None
         self._own_port = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._gates: list[Gate] = []
         self._heard = asyncio.Condition()
+        self._counts: Counter[tuple[int, Direction]] = Counter()
         self.frames: list[Frame] = []
         """The requests and answers that have arrived here, except fetches and heartbeats."""
 
@@ -109,11 +112,12 @@ class KafkaProxy:
 
     async def heard(self, api: Api, direction: Direction, times: int = 1) -> None:
         """Wait for so many frames of a kind, counted from the beginning."""
-        kind = (api, direction)
         async with self._heard:
-            await self._heard.wait_for(
-                lambda: sum([each[:2] == kind for each in self.frames]) >= times
-            )
+            await self._heard.wait_for(lambda: self._counts[api, direction] >= times)
+
+    def count(self, api: Api, direction: Direction) -> int:
+        """How many frames of a kind have arrived."""
+        return self._counts[api, direction]
 
     async def listen(self) -> None:
         """Accept connections, again on the same port after `refuse`."""
@@ -185,9 +189,12 @@ class KafkaProxy:
 
     async def _passes(self, frame: Frame) -> bool:
         if frame.api not in (Api.FETCH, Api.HEARTBEAT):
-            async with self._heard:
-                self.frames.append(frame)
-                self._heard.notify_all()
+            self.frames.append(frame)
+        if self._watch is not None:
+            self._watch(frame)
+        async with self._heard:
+            self._counts[frame[:2]] += 1
+            self._heard.notify_all()
         for gate in self._gates:
             if gate.holds(frame) and not await gate.passed():
                 return False
@@ -204,9 +211,11 @@ async def _send(to: asyncio.StreamWriter, body: bytes) -> None:
 
 
 @asynccontextmanager
-async def proxied(broker: EmbeddedKafka) -> AsyncIterator[KafkaProxy]:
-    """A proxy to this broker, for one client."""
-    proxy = KafkaProxy(broker)
+async def proxied(
+    broker: EmbeddedKafka, watch: Callable[[Frame], None] | None = None
+) -> AsyncIterator[KafkaProxy]:
+    """A proxy to this broker, for one client; `watch` is called with each frame as it arrives."""
+    proxy = KafkaProxy(broker, watch)
     await proxy.listen()
     try:
         yield proxy
@@ -224,12 +233,17 @@ class SentCommit(NamedTuple):
 
 def sent_commits(proxy: KafkaProxy) -> list[SentCommit]:
     """The commits that have arrived at a proxy, in order."""
-    found = [each for each in proxy.frames if each[:2] == (Api.COMMIT, "request")]
-    return [_commit_of(each.body) for each in found]
+    return [commit_of(each) for each in proxy.frames if is_commit(each)]
 
 
-def _commit_of(body: bytes) -> SentCommit:
-    """Of version 2 or 3: a client, a group, a generation, a member, a time, positions by topic."""
+def is_commit(frame: Frame) -> bool:
+    """Whether a frame asks to store positions."""
+    return frame[:2] == (Api.COMMIT, "request")
+
+
+def commit_of(frame: Frame) -> SentCommit:
+    """What a request of version 2 or 3 asks to store."""
+    body = frame.body
     reader = _Reader(body[8:])
     reader.text()
     reader.text()
