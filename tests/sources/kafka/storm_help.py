@@ -137,6 +137,7 @@ class Member:
         self._handler = handler
         options = {"drain": 2.0, "commit_every": 0.1, "name": "storm", **options}
         self.consumer = Consumer(source, observers=[self.watch], **options)
+        self.is_open = False
         self._task: asyncio.Task[object] | None = None
 
     async def handle(self, message: Message) -> None:
@@ -157,6 +158,7 @@ class Member:
 
     async def _run(self) -> None:
         async with self.consumer:
+            self.is_open = True
             self.news.tell()
             await self.consumer.run(self.handle)
 
@@ -199,6 +201,7 @@ async def member(
     task = running._task
     assert task is not None
     try:
+        await running.news.until(lambda: running.is_open)
         yield running
     except BaseException:
         task.cancel()
