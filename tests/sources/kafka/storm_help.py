@@ -120,6 +120,11 @@ class Watch(ConsumerObserver):
         """How many changes of this kind there were."""
         return sum([each == change for each, _ in self.claims])
 
+    def told(self, change: str) -> Awaitable[object]:
+        """Wait for one more change of this kind, counted from this call on."""
+        before = self.count(change)
+        return self.news.until(lambda: self.count(change) > before)
+
 
 class Member:
     """A consumer that runs in a task, and the offsets that its handler has finished."""

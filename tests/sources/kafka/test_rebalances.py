@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-
-from penstock.sources import TopicPartition
-from penstock.sources.kafka import KafkaSource
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import QUICK, Member, member, run
 from tests.sources.kafka.truth_help import Truth
+
+from penstock.sources import TopicPartition
+from penstock.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -102,9 +102,8 @@ async def _churn(
 
         async def join() -> None:
             proxy = await stack.enter_async_context(proxied(broker, truth.check))
-            source = KafkaSource(
-                topic, bootstrap=proxy.bootstrap, group=group, **QUICK | {"session_timeout": 3.0}
-            )
+            times: dict[str, Any] = {"session_timeout": 3.0, "rebalance_timeout": 8.0}
+            source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **times)
             name = f"m{stage.number}"
             handle = stage.handler(name)
             options = {"drain": 0.3, "commit_every": 0.02, "concurrency": 200, "name": name}
@@ -118,12 +117,9 @@ async def _churn(
                 await fill(broker, topic, records // PARTITIONS, partition=partition, keys=40)
             await truth.news.until(lambda: stage.slow >= 20)
             if change == "join":
-                settled = [each.watch.count("revoked") for each in members]
+                told = [each.watch.told("revoked") for each in members]
                 await join()
-                for old, before in zip(members[:-1], settled, strict=True):
-                    await old.news.until(
-                        lambda old=old, before=before: old.watch.count("revoked") > before
-                    )
+                await asyncio.gather(*told)
                 stage.in_time.set()
             else:
                 leaving = members.pop(chance.randrange(len(members)))
@@ -133,15 +129,15 @@ async def _churn(
                 await each.owns(PARTITIONS // len(members))
             stage.over.set()
             total = stage.number * PARTITIONS * (records // PARTITIONS)
-            await truth.news.until(lambda total=total: len(truth.finished) == total)
+            await truth.have_finished(total)
     assert truth.overlaps == []
     assert truth.untrue == []
     assert {at for at, times in truth.starts.items() if times != 1 + truth.cuts[at]} == set()
     assert set(truth.finished.values()) == {1}
     assert truth.cuts
     assert truth.commits > len(changes.split())
-    each = stage.number * (records // PARTITIONS)
-    assert {at.offset for at in (await stored(broker, group)).values()} == {each}
+    end = stage.number * (records // PARTITIONS)
+    assert {at.offset for at in (await stored(broker, group)).values()} == {end}
 
 
 class _Stage:

@@ -8,9 +8,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
-
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource, sessions
 from tests.sources.kafka.kafka_help import (
     admin_of,
     delete_records,
@@ -21,6 +18,9 @@ from tests.sources.kafka.kafka_help import (
     stored,
 )
 from tests.sources.kafka.storm_help import QUICK, log_lines, member, run
+
+from penstock.sources import Position, TopicPartition
+from penstock.sources.kafka import KafkaSource, sessions
 
 if TYPE_CHECKING:
     from penstock.sources.kafka.starts import Start

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
 from tests.sources.kafka.kafka_help import (
     fill,
     members,
@@ -18,6 +16,9 @@ from tests.sources.kafka.kafka_help import (
 )
 from tests.sources.kafka.proxy_help import Api, proxied, sent_commits
 from tests.sources.kafka.storm_help import QUICK, member, run
+
+from penstock.sources import Position, TopicPartition
+from penstock.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from penstock.consumer import Message

@@ -6,13 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-
-from penstock.sources import Position, TopicPartition
-from penstock.sources.kafka import KafkaSource
 from tests.sources.kafka.kafka_help import new_name, new_topic, produce, store, stored
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import QUICK, log_lines, member, run
 from tests.sources.kafka.test_retention import at, write
+
+from penstock.sources import Position, TopicPartition
+from penstock.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiokafka.admin import NewPartitions
-
-from penstock.sources import TopicPartition
-from penstock.sources.kafka import KafkaSource
 from tests.sources.kafka.kafka_help import admin_of, fill, new_name, new_topic, producer_of
 from tests.sources.kafka.storm_help import QUICK, member, run
 
+from penstock.sources import TopicPartition
+from penstock.sources.kafka import KafkaSource
+
 if TYPE_CHECKING:
+    from penstock.sources.kafka.starts import Start
     from penstock.testing import EmbeddedKafka
 
-OFTEN = {**QUICK, "metadata_max_age_ms": 200}
+OFTEN: dict[str, Any] = {**QUICK, "metadata_max_age_ms": 200}
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest"])
 def test_a_partition_that_appears_is_read_from_its_first_record(
-    broker: EmbeddedKafka, start: str
+    broker: EmbeddedKafka, start: Start
 ) -> None:
     """Also those that were written before it was found."""
 

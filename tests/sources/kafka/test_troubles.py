@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-
-from penstock.consumer import WaitReason
-from penstock.sources.kafka import KafkaSource, sessions
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic
 from tests.sources.kafka.proxy_help import proxied
 from tests.sources.kafka.storm_help import QUICK, LogLines, Member, log_lines, member, run
+
+from penstock.consumer import WaitReason
+from penstock.sources.kafka import KafkaSource, sessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

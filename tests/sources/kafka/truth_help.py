@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from penstock.consumer.offset_map import decode
 from tests.sources.kafka.proxy_help import commit_of, is_commit
 from tests.sources.kafka.storm_help import News
 
+from penstock.consumer.offset_map import decode
+
 if TYPE_CHECKING:
-    from penstock.consumer import Message
     from tests.sources.kafka.proxy_help import Frame
+
+    from penstock.consumer import Message
 
 
 class Truth:
@@ -44,6 +46,10 @@ class Truth:
         at = (message.partition, message.offset)
         (self.finished if finished else self.cuts)[at] += 1
         self.news.tell()
+
+    async def have_finished(self, count: int) -> None:
+        """Wait until the handlers of this number of records have finished."""
+        await self.news.until(lambda: len(self.finished) == count)
 
     def check(self, frame: Frame) -> None:
         """Compare a commit with the handlers that have finished when it is sent."""

@@ -72,6 +72,7 @@ class Membership:
         options: MemberOptions,
         start: StartPoint,
         troubles: Troubles,
+        *,
         history: History,
     ) -> None:
         self._session = session

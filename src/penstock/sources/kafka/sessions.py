@@ -82,7 +82,7 @@ class Sessions:
 
     async def _hold(self, session: Session) -> None:
         parts = (self._options, self._start, self._troubles)
-        membership = Membership(session, self._host, *parts, self._history)
+        membership = Membership(session, self._host, *parts, history=self._history)
         self._session, self._membership = session, membership
         self._fetcher = Fetcher(session, membership, *parts)
         self._joined.fire()
