@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import itertools
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from penstock.testing import EmbeddedUnavailable, embedded_kafka
 from ..harness import CaseUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from penstock.testing.servers.kafka import EmbeddedKafka
 
@@ -45,21 +46,37 @@ def fill(
     value: bytes = VALUE,
 ) -> None:
     """Create a topic with so many records of so many keys, in an order without a pattern."""
+    draw = random.Random(1)
+    given = ((b"key-%d" % draw.randrange(keys), None) for _ in range(count))
     broker.create_topic(topic, partitions=partitions)
-    asyncio.run(_send(broker.bootstrap, topic, count, keys, value))
+    asyncio.run(_send(broker.bootstrap, topic, given, value))
 
 
-async def _send(bootstrap: str, topic: str, count: int, keys: int, value: bytes) -> None:
+def fill_beside(broker: EmbeddedKafka, topic: str, count: int, *, keys: int, others: int) -> None:
+    """Create a topic whose partition 0 has records of one key, and whose `others` have `count`
+    records of many keys altogether.
+    """
+    draw = random.Random(1)
+    broker.create_topic(topic, partitions=others + 1)
+    given = [(b"key-%d" % draw.randrange(keys), 1 + number % others) for number in range(count)]
+    asyncio.run(_send(broker.bootstrap, topic, [(b"one", 0)] * (count // others), VALUE))
+    asyncio.run(_send(broker.bootstrap, topic, given, VALUE))
+
+
+async def _send(
+    bootstrap: str, topic: str, given: Iterable[tuple[bytes, int | None]], value: bytes
+) -> None:
+    """Send records with these keys, to these partitions or those of the keys."""
     from aiokafka import AIOKafkaProducer
 
-    draw = random.Random(1)
     producer: Any = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5)
     await producer.start()
+    left = iter(given)
     try:
-        for start in range(0, count, CHUNK):
+        while chunk := [*itertools.islice(left, CHUNK)]:
             sent = [
-                await producer.send(topic, value, key=b"key-%d" % draw.randrange(keys))
-                for _ in range(min(CHUNK, count - start))
+                await producer.send(topic, value, key=key, partition=partition)
+                for key, partition in chunk
             ]
             await asyncio.gather(*sent)
     finally:

@@ -145,8 +145,7 @@ async def source_alone(bootstrap: str, topic: str, counter: Counter) -> Took:
     host = Host()
     source = source_of(bootstrap, topic)
     async with source.open(host), asyncio.timeout(60.0):
-        while not host.claims:
-            await asyncio.sleep(0.01)
+        await host.wait_assigned()
         while not counter.is_finished:
             for each in await source.fetch(host.claims, FETCH) or ():
                 counter.skip(len(each.records))
