@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ..harness import MS, Case, CaseUnavailableError, placed
 from ..kafka.topics import a_broker, fill
 from ..kafka.workloads import KEYS, MESSAGES, OURS, PYRALLEL, WIDE, waiting_name, waiting_topic
-from ..stopwatch import Took
 from .kafka import PACKAGES, members, take
 
 if TYPE_CHECKING:

@@ -19,11 +19,12 @@ SETTLED = 3.0
 async def grown(bootstrap: str, topic: str) -> int:
     host, process = Host(), psutil.Process()
     async with source_of(bootstrap, topic).open(host):
-        before = process.memory_info().rss
+        before: int = process.memory_info().rss
         async with asyncio.timeout(30.0):
             await host.wait_assigned()
         await asyncio.sleep(SETTLED)
-        return max(0, int(process.memory_info().rss) - before)
+        after: int = process.memory_info().rss
+        return max(0, after - before)
 
 
 if __name__ == "__main__":
