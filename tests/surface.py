@@ -26,6 +26,7 @@ PUBLIC = (
     "penstock.sinks.memory",
     "penstock.sinks.postgres",
     "penstock.sources",
+    "penstock.sources.kafka",
     "penstock.sources.memory",
     "penstock.spark",
     "penstock.spark.pipeline",

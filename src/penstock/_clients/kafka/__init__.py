@@ -1,1 +1,11 @@
-"""The client of Apache Kafka: its options, its errors, and what aiokafka keeps to itself."""
+"""The client of Apache Kafka: its options, its errors, and what aiokafka keeps to itself.
+
+Importing it raises `MissingExtra`, an `ImportError`, without aiokafka.
+"""
+
+import importlib.util
+
+from ..._core.errors import MissingExtra
+
+if importlib.util.find_spec("aiokafka") is None:
+    raise MissingExtra('pip install "penstock[kafka]"')

@@ -8,15 +8,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from aiokafka import AIOKafkaConsumer
+
 from ..._core import checks
-from ..._core.errors import MissingExtra
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:@]+):\d{1,5}")
 _OWNED = {
@@ -38,12 +38,6 @@ _OWNED = {
 }
 LONGEST_HEARTBEAT = 3.0
 """Seconds; the default of Kafka's own client."""
-
-
-def need_aiokafka() -> None:
-    """Raise `MissingExtra` unless aiokafka is installed, without loading it."""
-    if importlib.util.find_spec("aiokafka") is None:
-        raise MissingExtra('pip install "penstock[kafka]"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -74,8 +68,7 @@ class MemberOptions:
         stop_timeout: object,
         client: Mapping[str, object],
     ) -> MemberOptions:
-        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without aiokafka."""
-        need_aiokafka()
+        """Check the arguments. Raises `ConfigError`."""
         options = cls(
             bootstrap=_bootstrap(bootstrap),
             group=_name("group", group),
@@ -126,10 +119,11 @@ def _ms(seconds: float) -> int:
 
 def _bootstrap(value: object) -> str:
     rule = 'must be "host:port", several of them with commas, or a list of them'
-    given = value.split(",") if isinstance(value, str) else value
+    given = cast("object", value.split(",") if isinstance(value, str) else value)
     if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
         raise checks.bad("bootstrap", value, rule)
-    addresses = [each.strip() if isinstance(each, str) else "" for each in given]
+    listed = cast("Sequence[object]", given)
+    addresses = [each.strip() if isinstance(each, str) else "" for each in listed]
     if not all(_ADDRESS.fullmatch(each) for each in addresses):
         raise checks.bad("bootstrap", value, rule)
     return ",".join(addresses)
@@ -142,8 +136,6 @@ def _name(name: str, value: object) -> str:
 
 
 def _client(given: Mapping[str, object]) -> dict[str, Any]:
-    from aiokafka import AIOKafkaConsumer
-
     known = inspect.signature(AIOKafkaConsumer).parameters
     for name in given:
         if name in _OWNED:

@@ -1,4 +1,4 @@
-"""One membership of a group through aiokafka, and what aiokafka keeps to itself.
+"""One membership of a group through aiokafka.
 
 1. aiokafka's `commit` tries again, and then under whichever generation holds by that time; here a
    commit is one request, of the generation that holds when it is sent.
@@ -6,8 +6,6 @@
    belongs to the next assignment. `take` asks only while nothing is being reassigned, so it never
    suspends; `wait` is a call of its own.
 3. Its `stop` may hang, and may raise a foreign cancellation. `stop` here has a deadline.
-
-Written for aiokafka 0.13 and 0.14; `Session` raises `MissingExtra` if names are gone.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from aiokafka import TopicPartition as ClientPartition
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from ..._core.errors import MissingExtra
 from ..._core.say import say
 from ..._core.source import Position, TopicPartition
+from .insides import Insides
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -50,11 +48,15 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
         self._revoked = revoked
         self._assigned = assigned
 
-    async def on_partitions_revoked(self, revoked: object) -> None:
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # awaited
+        self, revoked: object
+    ) -> None:
         """A rebalance begins."""
         await self._revoked()
 
-    async def on_partitions_assigned(self, assigned: Iterable[tuple[str, int]]) -> None:
+    async def on_partitions_assigned(  # pyright: ignore[reportIncompatibleMethodOverride]  # awaited
+        self, assigned: Iterable[tuple[str, int]]
+    ) -> None:
         """A rebalance has ended."""
         self._assigned([TopicPartition(*each) for each in assigned])
 
@@ -64,33 +66,23 @@ class Session:
 
     def __init__(self, options: MemberOptions) -> None:
         self._client: Any = AIOKafkaConsumer(**options.arguments())
-        self._options = options
+        self._group = options.group
+        self._insides: Insides | None = None
 
     async def start(self) -> None:
         """Connect. Raises the error of aiokafka, with everything closed."""
         try:
             await self._client.start()
-            self._check()
+            self._insides = Insides(self._client)
         except BaseException:
             with contextlib.suppress(Exception):
                 await self._client.stop()
             raise
 
-    def _check(self) -> None:
-        client = self._client
-        inside = {
-            client._coordinator: ("generation", "coordinator_id", "check_errors"),
-            client._subscription: ("reassignment_in_progress", "subscription"),
-            client._fetcher: ("_create_fetch_waiter", "close"),
-            client._client: ("force_metadata_update", "close"),
-        }
-        for thing, names in inside.items():
-            for name in names:
-                if not hasattr(thing, name):
-                    raise MissingExtra(
-                        f"this version of aiokafka has no {type(thing).__name__}.{name}; "
-                        'pip install "penstock[kafka]" installs one that has'
-                    )
+    @property
+    def _inside(self) -> Insides:
+        assert self._insides is not None, "the session has not started"
+        return self._insides
 
     def subscribe(self, topics: Sequence[str], pattern: str | None, listener: Listener) -> None:
         """Join the group for these topics, or those that match; the listener is told."""
@@ -106,52 +98,44 @@ class Session:
     @property
     def generation(self) -> int:
         """The group's generation of this member; -1 while it is none."""
-        generation: int = self._client._coordinator.generation
-        return generation
+        return self._inside.generation
 
     @property
     def has_coordinator(self) -> bool:
         """Whether the broker that coordinates the group is known, and answered last time."""
-        return self._client._coordinator.coordinator_id is not None
-
-    @property
-    def is_reassigning(self) -> bool:
-        """Whether a rebalance is under way; no records are handed out then."""
-        reassigning: bool = self._client._subscription.reassignment_in_progress
-        return reassigning
-
-    def fault(self) -> Exception | None:
-        """The error that coordination waits with, once; it goes on after this."""
-        try:
-            self._client._coordinator.check_errors()
-        except Exception as error:
-            return error
-        return None
+        return self._inside.has_coordinator
 
     @property
     def has_died(self) -> bool:
         """Whether aiokafka has given coordination up, by an error of its own."""
-        task: asyncio.Task[object] = self._client._coordinator._coordination_task
-        return task.done()
+        return self._inside.has_died
+
+    def fault(self) -> Exception | None:
+        """The error that coordination waits with, once; it goes on after this."""
+        try:
+            self._inside.raise_fault()
+        except Exception as error:
+            return error
+        return None
 
     def unknown(self, topics: Iterable[str]) -> list[str]:
         """Those topics that no broker has told of."""
         return [each for each in topics if not self._client.partitions_for_topic(each)]
 
-    def refresh(self) -> None:
-        """Ask for the topics of the cluster anew, beside other work."""
-        self._client._client.force_metadata_update()
+    async def refresh(self) -> None:
+        """Ask a broker for the topics anew. Suspends until it has answered, however long."""
+        await self._inside.refresh()
 
     async def keep_alive(self) -> None:
         """Count as active. Raises what coordination waits with."""
-        if not self.is_reassigning:
+        if not self._inside.is_reassigning:
             await self._client.getmany(NOWHERE, timeout_ms=0)
 
     # -- records -----------------------------------------------------------------------------------
 
     async def take(self, partition: TopicPartition, most: int) -> Sequence[SourceRecord]:
         """What has arrived of a partition, up to `most`. Raises its error; never suspends."""
-        if self.is_reassigning:
+        if self._inside.is_reassigning:
             return ()
         key = ClientPartition(*partition)
         taken: dict[Any, Sequence[SourceRecord]] = await self._client.getmany(
@@ -161,7 +145,7 @@ class Session:
 
     async def wait(self, seconds: float) -> None:
         """Suspend until something has arrived, for so many seconds at most."""
-        waiter = self._client._fetcher._create_fetch_waiter()
+        waiter = self._inside.news()
         try:
             await asyncio.wait([waiter], timeout=seconds)
         finally:
@@ -170,9 +154,7 @@ class Session:
 
     def position(self, partition: TopicPartition) -> int | None:
         """The offset to be taken next; `None` while it is unknown, or not assigned."""
-        subscription = self._client._subscription.subscription
-        assignment = None if subscription is None else subscription.assignment
-        state = None if assignment is None else assignment.state_value(ClientPartition(*partition))
+        state = self._inside.state(ClientPartition(*partition))
         return state.position if state is not None and state.has_valid_position else None
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -194,7 +176,7 @@ class Session:
             ClientPartition(*partition): OffsetAndMetadata(*position)
             for partition, position in positions.items()
         }
-        await self._client._coordinator._do_commit_offsets(None, offsets)
+        await self._inside.commit(offsets)
 
     async def committed(
         self, partitions: Collection[TopicPartition]
@@ -204,16 +186,14 @@ class Session:
         Raises the error of aiokafka.
         """
         keys = [ClientPartition(*each) for each in partitions]
-        found = await self._client._coordinator._do_fetch_commit_offsets(keys)
+        found = await self._inside.committed(keys)
         return {
             TopicPartition(*key): Position(stored.offset, stored.metadata or "")
             for key, stored in found.items()
             if stored.offset != _UNKNOWN
         }
 
-    async def beginnings(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
+    async def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offsets that are retained. Raises the error of aiokafka."""
         return _ours(await self._client.beginning_offsets(_theirs(partitions)))
 
@@ -235,9 +215,7 @@ class Session:
 
     def known_end(self, partition: TopicPartition) -> int | None:
         """The offset after the last record, as of the last fetch."""
-        subscription = self._client._subscription.subscription
-        assignment = None if subscription is None else subscription.assignment
-        state = None if assignment is None else assignment.state_value(ClientPartition(*partition))
+        state = self._inside.state(ClientPartition(*partition))
         return None if state is None else state.highwater
 
     # -- the end -----------------------------------------------------------------------------------
@@ -253,11 +231,11 @@ class Session:
             logger,
             logging.WARNING,
             "%s: the client did not leave the group in %.3g s; the group waits for its session",
-            self._options.group,
+            self._group,
             within,
         )
         await asyncio.wait([stopping], timeout=within)
-        for close in (self._client._fetcher.close, self._client._client.close):
+        for close in (self._inside.close_fetcher, self._inside.close_client):
             closing = asyncio.ensure_future(close())
             await asyncio.wait([closing], timeout=within)
             closing.cancel()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..._clients.kafka.errors import is_rebalanced, trouble_of
 from ..._clients.kafka.session import KafkaError, Session
+from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Position
 from ..._core.told import for_log
@@ -39,7 +40,7 @@ _NO_POSITION = "no position is stored for %s, and start='committed' asks for one
 _LAST_FAILED = "%s: the commit of a revoke failed (%s); what it held runs again elsewhere"
 
 
-class Holding:
+class OwnedClaim:
     """A claim, and how far its records have been delivered."""
 
     __slots__ = ("claim", "told")
@@ -69,13 +70,13 @@ class Membership:
         self._options = options
         self._start = start
         self._troubles = troubles
-        self._held: dict[TopicPartition, Holding] = {}
+        self._held: dict[TopicPartition, OwnedClaim] = {}
         self._generation = -1
         self._loading: asyncio.Task[None] | None = None
         self._attempt: asyncio.Task[bool] | None = None
 
-    def holding(self, claim: SourceClaim) -> Holding | None:
-        """What is held of a claim; `None` once it has ended."""
+    def owned(self, claim: SourceClaim) -> OwnedClaim | None:
+        """What is known of a claim that is held; `None` once it has ended."""
         found = self._held.get(claim.partition)
         return found if found is not None and found.claim is claim else None
 
@@ -90,7 +91,7 @@ class Membership:
         """Begin to read the positions of these partitions; their claims begin after that."""
         self._generation = self._session.generation
         self._troubles.note("group", None)
-        self._loading = asyncio.get_running_loop().create_task(self._load(partitions))
+        self._loading = asyncio.get_running_loop().create_task(self._load(sorted(partitions)))
 
     async def _load(self, partitions: Collection[TopicPartition]) -> None:
         delay = RETRY_FROM
@@ -106,7 +107,7 @@ class Membership:
                 trouble = _NO_POSITION % ", ".join(map(str, missing))
             if missing:
                 self._troubles.note("positions", trouble)
-                await asyncio.sleep(delay)
+                await LOOP_CLOCK.sleep(delay)
                 delay = min(RETRY_TO, delay * 2)
         self._troubles.note("positions", None)
 
@@ -117,7 +118,8 @@ class Membership:
             stored = await self._session.committed(partitions)
         rest = [each for each in partitions if each not in stored]
         found = await self._start.offsets(self._session, rest)
-        return stored | {each: Position(offset) for each, offset in found.items()}
+        starts = stored | {each: Position(offset) for each, offset in found.items()}
+        return {each: starts[each] for each in partitions if each in starts}
 
     def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         """Begin claims at these positions, unless the generation has ended."""
@@ -126,7 +128,7 @@ class Membership:
         for partition, position in starts.items():
             self._session.seek(partition, position.offset)
         for claim in self._host.assigned(starts):
-            self._held[claim.partition] = Holding(claim, starts[claim.partition].offset)
+            self._held[claim.partition] = OwnedClaim(claim, starts[claim.partition].offset)
 
     async def revoked(self) -> None:
         """Give all partitions up, and commit them if they are still this member's. Never raises."""
@@ -160,11 +162,11 @@ class Membership:
         if claims:
             self._host.ended(claims)
 
-    def replace(self, holding: Holding, start: int) -> None:
+    def replace(self, owned: OwnedClaim, start: int) -> None:
         """End a claim whose log has changed under it, and begin another one at `start`."""
-        partition = holding.claim.partition
+        partition = owned.claim.partition
         del self._held[partition]
-        self._host.ended([holding.claim])
+        self._host.ended([owned.claim])
         self.begin({partition: Position(start)})
 
     # -- commits -----------------------------------------------------------------------------------
@@ -175,7 +177,7 @@ class Membership:
         None of them after a revoke or a loss. Raises the error of aiokafka, and `TimeoutError`
         without an answer in time.
         """
-        held = {claim: at for claim, at in positions.items() if self.holding(claim) is not None}
+        held = {claim: at for claim, at in positions.items() if self.owned(claim) is not None}
         sending = self._send({claim.partition: at for claim, at in held.items()})
         attempt = self._attempt = asyncio.get_running_loop().create_task(sending)
         try:
@@ -194,7 +196,7 @@ class Membership:
                 return ()
             raise error
         is_stored = attempt.result()
-        return [claim for claim in held if is_stored and self.holding(claim) is not None]
+        return [claim for claim in held if is_stored and self.owned(claim) is not None]
 
     async def _send(self, positions: Mapping[TopicPartition, Position]) -> bool:
         if not positions or not self.is_current:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..._clients.kafka.options import MemberOptions
 from ..._core.errors import ClosedError
 from ..._core.source import SourceTraits
+from .sessions import Sessions
 from .starts import StartPoint
 from .topics import Topics
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
-    from .running import Running
     from .starts import Start
 
 
@@ -46,8 +46,7 @@ class KafkaSource:
         client: other options of `aiokafka.AIOKafkaConsumer`, under their names: `ssl_context`,
             `security_protocol`, `sasl_mechanism`, `isolation_level`, `fetch_max_bytes`, ...
 
-    Raises `ConfigError` for a bad argument, and `MissingExtra` without aiokafka. Used by one
-    consumer at a time, on one loop. Nothing is started before it is opened. A broker that cannot be
+    Raises `ConfigError` for a bad argument. Used by one consumer at a time, on one loop. Nothing is started before it is opened. A broker that cannot be
     reached, a missing topic or a missing right is a reason in `explain()`, and tried again.
     """
 
@@ -83,7 +82,7 @@ class KafkaSource:
             keep_alive_every=self._options.max_poll_interval / 3,
             revoke_within=self._options.revoke_within,
         )
-        self._running: Running | None = None
+        self._sessions: Sessions | None = None
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
@@ -91,16 +90,14 @@ class KafkaSource:
 
         The exit takes `stop_timeout` at most, and a little. Raises `ClosedError` if it is open.
         """
-        if self._running is not None:
+        if self._sessions is not None:
             raise ClosedError(f"{self!r} is open already, for another consumer")
-        from .running import Running  # loads aiokafka
-
-        self._running = Running(self._options, self._topics, self._start, host)
-        task = asyncio.get_running_loop().create_task(self._running.run())
+        self._sessions = Sessions(self._options, self._topics, self._start, host)
+        task = asyncio.get_running_loop().create_task(self._sessions.run())
         try:
             yield
         finally:
-            self._running = None
+            self._sessions = None
             task.cancel()
             await asyncio.wait([task])
 
@@ -123,11 +120,13 @@ class KafkaSource:
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Do nothing: Kafka limits no record's time."""
 
-    def _open(self) -> Running:
-        if self._running is None:
+    def _open(self) -> Sessions:
+        if self._sessions is None:
             raise ClosedError(f"{self!r} is not open")
-        return self._running
+        return self._sessions
 
     def __repr__(self) -> str:
         options = self._options
-        return f"KafkaSource({self._topics}, bootstrap={options.bootstrap!r}, group={options.group!r})"
+        return (
+            f"KafkaSource({self._topics}, bootstrap={options.bootstrap!r}, group={options.group!r})"
+        )

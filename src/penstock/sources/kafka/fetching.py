@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ..._clients.kafka.options import MemberOptions
     from ..._core.source import SourceClaim, SourceRecord
-    from .membership import Holding, Membership
+    from .membership import Membership, OwnedClaim
     from .starts import StartPoint
     from .troubles import Troubles
 
@@ -47,7 +47,7 @@ _OTHER_LOG = "%s: %s ends at %d, before %d, which was next: it begins again at %
 _STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
 
 
-class Reader:
+class Fetcher:
     """Fetches the records of a membership's claims."""
 
     def __init__(
@@ -85,38 +85,38 @@ class Reader:
         return found
 
     async def _take(self, claim: SourceClaim, most: int) -> Fetched | None:
-        holding, partition = self._membership.holding(claim), claim.partition
-        if holding is None:
+        owned, partition = self._membership.owned(claim), claim.partition
+        if owned is None:
             return None
         try:
             records = await self._session.take(partition, most)
         except OffsetOutOfRangeError:
-            await self._relocate(holding)
+            await self._relocate(owned)
             return None
         except KafkaError as error:
             self._troubles.note(str(partition), trouble_of(error, self._options))
             return None
-        if self._membership.holding(claim) is not holding:
+        if self._membership.owned(claim) is not owned:
             if records:
                 self._session.seek(partition, records[0].offset)
             return None
-        return self._told(holding, records)
+        return self._told(owned, records)
 
-    def _told(self, holding: Holding, records: Sequence[SourceRecord]) -> Fetched | None:
-        claim = holding.claim
+    def _told(self, owned: OwnedClaim, records: Sequence[SourceRecord]) -> Fetched | None:
+        claim = owned.claim
         reached = self._session.position(claim.partition)
-        if reached is None or (reached <= holding.told and not records):
+        if reached is None or (reached <= owned.told and not records):
             return None
         after = claim.pass_settled(reached, LONG_SPAN)
         if after > reached:
             self._session.seek(claim.partition, after)
-        holding.tell(after)
+        owned.tell(after)
         self._troubles.note(str(claim.partition), None)
         return Fetched(claim, records, after)
 
-    async def _relocate(self, holding: Holding) -> None:
+    async def _relocate(self, owned: OwnedClaim) -> None:
         """Continue where there are records, after the next offset was out of range."""
-        claim, was = holding.claim, holding.told
+        claim, was = owned.claim, owned.told
         partition = claim.partition
         try:
             first = (await self._session.beginnings([partition]))[partition]
@@ -125,7 +125,7 @@ class Reader:
         except KafkaError as error:
             self._troubles.note(str(partition), trouble_of(error, self._options))
             return
-        if self._membership.holding(claim) is not holding or first <= was <= end:
+        if self._membership.owned(claim) is not owned or first <= was <= end:
             return
         if start is None:
             self._session.pause(partition)
@@ -135,7 +135,7 @@ class Reader:
         start = max(first, start)
         if was > end:
             say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
-            self._membership.replace(holding, start)
+            self._membership.replace(owned, start)
         else:
             say(logger, logging.ERROR, _GONE, *named, was, start - 1, start, self._start)
             self._session.seek(partition, start)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from ..._clients.kafka.errors import trouble_of, unreachable
 from ..._clients.kafka.session import KafkaError, Listener, Session
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from .fetching import Fetcher
 from .membership import Membership
-from .reader import Reader
 from .troubles import Troubles
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 0.5
 """Seconds between looks at a session."""
+REFRESH_WITHIN = 1.0
+"""Seconds for an answer about topics."""
 LOST_AFTER = 2.0
 """Seconds without a coordinator before that is a trouble."""
 REFRESH_EVERY = 5.0
@@ -35,7 +37,7 @@ RECONNECT = 1.0
 """Seconds between tries to connect."""
 
 
-class Running:
+class Sessions:
     """The sessions of an open source, one at a time."""
 
     def __init__(
@@ -48,8 +50,9 @@ class Running:
         self._troubles = Troubles(host, options.group)
         self._session: Session | None = None
         self._membership: Membership | None = None
-        self._reader: Reader | None = None
+        self._fetcher: Fetcher | None = None
         self._joined = Signal()
+        self._clock = LOOP_CLOCK
 
     async def run(self) -> None:
         """Hold a session, and begin another one whenever it has died, until cancelled."""
@@ -59,7 +62,7 @@ class Running:
                 await session.start()
             except (KafkaError, OSError) as error:
                 self._troubles.note("broker", trouble_of(error, self._options))
-                await asyncio.sleep(RECONNECT)
+                await self._clock.sleep(RECONNECT)
                 continue
             try:
                 await self._hold(session)
@@ -70,7 +73,7 @@ class Running:
         parts = (self._options, self._start, self._troubles)
         membership = Membership(session, self._host, *parts)
         self._session, self._membership = session, membership
-        self._reader = Reader(session, membership, *parts)
+        self._fetcher = Fetcher(session, membership, *parts)
         self._joined.fire()
         listener = Listener(membership.revoked, membership.assigned)
         session.subscribe(self._topics.names, self._topics.pattern, listener)
@@ -79,15 +82,15 @@ class Running:
     async def _leave(self, session: Session) -> None:
         if self._membership is not None:
             self._membership.end()
-        self._session = self._membership = self._reader = None
+        self._session = self._membership = self._fetcher = None
         await session.stop(self._options.stop_timeout)
 
     # -- how the session is doing ------------------------------------------------------------------
 
     async def _watch(self, session: Session) -> None:
         """Return when the session has died."""
-        clock = LOOP_CLOCK
-        seen = asked = clock.now()
+        clock = self._clock
+        seen, asked = clock.now(), -math.inf
         while not session.has_died:
             if (fault := session.fault()) is not None:
                 self._troubles.note("group", trouble_of(fault, self._options))
@@ -95,20 +98,24 @@ class Running:
             seen = now if session.has_coordinator else seen
             is_lost = now - seen >= LOST_AFTER
             self._troubles.note("broker", unreachable(self._options) if is_lost else None)
-            missing = None if is_lost else self._topics.missing(session)
-            self._troubles.note("topics", missing)
-            if missing is not None and now - asked >= REFRESH_EVERY:
+            if self._topics.missing(session) is not None and now - asked >= REFRESH_EVERY:
                 asked = now
-                session.refresh()
-            await asyncio.sleep(LOOK_EVERY)
+                await self._refresh(session)
+            self._troubles.note("topics", None if is_lost else self._topics.missing(session))
+            await clock.sleep(LOOK_EVERY)
+
+    async def _refresh(self, session: Session) -> None:
+        with contextlib.suppress(TimeoutError, KafkaError):
+            async with self._clock.timeout_at(self._clock.now() + REFRESH_WITHIN):
+                await session.refresh()
 
     # -- what the consumer asks --------------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Deliver records of these claims; suspends between sessions."""
-        while self._reader is None:
-            await wait_until(LOOP_CLOCK, math.inf, self._joined)
-        return await self._reader.fetch(claims, most)
+        while self._fetcher is None:
+            await wait_until(self._clock, math.inf, self._joined)
+        return await self._fetcher.fetch(claims, most)
 
     async def keep_alive(self) -> None:
         """Count as active; a fault is told by the watch."""
@@ -125,7 +132,7 @@ class Running:
         session, membership = self._session, self._membership
         if session is None or membership is None:
             return {}
-        held = [claim for claim in claims if membership.holding(claim) is not None]
+        held = [claim for claim in claims if membership.owned(claim) is not None]
         try:
             async with asyncio.timeout(self._options.commit_timeout):
                 found = await session.ends([claim.partition for claim in held])

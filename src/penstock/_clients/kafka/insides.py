@@ -1,0 +1,104 @@
+"""What aiokafka keeps to itself, and a group's member needs: its generation, one commit, one wait.
+
+Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` where names are gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._core.errors import MissingExtra
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Collection, Mapping
+
+_NAMES = {
+    "_client": ("force_metadata_update", "close"),
+    "_coordinator": (
+        "generation",
+        "coordinator_id",
+        "check_errors",
+        "_coordination_task",
+        "_do_commit_offsets",
+        "_do_fetch_commit_offsets",
+    ),
+    "_fetcher": ("_create_fetch_waiter", "close"),
+    "_subscription": ("reassignment_in_progress", "subscription"),
+}
+
+
+class Insides:
+    """The parts of a started `AIOKafkaConsumer`."""
+
+    def __init__(self, consumer: Any) -> None:
+        for part, names in _NAMES.items():
+            for name in names:
+                if not hasattr(getattr(consumer, part, None), name):
+                    raise MissingExtra(
+                        f"this version of aiokafka has no AIOKafkaConsumer.{part}.{name}; "
+                        'pip install "penstock[kafka]" installs one that has'
+                    )
+        self._coordinator = consumer._coordinator
+        self._fetcher = consumer._fetcher
+        self._subscription = consumer._subscription
+        self._client = consumer._client
+
+    @property
+    def generation(self) -> int:
+        """The group's generation of this member; -1 while it is none."""
+        generation: int = self._coordinator.generation
+        return generation
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether the broker that coordinates the group is known, and answered last time."""
+        return self._coordinator.coordinator_id is not None
+
+    @property
+    def has_died(self) -> bool:
+        """Whether coordination has ended, by an error of aiokafka's own."""
+        task: asyncio.Task[object] = self._coordinator._coordination_task
+        return task.done()
+
+    @property
+    def is_reassigning(self) -> bool:
+        """Whether a rebalance is under way; no records are handed out then."""
+        reassigning: bool = self._subscription.reassignment_in_progress
+        return reassigning
+
+    def raise_fault(self) -> None:
+        """Raise the error that coordination waits with, once; it goes on after this."""
+        self._coordinator.check_errors()
+
+    def state(self, partition: Any) -> Any:
+        """The state of an assigned partition; `None` of another one."""
+        subscription = self._subscription.subscription
+        assignment = None if subscription is None else subscription.assignment
+        return None if assignment is None else assignment.state_value(partition)
+
+    def news(self) -> asyncio.Future[None]:
+        """A future that is done when records or an error have arrived."""
+        waiter: asyncio.Future[None] = self._fetcher._create_fetch_waiter()
+        return waiter
+
+    async def refresh(self) -> None:
+        """Suspend until a broker has told the topics anew."""
+        await self._client.force_metadata_update()
+
+    async def commit(self, offsets: Mapping[Any, Any]) -> None:
+        """Send one commit, of the generation of now, and suspend until its answer."""
+        await self._coordinator._do_commit_offsets(None, offsets)
+
+    async def committed(self, partitions: Collection[Any]) -> Mapping[Any, Any]:
+        """Ask once for stored offsets with their metadata."""
+        found: Mapping[Any, Any] = await self._coordinator._do_fetch_commit_offsets(partitions)
+        return found
+
+    async def close_fetcher(self) -> None:
+        """End the fetching of records."""
+        await self._fetcher.close()
+
+    async def close_client(self) -> None:
+        """Close the connections."""
+        await self._client.close()
