@@ -28,13 +28,13 @@ _OWNED = {
     "group_id": "group=... says it",
     "group_instance_id": "instance=... says it",
     "heartbeat_interval_ms": "it follows session_timeout",
-    "key_deserializer": "Consumer(prepare=...) decodes",
+    "key_deserializer": "Consumer(steps=...) decodes",
     "loop": "the running loop is used",
     "max_poll_interval_ms": "max_poll_interval=... says it, in seconds",
     "max_poll_records": "Consumer(fetch_max=...) says it",
     "rebalance_timeout_ms": "rebalance_timeout=... says it, in seconds",
     "session_timeout_ms": "session_timeout=... says it, in seconds",
-    "value_deserializer": "Consumer(prepare=...) decodes",
+    "value_deserializer": "Consumer(steps=...) decodes",
 }
 LONGEST_HEARTBEAT = 3.0
 """Seconds; the default of Kafka's own client."""

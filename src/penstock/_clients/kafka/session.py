@@ -20,6 +20,7 @@ from aiokafka import TopicPartition as ClientPartition
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
+from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.source import Position, TopicPartition
 from .insides import Insides
@@ -68,6 +69,14 @@ class Session:
         self._client: Any = AIOKafkaConsumer(**options.arguments())
         self._group = options.group
         self._insides: Insides | None = None
+
+    @classmethod
+    def of(cls, options: MemberOptions) -> Session:
+        """A session that has not started. Raises `ConfigError` if aiokafka refuses its options."""
+        try:
+            return cls(options)
+        except (TypeError, ValueError, AssertionError) as error:
+            raise ConfigError(f"AIOKafkaConsumer refuses its options: {error}") from error
 
     async def start(self) -> None:
         """Connect. Raises the error of aiokafka, with everything closed."""

@@ -18,6 +18,7 @@ from aiokafka.errors import OffsetOutOfRangeError
 
 from ..._clients.kafka.errors import trouble_of
 from ..._clients.kafka.session import KafkaError, Session
+from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Fetched
 
@@ -38,6 +39,8 @@ LONG_SPAN = 10_000
 """Offsets from which a settled span is passed by a seek, which gives up what was fetched."""
 WAIT = 1.0
 """Seconds until everything is looked at again, whatever was heard."""
+RETRY = 0.2
+"""Seconds after an error, which aiokafka tells as often as a broker answers."""
 
 _GONE = (
     "%s: %s: the offsets %d to %d are no longer retained and were never delivered; "
@@ -63,58 +66,73 @@ class Fetcher:
         self._options = options
         self._start = start
         self._troubles = troubles
+        self._has_failed = False
+        """Whether a partition could not be read in this round."""
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Suspend until there is something. A cancelled call has delivered nothing."""
         while not (found := await self._taken(claims, most)):
-            await self._session.wait(WAIT)
+            if self._has_failed:
+                await LOOP_CLOCK.sleep(RETRY)
+            else:
+                await self._session.wait(WAIT)
         return found
 
     async def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         found: list[Fetched] = []
+        self._has_failed = False
         if (fault := self._session.fault()) is not None:
             self._troubles.note("group", trouble_of(fault, self._options))
         share = max(LEAST_SHARE, -(-most // max(1, len(claims))))
         for claim in claims:
             if most <= 0:
                 break
-            fetched = await self._take(claim, min(share, most))
+            owned = self._membership.owned(claim)
+            fetched = None if owned is None else await self._take(owned, min(share, most))
             if fetched is not None:
                 found.append(fetched)
                 most -= len(fetched.records)
         return found
 
-    async def _take(self, claim: SourceClaim, most: int) -> Fetched | None:
-        owned, partition = self._membership.owned(claim), claim.partition
-        if owned is None:
-            return None
+    async def _take(self, owned: OwnedClaim, most: int) -> Fetched | None:
+        claim = owned.claim
         try:
-            records = await self._session.take(partition, most)
+            records = await self._session.take(claim.partition, most)
         except OffsetOutOfRangeError:
-            await self._relocate(owned)
-            return None
+            return await self._relocated(owned)
         except KafkaError as error:
-            self._troubles.note(str(partition), trouble_of(error, self._options))
+            self._fail(owned, error)
             return None
         if self._membership.owned(claim) is not owned:
             if records:
-                self._session.seek(partition, records[0].offset)
+                self._session.seek(claim.partition, records[0].offset)
             return None
         return self._told(owned, records)
 
+    def _fail(self, owned: OwnedClaim, error: KafkaError) -> None:
+        """Note an error of a partition, which stays where it is: aiokafka may pass a record that it
+        cannot read.
+        """
+        partition = owned.claim.partition
+        self._has_failed = True
+        self._troubles.note(str(partition), trouble_of(error, self._options))
+        if self._session.position(partition) not in {None, owned.told}:
+            self._session.seek(partition, owned.told)
+
     def _told(self, owned: OwnedClaim, records: Sequence[SourceRecord]) -> Fetched | None:
         claim = owned.claim
-        reached = self._session.position(claim.partition)
-        if reached is None or (reached <= owned.told and not records):
+        after = records[-1].offset + 1 if records else owned.told
+        reached = max(after, self._session.position(claim.partition) or 0)
+        if reached == owned.told:
             return None
-        after = claim.pass_settled(reached, LONG_SPAN)
-        if after > reached:
-            self._session.seek(claim.partition, after)
-        owned.tell(after)
+        passed = claim.pass_settled(reached, LONG_SPAN)
+        if passed > reached:
+            self._session.seek(claim.partition, passed)
+        owned.tell(passed)
         self._troubles.note(str(claim.partition), None)
-        return Fetched(claim, records, after)
+        return Fetched(claim, records, passed)
 
-    async def _relocate(self, owned: OwnedClaim) -> None:
+    async def _relocated(self, owned: OwnedClaim) -> Fetched | None:
         """Continue where there are records, after the next offset was out of range."""
         claim, was = owned.claim, owned.told
         partition = claim.partition
@@ -123,19 +141,21 @@ class Fetcher:
             end = (await self._session.ends([partition]))[partition]
             start = (await self._start.offsets(self._session, [partition])).get(partition)
         except KafkaError as error:
-            self._troubles.note(str(partition), trouble_of(error, self._options))
-            return
+            self._fail(owned, error)
+            return None
         if self._membership.owned(claim) is not owned or first <= was <= end:
-            return
+            return None
         if start is None:
             self._session.pause(partition)
             self._troubles.note(str(partition), _STANDS % (partition, was, first, end))
-            return
+            return None
         named = (self._options.group, partition)
         start = max(first, start)
         if was > end:
             say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
             self._membership.replace(owned, start)
-        else:
-            say(logger, logging.ERROR, _GONE, *named, was, start - 1, start, self._start)
-            self._session.seek(partition, start)
+            return None
+        say(logger, logging.ERROR, _GONE, *named, was, start - 1, start, self._start)
+        self._session.seek(partition, start)
+        owned.tell(start)
+        return Fetched(claim, (), start)

@@ -1,7 +1,7 @@
 """The claims of one membership of a group, from assignment to revoke or loss.
 
-1. A claim begins with a seek to its stored position, in one stretch: whatever aiokafka has fetched
-   of the partition before is fetched again.
+1. A claim begins together with aiokafka's position at its stored one, by a seek if it differs. What
+   has been taken of the partition before is taken again.
 2. The positions of new claims are read by a task of our own, and not while aiokafka waits: an error
    there would only be logged, and the claims never begin.
 3. The generation is remembered at the assignment. A commit is one request, and sent only while that
@@ -126,7 +126,8 @@ class Membership:
         if not self.is_current:
             return
         for partition, position in starts.items():
-            self._session.seek(partition, position.offset)
+            if self._session.position(partition) != position.offset:
+                self._session.seek(partition, position.offset)
         for claim in self._host.assigned(starts):
             self._held[claim.partition] = OwnedClaim(claim, starts[claim.partition].offset)
 

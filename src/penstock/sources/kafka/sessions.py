@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import math
 from typing import TYPE_CHECKING
 
 from ..._clients.kafka.errors import trouble_of, unreachable
 from ..._clients.kafka.session import KafkaError, Listener, Session
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.say import say
+from ..._core.told import for_log
 from .fetching import Fetcher
 from .membership import Membership
 from .troubles import Troubles
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
     from .starts import StartPoint
     from .topics import Topics
+
+logger = logging.getLogger("penstock.sources.kafka")
+
+_FAILED = "%s: a session has failed (%s); another one follows"
 
 LOOK_EVERY = 0.5
 """Seconds between looks at a session."""
@@ -54,20 +61,22 @@ class Sessions:
         self._joined = Signal()
         self._clock = LOOP_CLOCK
 
-    async def run(self) -> None:
+    async def run(self, first: Session) -> None:
         """Hold a session, and begin another one whenever it has died, until cancelled."""
+        session = first
         while True:
-            session = Session(self._options)
             try:
                 await session.start()
-            except (KafkaError, OSError) as error:
+                try:
+                    await self._hold(session)
+                finally:
+                    await self._leave(session)
+            except Exception as error:
                 self._troubles.note("broker", trouble_of(error, self._options))
-                await self._clock.sleep(RECONNECT)
-                continue
-            try:
-                await self._hold(session)
-            finally:
-                await self._leave(session)
+                level = logging.DEBUG if isinstance(error, (KafkaError, OSError)) else logging.ERROR
+                say(logger, level, _FAILED, self._options.group, for_log(error), error=error)
+            await self._clock.sleep(RECONNECT)
+            session = Session(self._options)
 
     async def _hold(self, session: Session) -> None:
         parts = (self._options, self._start, self._troubles)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.kafka.options import MemberOptions
+from ..._clients.kafka.session import Session
 from ..._core.errors import ClosedError
 from ..._core.source import SourceTraits
 from .sessions import Sessions
@@ -88,12 +89,14 @@ class KafkaSource:
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Join the group, in the background; at exit, end the claims and leave it.
 
-        The exit takes `stop_timeout` at most, and a little. Raises `ClosedError` if it is open.
+        The exit takes `stop_timeout` at most, and a little. Raises `ClosedError` if it is open, and
+        `ConfigError` if aiokafka refuses its options.
         """
         if self._sessions is not None:
             raise ClosedError(f"{self!r} is open already, for another consumer")
+        first = Session.of(self._options)
         self._sessions = Sessions(self._options, self._topics, self._start, host)
-        task = asyncio.get_running_loop().create_task(self._sessions.run())
+        task = asyncio.get_running_loop().create_task(self._sessions.run(first))
         try:
             yield
         finally:
