@@ -66,7 +66,8 @@ ALL = (
     Peer("aiokafka", _python("plain", "with_aiokafka.py"), {"CONCURRENCY": "1"}),
     Peer("FastStream", _python("faststream", "with_faststream.py")),
     Peer("FastStream NACK", _python("faststream", "with_faststream.py"), {"POLICY": "NACK_ON_ERROR"}),
-    Peer("Faust", _python("faust", "with_faust.py", "worker", "-l", "warning")),
+    Peer("Faust", _python("faust", "with_faust.py", "worker", "-l", "warn", "--without-web")),
+    Peer("Faust strict", _python("faust", "with_faust.py", "worker", "-l", "warn", "--without-web"), {"CONCURRENCY": "1", "ACK_EXCEPTIONS": "0"}),
     Peer("parallel-consumer", ("/usr/bin/java", "-Xmx256m", "-cp", f"{_PC}/lib/*:{_PC}/classes", "WithParallelConsumer")),
 )
 

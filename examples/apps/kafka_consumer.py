@@ -40,8 +40,7 @@ async def bill(message: Message) -> None:
 async def main() -> None:
     consumer = make_consumer()
     async with serve_probes(consumer, host="0.0.0.0", port=PROBE_PORT), consumer:  # noqa: S104
-        report = await consumer.run(bill)
-    logging.info("%s", report)
+        await consumer.run(bill)
 
 
 if __name__ == "__main__":

@@ -96,6 +96,8 @@ class Membership:
     async def _load(self, partitions: Collection[TopicPartition]) -> None:
         delay = RETRY_FROM
         missing = list(partitions)
+        if not missing:
+            self.begin({})  # a member without partitions is ready, too
         while missing:
             try:
                 starts = await self._starts(missing)
