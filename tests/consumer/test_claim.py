@@ -50,22 +50,79 @@ def test_a_commit_keeps_the_part_of_the_map_that_was_not_delivered_again() -> No
 @given(
     before=st.sets(st.integers(1, 40)),
     fetches=st.lists(st.integers(1, 9), max_size=8),
+    least=st.integers(1, 12),
     data=st.data(),
 )
 def test_a_claim_never_forgets_what_is_settled(
-    before: set[int], fetches: list[int], data: st.DataObject
+    before: set[int], fetches: list[int], least: int, data: st.DataObject
 ) -> None:
-    """consumer/C:C1, consumer/C:C4: every commit tells of exactly the settled offsets."""
+    """consumer/C:C1, consumer/C:C4, O-T5: every commit tells of exactly the settled offsets, also
+    of those in spans that the source has passed.
+    """
     claim = claim_of(0, list(offset_map.joined((at, at + 1) for at in sorted(before))))
     settled, end = set(before), 0
+    indices: list[int] = []
     for count in fetches:
         deliver(claim, end, end + count - 1)
-        end += count
-        for offset in data.draw(st.sets(st.integers(0, end - 1), max_size=6)):
-            assert claim.settled(offset) is (offset not in settled)
-            settled.add(offset)
+        indices.extend(range(end, end + count))
+        taken, end = end + count, claim.pass_settled(end + count, least)
+        if data.draw(st.booleans()):  # or else the records before the span still wait
+            taken = end
+            claim.advance(end)
+        for index in data.draw(st.sets(st.integers(0, len(indices) - 1), max_size=6)):
+            assert claim.settled(index) is (indices[index] not in settled)
+            settled.add(indices[index])
         position, ranges = told(claim)
-        first = next(offset for offset in range(end + 1) if offset not in settled or offset == end)
+        first = next(
+            offset for offset in range(end + 1) if offset not in settled or offset == taken
+        )
         assert position == first
         beyond = {offset for low, high in ranges for offset in range(low, high)}
         assert beyond == {offset for offset in settled if offset >= position}
+
+
+def test_a_passed_span_stays_in_the_map_and_is_counted_when_it_is_taken_in() -> None:
+    """consumer/C:N1, consumer/C:N6: what was passed without a delivery is told to the next claim.
+
+    One record is stuck, and the records around the span are delivered.
+    """
+    claim = claim_of(5, [(6, 50_000), (50_001, 50_004)])
+    deliver(claim, 5, 9)
+    assert claim.pass_settled(10, least=10_000) == 50_000
+    assert told(claim) == (5, [(6, 50_000), (50_001, 50_004)])
+    assert counted(claim) == (4, 0, 1)
+    claim.advance(50_000)
+    assert told(claim) == (5, [(6, 50_000), (50_001, 50_004)])
+    assert counted(claim) == (4, 49_990, 1)
+    deliver(claim, 50_000, 50_005)
+    assert counted(claim) == (7, 49_990, 2)
+    assert told(claim) == (5, [(6, 50_000), (50_001, 50_004)])
+    claim.settled(5)  # 50,000
+    assert told(claim) == (5, [(6, 50_004)])
+    claim.settled(0)
+    assert told(claim) == (50_004, [])
+
+
+def test_only_a_settled_span_that_is_long_enough_is_passed() -> None:
+    """An offset outside the map, a short rest and the end of the map stay where they are."""
+    claim = claim_of(0, [(10, 40), (60, 70)])
+    for offset in (0, 9, 40, 59, 31, 60, 70, 99):
+        assert claim.pass_settled(offset, least=11) == offset
+    assert claim.pass_settled(10, least=30) == 40
+    assert claim.pass_settled(29, least=11) == 40
+
+
+def test_a_passed_span_leaves_the_ratio_of_the_letter_circuit_alone() -> None:
+    """What was passed was not delivered, so it is no success of this claim."""
+    claim = claim_of(0, [(1, 50_000)])
+    deliver(claim, 0, 0)
+    claim.advance(claim.pass_settled(1, least=10_000))
+    deliver(claim, 50_000, 50_001)
+    assert claim.tracker.settled - claim.replay.skipped == 0
+    claim.settled(1)
+    assert claim.tracker.settled - claim.replay.skipped == 1
+
+
+def counted(claim: Claim) -> tuple[int, int, int]:
+    """Records that were delivered and skipped, offsets that were passed, and records that run."""
+    return claim.replay.skipped, claim.replay.passed, claim.replay.replayed

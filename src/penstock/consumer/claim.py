@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
+from heapq import merge
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._core.source import Position
@@ -18,7 +20,7 @@ from . import offset_map
 from .tracker import Tracker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from .._core.order.lanes import Lanes
     from .._core.source import SourceRecord, TopicPartition
@@ -153,13 +155,19 @@ class Claim:
 
     def pass_settled(self, offset: int, least: int) -> int:
         """The end of the span at `offset` that was settled before, if it is long enough to skip."""
-        return self.replay.passed(offset, least)
+        return self.replay.pass_span(offset, least)
+
+    def advance(self, offset: int) -> None:
+        """Everything before this offset has been delivered, has no record, or was passed."""
+        self.replay.count_passed(offset)
+        self.tracker.advance(offset)
 
     def snapshot(self) -> Position:
         """Position and map of this instant."""
         position = self.tracker.position()
+        done = self.replay.with_passed(position, self.tracker.done_ranges())
         rest = self.replay.beyond(self.tracker.next_offset)
-        encoded = offset_map.encode(position, offset_map.joined(self.tracker.done_ranges(), rest))
+        encoded = offset_map.encode(position, offset_map.joined(done, rest))
         self.is_cut = encoded.cut
         return Position(position, encoded.text)
 
@@ -196,14 +204,19 @@ class Claim:
 class Replayed:
     """The records that were settled in an earlier claim, by its map, and what was replayed."""
 
-    __slots__ = ("_at", "_ranges", "end", "replayed", "skipped")
+    __slots__ = ("_at", "_counted", "_passed", "_ranges", "end", "passed", "replayed", "skipped")
 
     def __init__(self, ranges: list[tuple[int, int]]) -> None:
         self._ranges = ranges
         self._at = 0
+        self._passed: list[tuple[int, int]] = []
+        self._counted = 0
         self.end = ranges[-1][1] if ranges else 0
         """The offset after the last settled record; nothing is skipped from there on."""
         self.skipped = 0
+        """The settled records that were delivered again."""
+        self.passed = 0
+        """The offsets of settled spans that were passed without a delivery."""
         self.replayed = 0
         """The records before `end` that run again."""
 
@@ -227,14 +240,32 @@ class Replayed:
                 if end > offset:
                     yield max(start, offset), end
 
-    def passed(self, offset: int, least: int) -> int:
-        """The end of the settled span at `offset`, counted as skipped, if `least` are left of it;
+    def pass_span(self, offset: int, least: int) -> int:
+        """The end of the settled span at `offset`, noted as passed, if `least` are left of it;
         otherwise `offset`.
         """
         if offset >= self.end:
             return offset
-        for start, end in self._ranges[self._at :]:
-            if start <= offset < end and end - offset >= least:
-                self.skipped += end - offset
-                return end
-        return offset
+        at = bisect_right(self._ranges, (offset, self.end)) - 1
+        end = self._ranges[at][1] if at >= 0 else offset
+        if end - offset < least:
+            return offset
+        self._passed.append((offset, end))
+        return end
+
+    def count_passed(self, offset: int) -> None:
+        """Count the passed spans before this offset, which have been taken in."""
+        while self._counted < len(self._passed) and self._passed[self._counted][1] <= offset:
+            start, end = self._passed[self._counted]
+            self.passed += end - start
+            self._counted += 1
+
+    def with_passed(
+        self, position: int, done: Iterator[tuple[int, int]]
+    ) -> Iterable[tuple[int, int]]:
+        """Settled ranges together with the spans behind `position` that were passed."""
+        if not self._passed:
+            return done
+        return merge(
+            done, [(max(start, position), end) for start, end in self._passed if end > position]
+        )

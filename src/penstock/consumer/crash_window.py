@@ -26,7 +26,7 @@ class CrashWindow:
     end: int
     """The offset after the last record of the map."""
     skipped: int
-    """Records that had been settled."""
+    """Records that had been settled. A span that the source passed counts by its offsets."""
     replayed: int
     """Records that run, perhaps for the second time."""
 
@@ -59,7 +59,7 @@ class CrashWindows:
                 claim.partition,
                 claim.start.offset,
                 claim.replay.end,
-                claim.replay.skipped,
+                claim.replay.skipped + claim.replay.passed,
                 claim.replay.replayed,
             )
             for claim in new
@@ -83,11 +83,13 @@ class Deliveries:
     """Records as the source delivered them, and why some did not run, or run again."""
 
     received: int = 0
-    """Delivered by the source, those of a stored map included."""
+    """Delivered by the source, those of a stored map included, unless it passed them."""
     redelivered: int = 0
     """Delivered twice in one claim; the second delivery was ignored."""
     skipped: int = 0
-    """Settled before, by the stored map."""
+    """Settled before, by the stored map. A long span that the source passes without delivering it
+    counts by its offsets, those without a record included.
+    """
     replayed: int = 0
     """Among the records of a stored map, and not settled: they run, perhaps again."""
 
@@ -96,6 +98,6 @@ def _with(total: Deliveries, claim: Claim) -> Deliveries:
     return Deliveries(
         total.received + claim.tracker.next_index,
         total.redelivered + claim.redelivered,
-        total.skipped + claim.replay.skipped,
+        total.skipped + claim.replay.skipped + claim.replay.passed,
         total.replayed + claim.replay.replayed,
     )

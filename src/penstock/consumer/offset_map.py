@@ -69,7 +69,7 @@ def encode(position: int, ranges: Iterable[tuple[int, int]], limit: int = LIMIT)
 
 
 def joined(*parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Ascending ranges of several parts, one behind the other, with those that touch as one.
+    """Ranges of several parts, in the order of their starts, with those that touch as one.
 
     A claim begins with the map of the claim before it. Until all of that has been delivered again,
     the rest of it belongs to each commit, or the next crash would repeat it.
@@ -80,7 +80,7 @@ def joined(*parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             if end >= 0:
                 yield start, end
             start = low
-        end = high
+        end = max(end, high)
     if end >= 0:
         yield start, end
 

@@ -108,7 +108,7 @@ class Poller:
                 if admitted.taken:
                     continue  # settled ones take no room, and nothing may be inside that gives it
                 break
-            claim.tracker.advance(fetched.next_offset)
+            claim.advance(fetched.next_offset)
         self._poison.look()
         self._workers.wake()
 

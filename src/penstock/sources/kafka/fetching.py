@@ -6,7 +6,8 @@
    given back by a seek, because aiokafka would deliver the next ones.
 3. A settled span of the stored map is passed by a seek if it is long.
 4. An offset that is no longer retained continues at the start point, and the gap is told. Behind
-   the end of the log, the log is another one, and so is the claim.
+   the end of the log, the log is another one, and so is the claim. Finding that out suspends, so
+   it is done before anything is taken: a cancelled fetch has taken nothing.
 """
 
 from __future__ import annotations
@@ -66,21 +67,31 @@ class Fetcher:
         self._options = options
         self._start = start
         self._troubles = troubles
+        self._astray: OwnedClaim | None = None
+        """A claim whose next offset was out of range."""
         self._has_failed = False
         """Whether a partition could not be read in this round."""
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Suspend until there is something. A cancelled call has delivered nothing."""
-        while not (found := await self._taken(claims, most)):
+        while not (found := await self._next(claims, most)):
             if self._has_failed:
                 await LOOP_CLOCK.sleep(RETRY)
-            else:
+            elif self._astray is None:
                 await self._session.wait(WAIT)
         return found
 
+    async def _next(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        """One claim that was astray, or one round. Only the former suspends."""
+        self._has_failed = False
+        owned, self._astray = self._astray, None
+        if owned is None:
+            return await self._taken(claims, most)
+        relocated = await self._relocated(owned)
+        return [] if relocated is None else [relocated]
+
     async def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         found: list[Fetched] = []
-        self._has_failed = False
         if (fault := self._session.fault()) is not None:
             self._troubles.note("group", trouble_of(fault, self._options))
         share = max(LEAST_SHARE, -(-most // max(1, len(claims))))
@@ -99,7 +110,8 @@ class Fetcher:
         try:
             records = await self._session.take(claim.partition, most)
         except OffsetOutOfRangeError:
-            return await self._relocated(owned)
+            self._astray = owned
+            return None
         except KafkaError as error:
             self._fail(owned, error)
             return None

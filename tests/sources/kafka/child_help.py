@@ -1,0 +1,72 @@
+"""Starting a consumer in a process of its own, and what it leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from penstock.testing import EmbeddedKafka
+
+NOTHING = {"acked": -1, "received": -1, "committed": -1, "event": None}
+PROGRAM = Path(__file__).with_name("consumer_child.py")
+
+
+class Child:
+    """A running consumer process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, audit: Path) -> None:
+        self.process = process
+        self._audit = audit
+        audit.touch()
+
+    async def until(self, is_met: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Read what it tells until a line is as wanted; return that."""
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            told: dict[str, Any] = json.loads(line)
+            if is_met({**NOTHING, **told}):
+                return told
+        raise AssertionError(f"it ended with {await self.process.wait()}: {await self.errors()}")
+
+    async def errors(self) -> str:
+        """The rest of what it has logged; returns when it has ended."""
+        assert self.process.stderr is not None
+        return (await self.process.stderr.read()).decode()
+
+    async def kill(self) -> list[int]:
+        """End it at once; return the offsets that it had finished, in their order."""
+        self.process.kill()
+        await self.process.wait()
+        return self.finished()
+
+    def finished(self) -> list[int]:
+        """The offsets that it has finished, in their order."""
+        return [int(line) for line in self._audit.read_text().splitlines()]
+
+
+@asynccontextmanager
+async def consumer_child(
+    broker: EmbeddedKafka, topic: str, group: str, audit: Path, **options: Any
+) -> AsyncIterator[Child]:
+    """Start it; it is killed at the end if it still runs."""
+    given = {"bootstrap": broker.bootstrap, "topic": topic, "group": group, "audit": str(audit)}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(PROGRAM),
+        json.dumps({**given, **options}),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield Child(process, audit)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

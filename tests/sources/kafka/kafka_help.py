@@ -1,0 +1,186 @@
+"""A broker as tests see it from outside: what it holds, by its own answers."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import TopicPartition as ClientPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
+from aiokafka.errors import for_code
+from aiokafka.protocol.group import LeaveGroupRequest
+from aiokafka.structs import OffsetAndMetadata
+
+from penstock.sources import Position, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from penstock.testing import EmbeddedKafka
+
+NUMBERS = count()
+
+
+def new_name(kind: str = "t") -> str:
+    """A name that no topic and no group has."""
+    return f"{kind}-{next(NUMBERS)}-{uuid4().hex[:6]}"
+
+
+@asynccontextmanager
+async def admin_of(broker: EmbeddedKafka) -> AsyncIterator[Any]:
+    """An admin client of this broker."""
+    admin: Any = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+
+async def new_topic(
+    broker: EmbeddedKafka,
+    partitions: int = 1,
+    *,
+    name: str | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> str:
+    """Make a topic that clients can see; return its name."""
+    topic = name or new_name()
+    async with admin_of(broker) as admin:
+        answer = await admin.create_topics(
+            [NewTopic(topic, partitions, 1, topic_configs=dict(settings or {}))]
+        )
+    for _, code, *told in answer.topic_errors:
+        if code:
+            raise for_code(code)(f"{topic}: {told}")
+    async with producer_of(broker) as producer:
+        await producer.partitions_for(topic)  # the broker learns of it after the controller
+    return topic
+
+
+@asynccontextmanager
+async def producer_of(broker: EmbeddedKafka, **options: Any) -> AsyncIterator[Any]:
+    """A producer of this broker."""
+    producer: Any = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, **options)
+    async with producer:
+        yield producer
+
+
+async def produce(
+    broker: EmbeddedKafka,
+    topic: str,
+    *entries: tuple[bytes | None, bytes | None],
+    partition: int = 0,
+    timestamp_ms: int | None = None,
+) -> list[int]:
+    """Append records with these keys and values; return their offsets. They are readable then."""
+    async with producer_of(broker, acks="all") as producer:
+        sent = [
+            await producer.send(
+                topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms
+            )
+            for key, value in entries
+        ]
+        return [(await each).offset for each in sent]
+
+
+async def fill(
+    broker: EmbeddedKafka, topic: str, count: int, *, partition: int = 0, keys: int = 5
+) -> None:
+    """Append records: key `k0`, `k1`, ... in turns, and their place among these as the value."""
+    entries = [(b"k%d" % (at % keys), b"%d" % at) for at in range(count)]
+    await produce(broker, topic, *entries, partition=partition)
+
+
+async def transact(
+    broker: EmbeddedKafka,
+    topic: str,
+    *entries: tuple[bytes | None, bytes | None],
+    partition: int = 0,
+    commit: bool = True,
+) -> None:
+    """Append records in a transaction, and its marker, which uses up one more offset."""
+    async with producer_of(broker, transactional_id=new_name("transaction")) as producer:
+        await producer.begin_transaction()
+        manager = producer._txn_manager
+        manager.maybe_add_partition_to_txn(ClientPartition(topic, partition))  # also without any
+        for key, value in entries:
+            await producer.send(topic, value, key=key, partition=partition)
+        await (producer.commit_transaction() if commit else producer.abort_transaction())
+
+
+async def leave_hole(broker: EmbeddedKafka, topic: str, partition: int = 0) -> None:
+    """Use up an offset without a record: by the marker of a transaction."""
+    await transact(broker, topic, partition=partition)
+
+
+async def delete_records(
+    broker: EmbeddedKafka, topic: str, before: int, *, partition: int = 0
+) -> None:
+    """Delete the records before this offset, as retention does."""
+    async with admin_of(broker) as admin:
+        await admin.delete_records(
+            {ClientPartition(topic, partition): RecordsToDelete(before_offset=before)}
+        )
+
+
+async def end_of(broker: EmbeddedKafka, topic: str, partition: int = 0) -> int:
+    """The offset after the last record."""
+    key = ClientPartition(topic, partition)
+    consumer: Any = AIOKafkaConsumer(bootstrap_servers=broker.bootstrap)
+    async with consumer:
+        end: int = (await consumer.end_offsets([key]))[key]
+        return end
+
+
+# -- groups ----------------------------------------------------------------------------------------
+
+
+async def make_groups_ready(broker: EmbeddedKafka) -> None:
+    """Make a new broker create the topic of its groups, which it does for the first one."""
+    first = TopicPartition(await new_topic(broker), 0)
+    await store(broker, new_name("first"), {first: Position(0)})
+
+
+async def stored(broker: EmbeddedKafka, group: str) -> dict[TopicPartition, Position]:
+    """The positions and maps that the broker has stored for a group."""
+    async with admin_of(broker) as admin:
+        found = await admin.list_consumer_group_offsets(group)
+    return {
+        TopicPartition(*key): Position(at.offset, at.metadata or "") for key, at in found.items()
+    }
+
+
+async def store(
+    broker: EmbeddedKafka, group: str, positions: Mapping[TopicPartition, Position]
+) -> None:
+    """Store positions and maps for a group without members, as another client would have."""
+    consumer: Any = AIOKafkaConsumer(
+        bootstrap_servers=broker.bootstrap, group_id=group, enable_auto_commit=False
+    )
+    async with consumer:
+        keys = {ClientPartition(*partition): at for partition, at in positions.items()}
+        consumer.assign(list(keys))
+        await consumer.commit({key: OffsetAndMetadata(*at) for key, at in keys.items()})
+
+
+async def members(broker: EmbeddedKafka, group: str) -> list[str]:
+    """The ids of a group's members."""
+    async with admin_of(broker) as admin:
+        (answer,) = await admin.describe_consumer_groups([group])
+    return [member[0] for _, _, _, _, _, found, *_ in answer.groups for member in found]
+
+
+async def remove_member(broker: EmbeddedKafka, group: str, member: str) -> None:
+    """Take a member out of its group without its doing, as a broker does that misses heartbeats."""
+    async with admin_of(broker) as admin:
+        coordinator = await admin.find_coordinator(group)
+        answer = await admin._send_request(LeaveGroupRequest(group, member), coordinator)
+    if answer.error_code:
+        raise for_code(answer.error_code)(f"{group}: {member}")
