@@ -17,7 +17,10 @@ def main(topics: list[str]) -> None:
             broker.create_topic(topic, partitions=3)
         signals = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-        print(f"export KAFKA={broker.bootstrap}\n# to see it crash: kill -HUP {os.getpid()}", flush=True)
+        print(
+            f"export KAFKA={broker.bootstrap}\n# to see it crash: kill -HUP {os.getpid()}",
+            flush=True,
+        )
         while signal.sigwait(signals) == signal.SIGHUP:
             broker.kill()
             print("# killed with SIGKILL", flush=True)

@@ -24,17 +24,17 @@ def what_to_read(bootstrap: str) -> list[KafkaSource]:
     return [one, several, matching]
 
 
-def where_to_begin(bootstrap: str) -> KafkaSource:
+def where_to_begin(bootstrap: str) -> list[KafkaSource]:
     # --8<-- [start:start]
     yesterday = datetime.now(UTC) - timedelta(days=1)
-    source = KafkaSource("orders", bootstrap=bootstrap, group="billing", start=yesterday)
+    recent = KafkaSource("orders", bootstrap=bootstrap, group="billing", start=yesterday)
     # --8<-- [end:start]
-    return source
+    return [recent]
 
 
-def how_to_log_in(bootstrap: str) -> KafkaSource:
+def how_to_log_in(bootstrap: str) -> list[KafkaSource]:
     # --8<-- [start:login]
-    source = KafkaSource(
+    encrypted = KafkaSource(
         "orders",
         bootstrap=bootstrap,
         group="billing",
@@ -45,7 +45,7 @@ def how_to_log_in(bootstrap: str) -> KafkaSource:
         sasl_plain_password=os.environ["KAFKA_PASSWORD"],
     )
     # --8<-- [end:login]
-    return source
+    return [encrypted]
 
 
 async def store_by_hand(bootstrap: str) -> int:

@@ -7,7 +7,7 @@ import signal
 
 from aiokafka import AIOKafkaConsumer
 
-from work import BOOTSTRAP, GROUP, SIZE, TOPIC, work, work_on  # isort: skip
+from benchmarks.compared.work import BOOTSTRAP, GROUP, SIZE, TOPIC, work, work_on
 
 
 async def main() -> None:

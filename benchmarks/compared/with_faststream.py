@@ -8,9 +8,9 @@ from typing import Any
 
 from faststream import AckPolicy, FastStream
 from faststream.kafka import KafkaBroker
-from faststream.kafka.annotations import KafkaMessage
+from faststream.kafka.annotations import KafkaMessage  # noqa: TC002  # read from the handler's signature
 
-from work import BOOTSTRAP, CONCURRENCY, GROUP, SIZE, TOPIC, work, work_on  # isort: skip
+from benchmarks.compared.work import BOOTSTRAP, CONCURRENCY, GROUP, SIZE, TOPIC, work, work_on
 
 POLICY = os.environ.get("POLICY", "default")
 options: dict[str, Any] = {} if POLICY == "default" else {"ack_policy": AckPolicy[POLICY]}
@@ -22,7 +22,7 @@ broker = KafkaBroker(BOOTSTRAP, graceful_timeout=5.0)
 app = FastStream(broker)
 
 
-@broker.subscriber(
+@broker.subscriber(  # type: ignore[untyped-decorator]  # not installed here
     TOPIC,
     group_id=GROUP,
     auto_offset_reset="earliest",

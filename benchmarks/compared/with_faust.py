@@ -8,7 +8,7 @@ from typing import Any
 
 import faust
 
-from work import BOOTSTRAP, CONCURRENCY, GROUP, SIZE, TOPIC, say, work  # isort: skip
+from benchmarks.compared.work import BOOTSTRAP, CONCURRENCY, GROUP, SIZE, TOPIC, say, work
 
 options: dict[str, Any] = {}
 if "ACK_EXCEPTIONS" in os.environ:
@@ -31,7 +31,7 @@ topic = app.topic(TOPIC, key_type=bytes, value_type=bytes, value_serializer="raw
 
 if SIZE:
 
-    @app.agent(topic)
+    @app.agent(topic)  # type: ignore[untyped-decorator]  # not installed here
     async def handle_many(stream: Any) -> None:
         async for batch in stream.take(SIZE, within=0.5):
             say("batch", len(batch))
@@ -40,7 +40,7 @@ if SIZE:
 
 else:
 
-    @app.agent(topic, concurrency=CONCURRENCY)
+    @app.agent(topic, concurrency=CONCURRENCY)  # type: ignore[untyped-decorator]  # not installed here
     async def handle(stream: Any) -> None:
         async for event in stream.events():
             await work(event.key, event.value)

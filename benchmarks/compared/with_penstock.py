@@ -1,13 +1,13 @@
-"""Penstock. Its defaults, and dead letters in memory for poison."""
+"""Penstock, with its defaults. `POISON=skip` writes dead letters, and goes on."""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import penstock
+from benchmarks.compared.work import BOOTSTRAP, CONCURRENCY, GROUP, SIZE, TOPIC, say, work
 from penstock.sources.kafka import KafkaSource
-
-from work import BOOTSTRAP, CONCURRENCY, GROUP, SIZE, TOPIC, say, work  # isort: skip
 
 
 async def handle(message: penstock.Message) -> None:
@@ -28,16 +28,18 @@ async def handle_many(messages: list[penstock.Message]) -> list[object]:
     return results
 
 
-async def keep(letters: list[object]) -> None:
+async def keep(letters: list[Any]) -> None:
     for letter in letters:
-        say("letter", 0, repr(getattr(letter, "message", ""))[:40].replace(" ", "_"))
+        say("letter", letter.item["offset"])
 
 
 async def main() -> None:
     source = KafkaSource(
         TOPIC, bootstrap=BOOTSTRAP, group=GROUP, session_timeout=10, rebalance_timeout=20
     )
-    options = {"dead_letters": keep} if os.environ.get("LETTERS") else {}
+    options: dict[str, Any] = {}
+    if os.environ.get("POISON"):
+        options = {"poison": os.environ["POISON"], "dead_letters": keep}
     async with penstock.Consumer(
         source, name="compared", concurrency=CONCURRENCY, drain=5.0, **options
     ) as consumer:

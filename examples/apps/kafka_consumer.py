@@ -14,6 +14,8 @@ from penstock.sources.kafka import KafkaSource
 if TYPE_CHECKING:
     from penstock import Message
 
+logger = logging.getLogger("billing")
+
 DRAIN = float(os.environ.get("DRAIN", "15"))
 STOP_TIMEOUT = 5.0
 PROBE_PORT = int(os.environ.get("PROBE_PORT", "8080"))
@@ -34,7 +36,7 @@ def make_consumer() -> penstock.Consumer:
 
 async def bill(message: Message) -> None:
     await asyncio.sleep(0.05)  # noqa: TID251  # some work
-    logging.info("billed %s", message)
+    logger.info("billed %s", message)
 
 
 async def main() -> None:

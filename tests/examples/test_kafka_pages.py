@@ -38,9 +38,7 @@ def kafka(embedded_kafka: EmbeddedKafka) -> EmbeddedKafka:
     return embedded_kafka
 
 
-def test_the_first_kafka_consumer(
-    kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_kafka_consumer(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
     """Its second consumer begins at the stored position, and skips what the map lists behind it."""
     asyncio.run(load("first_kafka_consumer").main(kafka.bootstrap))
     assert [capsys.readouterr().out] == printed_on("tutorial/a-first-kafka-consumer.md")
@@ -127,9 +125,7 @@ async def explained(kafka: EmbeddedKafka, *topics: str, group: str, **options: A
     return found[1].replace(bootstrap, "127.0.0.1:9092").replace(group, "billing")
 
 
-async def test_explain_says_what_the_page_says(
-    kafka: EmbeddedKafka, real_clock: LoopClock
-) -> None:
+async def test_explain_says_what_the_page_says(kafka: EmbeddedKafka, real_clock: LoopClock) -> None:
     """O33, consumer/C:B4: a broker that is away, a missing topic, another protocol, a missing
     position, and a time that the broker refuses.
     """
@@ -162,6 +158,12 @@ async def started(program: str, *arguments: str, **env: str) -> asyncio.subproce
     )
 
 
+def end(process: asyncio.subprocess.Process) -> None:
+    """Kill it, if a failed test has left it."""
+    if process.returncode is None:
+        process.kill()
+
+
 async def line(process: asyncio.subprocess.Process, pattern: str) -> re.Match[str]:
     """Read up to a line with this pattern."""
     assert process.stdout is not None
@@ -187,10 +189,10 @@ async def test_the_service_is_stopped_and_started(real_clock: LoopClock) -> None
     """Ctrl-C, a crash of the broker, and another start: the sum is right."""
     async with asyncio.timeout(90), contextlib.AsyncExitStack() as stack:
         broker = await started("a_kafka.py", "orders")
-        stack.callback(lambda: broker.returncode is None and broker.kill())
+        stack.callback(end, broker)
         env = {"KAFKA": (await line(broker, r"export KAFKA=(\S+)"))[1]}
         consumer = await started("apps/kafka_consumer.py", **env)
-        stack.callback(lambda: consumer.returncode is None and consumer.kill())
+        stack.callback(end, consumer)
         await line(consumer, "partitions assigned")
         placing = await started("place_orders.py", "200", **env)
         await line(placing, "200 orders placed")
@@ -200,7 +202,7 @@ async def test_the_service_is_stopped_and_started(real_clock: LoopClock) -> None
         broker.send_signal(signal.SIGHUP)
         await line(broker, "up again")
         again = await started("apps/kafka_consumer.py", **env)
-        stack.callback(lambda: again.returncode is None and again.kill())
+        stack.callback(end, again)
         for _ in range(200 - first):
             await line(again, "billed")
         assert 0 < first < 200

@@ -31,7 +31,7 @@ def app(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_the_times_fit(app: Any) -> None:
     """A drain ends before SIGKILL, and a restart before the group gives the partitions away."""
     grace = POD["terminationGracePeriodSeconds"]
-    assert app.DRAIN + app.STOP_TIMEOUT + MARGIN < grace
+    assert grace > app.DRAIN + app.STOP_TIMEOUT + MARGIN
     assert grace + POD_START < float(ENV["SESSION_TIMEOUT"])
     app.make_consumer()  # checks the drain against the rebalance
 
@@ -48,6 +48,7 @@ def test_the_program_has_what_the_manifest_names(app: Any) -> None:
     assert probes(app.make_consumer()) is not None
     assert CONTAINER["command"] == ["python", "kafka_consumer.py"]
     assert MANIFEST["kind"] == "StatefulSet"
-    assert MANIFEST["spec"]["selector"]["matchLabels"] == (
-        MANIFEST["spec"]["template"]["metadata"]["labels"]
+    assert (
+        MANIFEST["spec"]["selector"]["matchLabels"]
+        == (MANIFEST["spec"]["template"]["metadata"]["labels"])
     )
