@@ -92,10 +92,10 @@ def why_not_ready(parts: Parts, heart: Heartbeat) -> str | None:
         return "it drains" if heart.is_beating else "it has ended"
     if not heart.is_beating:
         return "it does not run yet"
-    if not parts.claims.was_assigned:
-        return "its source has not assigned partitions yet"
     if (trouble := parts.claims.trouble) is not None:
         return f"its source cannot deliver: {trouble}"
+    if not parts.claims.was_assigned:
+        return "its source has not assigned partitions yet"
     return None
 
 

@@ -19,6 +19,7 @@ from penstock.sources import Position, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
+    from penstock.sources.kafka import KafkaSource
     from penstock.testing import EmbeddedKafka
 
 NUMBERS = count()
@@ -106,13 +107,16 @@ async def transact(
     commit: bool = True,
 ) -> None:
     """Append records in a transaction, and its marker, which uses up one more offset."""
-    async with producer_of(broker, transactional_id=new_name("transaction")) as producer:
+    name = new_name("transaction")
+    async with producer_of(broker, transactional_id=name) as producer:
         await producer.begin_transaction()
         manager = producer._txn_manager
         manager.maybe_add_partition_to_txn(ClientPartition(topic, partition))  # also without any
         for key, value in entries:
             await producer.send(topic, value, key=key, partition=partition)
         await (producer.commit_transaction() if commit else producer.abort_transaction())
+    async with producer_of(broker, transactional_id=name):
+        pass  # it starts when the marker has been written; the commit was answered before
 
 
 async def leave_hole(broker: EmbeddedKafka, topic: str, partition: int = 0) -> None:
@@ -177,10 +181,18 @@ async def members(broker: EmbeddedKafka, group: str) -> list[str]:
     return [member[0] for _, _, _, _, _, found, *_ in answer.groups for member in found]
 
 
-async def remove_member(broker: EmbeddedKafka, group: str, member: str) -> None:
-    """Take a member out of its group without its doing, as a broker does that misses heartbeats."""
+async def remove_member(broker: EmbeddedKafka, group: str, client: str) -> None:
+    """Take the member of a client out of its group, as a broker does that misses heartbeats."""
+    (member,) = [each for each in await members(broker, group) if each.startswith(client)]
     async with admin_of(broker) as admin:
         coordinator = await admin.find_coordinator(group)
         answer = await admin._send_request(LeaveGroupRequest(group, member), coordinator)
     if answer.error_code:
         raise for_code(answer.error_code)(f"{group}: {member}")
+
+
+async def lose(broker: EmbeddedKafka, group: str, source: KafkaSource, client: str) -> None:
+    """Take the member of a source out of its group, and let it hear of that at once."""
+    await remove_member(broker, group, client)
+    sessions: Any = source._sessions
+    await sessions._session._client._coordinator._do_heartbeat()  # it is due within its interval

@@ -102,6 +102,14 @@ class Session:
         topics: Collection[str] = self._client.subscription()
         return topics
 
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions of these topics, as far as a broker has told them."""
+        return [
+            TopicPartition(topic, partition)
+            for topic in self.topics()
+            for partition in self._client.partitions_for_topic(topic) or ()
+        ]
+
     # -- membership --------------------------------------------------------------------------------
 
     @property

@@ -44,8 +44,8 @@ RETRY = 0.2
 """Seconds after an error, which aiokafka tells as often as a broker answers."""
 
 _GONE = (
-    "%s: %s: the offsets %d to %d are no longer retained and were never delivered; "
-    "it continues at %d (start=%s)"
+    "%s: %s: %d, which was next, is no longer retained (%d is the first that is): the offsets up "
+    "to %d were never delivered; it continues at %d (start=%s)"
 )
 _OTHER_LOG = "%s: %s ends at %d, before %d, which was next: it begins again at %d (start=%s)"
 _STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
@@ -167,7 +167,7 @@ class Fetcher:
             say(logger, logging.ERROR, _OTHER_LOG, *named, end, was, start, self._start)
             self._membership.replace(owned, start)
             return None
-        say(logger, logging.ERROR, _GONE, *named, was, start - 1, start, self._start)
+        say(logger, logging.ERROR, _GONE, *named, was, first, start - 1, start, self._start)
         self._session.seek(partition, start)
         owned.tell(start)
         return Fetched(claim, (), start)

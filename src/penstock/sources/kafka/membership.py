@@ -6,7 +6,10 @@
    there would only be logged, and the claims never begin.
 3. The generation is remembered at the assignment. A commit is one request, and sent only while that
    generation holds; a revoke cancels it. After the end of a generation nothing is committed.
-4. A revoke in the generation of the claims waits for the host and commits. In any other one the
+4. A start point that moves (the end) is stored before its claim begins: what arrives after it is
+   delivered also after a crash before the first commit. A partition that has appeared while the
+   source was open begins at its beginning instead.
+5. A revoke in the generation of the claims waits for the host and commits. In any other one the
    claims are lost already.
 """
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..._clients.kafka.options import MemberOptions
     from ..._core.source import ClaimHost, SourceClaim, TopicPartition
+    from .history import History
     from .starts import StartPoint
     from .troubles import Troubles
 
@@ -37,6 +41,10 @@ RETRY_FROM, RETRY_TO = 0.1, 5.0
 """Seconds between tries to read stored positions."""
 
 _NO_POSITION = "no position is stored for %s, and start='committed' asks for one"
+_FORGOTTEN = (
+    "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
+    "topic: records behind it may be lost; it begins at %d (start=%s)"
+)
 _LAST_FAILED = "%s: the commit of a revoke failed (%s); what it held runs again elsewhere"
 
 
@@ -64,12 +72,15 @@ class Membership:
         options: MemberOptions,
         start: StartPoint,
         troubles: Troubles,
+        *,
+        history: History,
     ) -> None:
         self._session = session
         self._host = host
         self._options = options
         self._start = start
         self._troubles = troubles
+        self._history = history
         self._held: dict[TopicPartition, OwnedClaim] = {}
         self._generation = -1
         self._loading: asyncio.Task[None] | None = None
@@ -90,6 +101,7 @@ class Membership:
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
         """Begin to read the positions of these partitions; their claims begin after that."""
         self._generation = self._session.generation
+        self._history.begin([*self._session.partitions(), *partitions])
         self._troubles.note("group", None)
         self._loading = asyncio.get_running_loop().create_task(self._load(sorted(partitions)))
 
@@ -97,7 +109,7 @@ class Membership:
         delay = RETRY_FROM
         missing = list(partitions)
         if not missing:
-            self.begin({})  # a member without partitions is ready, too
+            self.begin({})  # a member in waiting is ready
         while missing:
             try:
                 starts = await self._starts(missing)
@@ -119,9 +131,29 @@ class Membership:
         async with asyncio.timeout(self._options.commit_timeout):
             stored = await self._session.committed(partitions)
         rest = [each for each in partitions if each not in stored]
-        found = await self._start.offsets(self._session, rest)
-        starts = stored | {each: Position(offset) for each, offset in found.items()}
+        found = await self._begun(rest)
+        forgotten = self._history.forgotten(found)
+        if self._start.moves:
+            async with asyncio.timeout(self._options.commit_timeout):
+                await self._send(found)
+        for each, was in forgotten.items():
+            told = (each, was, found[each].offset, self._start)
+            say(logger, logging.ERROR, _FORGOTTEN, self._options.group, *told)
+        starts = stored | found
+        self._history.store(starts)
         return {each: starts[each] for each in partitions if each in starts}
+
+    async def _begun(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
+        """Where these begin that have no stored position."""
+        appeared = self._start.moves and [
+            each for each in partitions if self._history.has_appeared(each)
+        ]
+        offsets = await self._session.beginnings(appeared) if appeared else {}
+        rest = [each for each in partitions if each not in offsets]
+        offsets |= await self._start.offsets(self._session, rest)
+        return {each: Position(offset) for each, offset in offsets.items()}
 
     def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         """Begin claims at these positions, unless the generation has ended."""
@@ -205,4 +237,5 @@ class Membership:
         if not positions or not self.is_current:
             return False
         await self._session.commit(positions)
+        self._history.store(positions)
         return True

@@ -17,6 +17,7 @@ from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.say import say
 from ..._core.told import for_log
 from .fetching import Fetcher
+from .history import History
 from .membership import Membership
 from .troubles import Troubles
 
@@ -55,6 +56,7 @@ class Sessions:
         self._start = start
         self._host = host
         self._troubles = Troubles(host, options.group)
+        self._history = History()
         self._session: Session | None = None
         self._membership: Membership | None = None
         self._fetcher: Fetcher | None = None
@@ -80,7 +82,7 @@ class Sessions:
 
     async def _hold(self, session: Session) -> None:
         parts = (self._options, self._start, self._troubles)
-        membership = Membership(session, self._host, *parts)
+        membership = Membership(session, self._host, *parts, history=self._history)
         self._session, self._membership = session, membership
         self._fetcher = Fetcher(session, membership, *parts)
         self._joined.fire()

@@ -33,7 +33,8 @@ class KafkaSource:
         group: the consumer group, which stores the positions.
         start: where a partition begins that has no stored position, or whose position is no longer
             retained: `"earliest"`, `"latest"`, a time (a `datetime` with its zone), or
-            `"committed"`: nowhere, and that is reported.
+            `"committed"`: nowhere, and that is reported. With `"latest"`, a partition that appears
+            while the source is open begins at its first record.
         instance: a name of this member that stays the same over restarts (static membership): the
             group waits `session_timeout` for its return before it gives its partitions to others.
         session_timeout: seconds without a heartbeat after which the broker gives the partitions to

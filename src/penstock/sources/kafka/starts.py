@@ -37,6 +37,11 @@ class StartPoint:
                 return cls(kind)
         raise checks.bad("start", start, _RULE)
 
+    @property
+    def moves(self) -> bool:
+        """Whether it is at another offset later, although nothing has been read."""
+        return self.kind == "latest"
+
     async def offsets(
         self, session: Session, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:

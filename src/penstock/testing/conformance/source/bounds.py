@@ -113,11 +113,7 @@ class BoundTests(ConsumingSource):
                 await journal.wait_for(6)
                 await run.consumer.commit()
                 run.consumer.pause(TopicPartition(topic, 0))
-                before = run.source.claims
-                await self.lose(run.source.inner)
-                await journal.news.wait_for(
-                    lambda: len(run.source.claims) == 2 and not set(before) & {*run.source.claims}
-                )
+                await self.lost(run, journal)
                 await self.add(topic, 0, 2)
                 await self.add(topic, 1, 2)
                 await journal.wait_for(8)

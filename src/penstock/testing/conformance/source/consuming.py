@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ....consumer.settings import ConsumerOptions
     from .journal import Journal
 
+DRAIN = 5.0
+"""Seconds; the consumer's own default, for which a source may allow less."""
+
 
 class ConsumerRun:
     """A consumer that runs, and its source."""
@@ -66,6 +69,8 @@ class ConsumingSource(SourceUnderTest):
         call = handler or journal.handler()
         source = WatchedSource(self.source(topic), journal.news, journal.is_settled)
         defaults: ConsumerOptions = {"clock": journal.clock, "commit_every": 3600.0}
+        if source.traits.revoke_within is not None:
+            defaults["drain"] = min(DRAIN, 0.9 * source.traits.revoke_within)
         settings: ConsumerOptions = {**defaults, **options}
         consumer = Consumer(source, **settings)
         async with consumer:
@@ -76,3 +81,11 @@ class ConsumingSource(SourceUnderTest):
             finally:
                 await running.stop()
         assert source.violations + journal.violations == []
+
+    async def lost(self, run: ConsumerRun, journal: Journal) -> None:
+        """Lose all claims of a consumer; suspend until there are as many new ones."""
+        before = {*run.source.claims}
+        await self.lose(run.source.inner)
+        await journal.news.wait_for(
+            lambda: len(run.source.claims) == len(before) and before.isdisjoint(run.source.claims)
+        )
