@@ -82,7 +82,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def held_name(partitions: int) -> str:
-    return f"{partitions} partitions, none of them read"
+    return f"partitions that are not read: {partitions}"
 
 
 def _held(bootstrap: str, topic: str) -> Turn:
