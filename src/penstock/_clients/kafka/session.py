@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as ClientPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.source import Position, TopicPartition
 from .insides import Insides
+from .refusal import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -81,11 +82,19 @@ class Session:
     async def start(self) -> None:
         """Connect. Raises the error of aiokafka, with everything closed."""
         try:
-            await self._client.start()
+            await self._connect()
             self._insides = Insides(self._client)
         except BaseException:
             with contextlib.suppress(Exception):
                 await self._client.stop()
+            raise
+
+    async def _connect(self) -> None:
+        try:
+            await self._client.start()
+        except KafkaConnectionError as error:
+            if (refusal := await refusal_of(self._client)) is not None:
+                raise refusal from error
             raise
 
     @property
