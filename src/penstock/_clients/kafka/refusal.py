@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import ssl
 from typing import Any
 
-from aiokafka.conn import create_conn
+from aiokafka import conn
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 
@@ -16,8 +15,9 @@ async def refusal_of(consumer: Any) -> Exception | None:
 
     Suspends until the brokers have answered, or have not within the client's request timeout.
     """
-    client = getattr(consumer, "_client", None)
-    names = inspect.signature(create_conn).parameters
+    client: Any = getattr(consumer, "_client", None)
+    connect: Any = getattr(conn, "create_conn")  # noqa: B009  # without types
+    names = inspect.signature(connect).parameters
     options = {
         name: getattr(client, f"_{name}")
         for name in names
@@ -28,8 +28,8 @@ async def refusal_of(consumer: Any) -> Exception | None:
         return None
     for host, port, _ in client.hosts:
         try:
-            connection = await create_conn(host, port, **options)
-        except (KafkaConnectionError, asyncio.TimeoutError):
+            connection = await connect(host, port, **options)
+        except (TimeoutError, KafkaConnectionError):
             continue
         except (KafkaError, ssl.SSLError) as error:
             return error
