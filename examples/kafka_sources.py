@@ -1,0 +1,67 @@
+"""Sources of Kafka: what to read, where to begin, how to log in, when to store positions."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from aiokafka.helpers import create_ssl_context
+
+from penstock import Consumer
+from penstock.sources.kafka import KafkaSource
+
+if TYPE_CHECKING:
+    from penstock import Message
+
+
+def what_to_read(bootstrap: str) -> list[KafkaSource]:
+    # --8<-- [start:topics]
+    one = KafkaSource("orders", bootstrap=bootstrap, group="billing")
+    several = KafkaSource("orders", "returns", bootstrap=bootstrap, group="billing")
+    matching = KafkaSource(pattern=r"orders-[a-z]+$", bootstrap=bootstrap, group="billing")
+    # --8<-- [end:topics]
+    return [one, several, matching]
+
+
+def where_to_begin(bootstrap: str) -> list[KafkaSource]:
+    # --8<-- [start:start]
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    recent = KafkaSource("orders", bootstrap=bootstrap, group="billing", start=yesterday)
+    # --8<-- [end:start]
+    return [recent]
+
+
+def how_to_log_in(bootstrap: str) -> list[KafkaSource]:
+    # --8<-- [start:login]
+    encrypted = KafkaSource(
+        "orders",
+        bootstrap=bootstrap,
+        group="billing",
+        security_protocol="SASL_SSL",
+        ssl_context=create_ssl_context(cafile=os.environ.get("KAFKA_CA")),
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_plain_username="billing",
+        sasl_plain_password=os.environ["KAFKA_PASSWORD"],
+    )
+    # --8<-- [end:login]
+    return [encrypted]
+
+
+async def store_by_hand(bootstrap: str) -> int:
+    # --8<-- [start:commit]
+    source = KafkaSource("orders", bootstrap=bootstrap, group="by-hand")
+    consumer = Consumer(source, name="billing", commit_every=60.0, commit_after=5_000)
+    handled = 0
+
+    async def bill(message: Message) -> None:
+        nonlocal handled
+        handled += 1
+        if message.header("last-of-day") is not None:
+            await consumer.commit()  # what is settled by now; this message is not
+            consumer.stop()
+
+    async with consumer:
+        await consumer.run(bill)
+    # --8<-- [end:commit]
+    return handled

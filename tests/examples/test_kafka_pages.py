@@ -1,0 +1,211 @@
+"""The pages on Kafka: their programs run on a broker, and the source says what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from tests.examples.example import DOCS, EXAMPLES, load, printed_on
+
+from penstock import ConfigError, Consumer
+from penstock.sources.kafka import KafkaSource
+from penstock.testing.servers.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock import LoopClock
+    from penstock.testing import EmbeddedKafka
+
+PAGE = "how-to/consume-from-kafka.md"
+TIMES = {"session_timeout": 6.0, "rebalance_timeout": 12.0}
+
+
+@pytest.fixture(scope="module")
+def kafka(embedded_kafka: EmbeddedKafka) -> EmbeddedKafka:
+    """A broker with the topics of the programs."""
+    embedded_kafka.create_topic("orders")
+    return embedded_kafka
+
+
+def test_the_first_kafka_consumer(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its second consumer begins at the stored position, and skips what the map lists behind it."""
+    asyncio.run(load("first_kafka_consumer").main(kafka.bootstrap))
+    assert [capsys.readouterr().out] == printed_on("tutorial/a-first-kafka-consumer.md")
+
+
+async def test_positions_are_stored_on_demand(kafka: EmbeddedKafka, real_clock: LoopClock) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap) as producer:
+        await producer.send_and_wait("orders", b"4711", headers=[("last-of-day", b"")])
+    handled = await load("kafka_sources").store_by_hand(kafka.bootstrap)
+    admin: Any = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    (stored,) = (await admin.list_consumer_group_offsets("by-hand")).values()
+    await admin.close()
+    assert stored.offset == handled > 0
+
+
+def test_the_sources_of_the_page_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords are not shown, neither by the source nor by its error."""
+    module = load("kafka_sources")
+    assert len(module.what_to_read("kafka:9092")) == 3
+    module.where_to_begin("kafka:9092")
+    monkeypatch.setenv("KAFKA_PASSWORD", "hunter2")
+    assert "hunter2" not in repr(module.how_to_log_in("kafka:9092"))
+    with pytest.raises(ConfigError) as refused:
+        KafkaSource("t", bootstrap="kafka:9092", group="g", sasl_password="hunter2")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_drain_has_to_fit_into_a_rebalance() -> None:
+    source = KafkaSource("orders", bootstrap="kafka:9092", group="billing")
+    with pytest.raises(ConfigError) as refused:
+        Consumer(source, drain=60.0)
+    assert printed_on("explanation/rebalances.md") == [f"ConfigError: {refused.value}\n"]
+
+
+# -- the reasons of the table ----------------------------------------------------------------------
+
+
+class Heard(logging.Handler):
+    """Waits for a reason in the log."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__()
+        self._group = group
+        self.told = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith(f"{self._group}: "):
+            self.told.set()
+
+
+@contextlib.asynccontextmanager
+async def group_of_another_protocol(kafka: EmbeddedKafka, group: str) -> AsyncIterator[None]:
+    client: Any = AIOKafkaConsumer(
+        "orders",
+        bootstrap_servers=kafka.bootstrap,
+        group_id=group,
+        partition_assignment_strategy=(RangePartitionAssignor,),
+    )
+    async with client:
+        await client.getmany(timeout_ms=100)
+        yield
+
+
+async def explained(kafka: EmbeddedKafka, *topics: str, group: str, **options: Any) -> str:
+    """The source's trouble as `explain()` tells it, with the names of the page."""
+    bootstrap = options.pop("bootstrap", kafka.bootstrap)
+    source = KafkaSource(*topics, bootstrap=bootstrap, group=group, **{**TIMES, **options})
+    logger, heard = logging.getLogger("penstock.sources.kafka"), Heard(group)
+    logger.addHandler(heard)
+    try:
+        async with Consumer(source, name="billing") as consumer:
+            running = asyncio.ensure_future(consumer.run(lambda message: None))
+            async with asyncio.timeout(30):
+                await heard.told.wait()
+            explanation, is_ready = str(consumer.explain()), consumer.ready
+            consumer.stop()
+            await running
+    finally:
+        logger.removeHandler(heard)
+    assert not is_ready
+    found = re.search(r"source trouble \((.*)\), until", explanation)
+    assert found is not None, explanation
+    return found[1].replace(bootstrap, "127.0.0.1:9092").replace(group, "billing")
+
+
+async def test_explain_says_what_the_page_says(kafka: EmbeddedKafka, real_clock: LoopClock) -> None:
+    """O33, consumer/C:B4: a broker that is away, a missing topic, another protocol, a missing
+    position, and a time that the broker refuses.
+    """
+    nowhere = f"127.0.0.1:{free_port()}"
+    async with group_of_another_protocol(kafka, "why-3"):
+        reasons = await asyncio.gather(
+            explained(kafka, "orders", group="why-1", bootstrap=nowhere),
+            explained(kafka, "no-such-topic", group="why-2"),
+            explained(kafka, "orders", group="why-3"),
+            explained(kafka, "orders", group="why-4", start="committed"),
+            explained(kafka, "orders", group="why-5", session_timeout=0.5),
+            explained(kafka, group="why-6", pattern="orders-[a-z]+$"),
+        )
+    table = (DOCS / PAGE).read_text()
+    for reason in reasons:
+        assert f"| `{reason.replace('no-such-topic', 'orders')}` |" in table
+
+
+# -- the service -----------------------------------------------------------------------------------
+
+
+async def started(program: str, *arguments: str, **env: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        str(EXAMPLES / program),
+        *arguments,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "PROBE_PORT": "0", **env},
+    )
+
+
+def end(process: asyncio.subprocess.Process) -> None:
+    """Kill it, if a failed test has left it."""
+    if process.returncode is None:
+        process.kill()
+
+
+async def line(process: asyncio.subprocess.Process, pattern: str) -> re.Match[str]:
+    """Read up to a line with this pattern."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    async for read in process.stdout:
+        lines.append(read.decode().rstrip())
+        if found := re.search(pattern, lines[-1]):
+            return found
+    raise AssertionError("\n".join(lines[-20:]))
+
+
+async def ended(process: asyncio.subprocess.Process, number: int) -> int:
+    """Send a signal; return how many messages the report counts."""
+    process.send_signal(number)
+    found = await line(process, r"drained in .*: (\d+) messages? acknowledged")
+    assert process.stdout is not None
+    await process.stdout.read()
+    assert await process.wait() in {0, 128 + number}
+    return int(found[1])
+
+
+async def test_the_service_is_stopped_and_started(real_clock: LoopClock) -> None:
+    """Ctrl-C, a crash of the broker, and another start: the sum is right."""
+    async with asyncio.timeout(90), contextlib.AsyncExitStack() as stack:
+        broker = await started("a_kafka.py", "orders")
+        stack.callback(end, broker)
+        env = {"KAFKA": (await line(broker, r"export KAFKA=(\S+)"))[1]}
+        consumer = await started("apps/kafka_consumer.py", **env)
+        stack.callback(end, consumer)
+        await line(consumer, "partitions assigned")
+        placing = await started("place_orders.py", "200", **env)
+        await line(placing, "200 orders placed")
+        assert await placing.wait() == 0
+        await line(consumer, "billed")
+        first = await ended(consumer, signal.SIGINT)
+        broker.send_signal(signal.SIGHUP)
+        await line(broker, "up again")
+        again = await started("apps/kafka_consumer.py", **env)
+        stack.callback(end, again)
+        for _ in range(200 - first):
+            await line(again, "billed")
+        assert 0 < first < 200
+        assert first + await ended(again, signal.SIGTERM) == 200
+        broker.send_signal(signal.SIGTERM)
+        assert await broker.wait() == 0
