@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 import ssl
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka import conn
 from aiokafka.errors import KafkaConnectionError, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 async def refusal_of(consumer: Any) -> Exception | None:
@@ -15,14 +18,15 @@ async def refusal_of(consumer: Any) -> Exception | None:
 
     Suspends until the brokers have answered, or have not within the client's request timeout.
     """
-    client: Any = getattr(consumer, "_client", None)
-    connect: Any = getattr(conn, "create_conn")  # noqa: B009  # without types
-    names = inspect.signature(connect).parameters
-    options = {
-        name: getattr(client, f"_{name}")
+    client = cast("Any", vars(consumer).get("_client"))
+    inside: dict[str, Any] = {} if client is None else vars(client)
+    connect = cast("Any", getattr(conn, "create_conn"))  # noqa: B009  # without types
+    names: Iterable[str] = inspect.signature(connect).parameters
+    options: dict[str, Any] = {
+        name: inside[f"_{name}"]
         for name in names
         if name.startswith(("sasl_", "ssl_")) or name in ("client_id", "security_protocol")
-        if hasattr(client, f"_{name}")
+        if f"_{name}" in inside
     }
     if client is None or options.get("security_protocol") == "PLAINTEXT":
         return None
