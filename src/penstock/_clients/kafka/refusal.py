@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import ssl
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka import conn
 from aiokafka.errors import KafkaConnectionError, KafkaError
@@ -20,7 +20,7 @@ async def refusal_of(consumer: Any) -> Exception | None:
     Suspends until the brokers have answered, or have not within the client's request timeout.
     """
     client: Any = attrgetter("_client")(consumer)
-    inside: dict[str, Any] = vars(client)
+    inside = cast("dict[str, Any]", vars(client))
     connect: Any = attrgetter("create_conn")(conn)
     names: Iterable[str] = inspect.signature(connect).parameters
     options: dict[str, Any] = {
