@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as ClientPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.source import Position, TopicPartition
 from .insides import Insides
+from .refusal import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -83,13 +84,21 @@ class Session:
         A cancellation takes effect when it has connected or failed, or after so many seconds:
         aiokafka would leave its connections open.
         """
-        starting = asyncio.ensure_future(self._client.start())
+        starting = asyncio.ensure_future(self._connect())
         try:
             await asyncio.shield(starting)
             self._insides = Insides(self._client)
         except BaseException:
             await _ended(starting, within)
             await _ended(asyncio.ensure_future(self._client.stop()), within)
+            raise
+
+    async def _connect(self) -> None:
+        try:
+            await self._client.start()
+        except KafkaConnectionError as error:
+            if (refusal := await refusal_of(self._client)) is not None:
+                raise refusal from error
             raise
 
     @property
