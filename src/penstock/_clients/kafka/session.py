@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -79,14 +78,19 @@ class Session:
         except (TypeError, ValueError, AssertionError) as error:
             raise ConfigError(f"AIOKafkaConsumer refuses its options: {error}") from error
 
-    async def start(self) -> None:
-        """Connect. Raises the error of aiokafka, with everything closed."""
+    async def start(self, within: float) -> None:
+        """Connect. Raises the error of aiokafka, with everything closed.
+
+        A cancellation takes effect when it has connected or failed, or after so many seconds:
+        aiokafka would leave its connections open.
+        """
+        starting = asyncio.ensure_future(self._connect())
         try:
-            await self._connect()
+            await asyncio.shield(starting)
             self._insides = Insides(self._client)
         except BaseException:
-            with contextlib.suppress(Exception):
-                await self._client.stop()
+            await _ended(starting, within)
+            await _ended(asyncio.ensure_future(self._client.stop()), within)
             raise
 
     async def _connect(self) -> None:
@@ -247,12 +251,14 @@ class Session:
     # -- the end -----------------------------------------------------------------------------------
 
     async def stop(self, within: float) -> None:
-        """Leave the group and close, in `within` seconds; then close without leaving."""
+        """Leave the group and close, in `within` seconds; then close without leaving.
+
+        No effect a second time.
+        """
         stopping = asyncio.ensure_future(self._client.stop())
         done, _ = await asyncio.wait([stopping], timeout=within)
         if done and not stopping.cancelled() and stopping.exception() is None:
             return
-        stopping.cancel()
         say(
             logger,
             logging.WARNING,
@@ -260,13 +266,18 @@ class Session:
             self._group,
             within,
         )
-        await asyncio.wait([stopping], timeout=within)
-        for close in (self._inside.close_fetcher, self._inside.close_client):
-            closing = asyncio.ensure_future(close())
-            await asyncio.wait([closing], timeout=within)
-            closing.cancel()
-            if closing.done() and not closing.cancelled():
-                closing.exception()
+        stopping.cancel()
+        await _ended(stopping, within)
+        inside = self._insides
+        for close in () if inside is None else (inside.close_fetcher, inside.close_client):
+            await _ended(asyncio.ensure_future(close()), within)
+
+
+async def _ended(task: asyncio.Future[None], within: float) -> None:
+    """Suspend until it has ended, whatever it raises; cancel it after so many seconds."""
+    await asyncio.wait([task], timeout=within)
+    if not task.cancel() and not task.cancelled():
+        task.exception()
 
 
 def _theirs(partitions: Iterable[TopicPartition]) -> list[Any]:
