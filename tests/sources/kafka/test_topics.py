@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OFTEN: dict[str, Any] = {**QUICK, "metadata_max_age_ms": 200}
 
 
-@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("start", ["latest", pytest.param("earliest", marks=pytest.mark.soak)])
 def test_a_partition_that_appears_is_read_from_its_first_record(
     broker: EmbeddedKafka, start: Start
 ) -> None:

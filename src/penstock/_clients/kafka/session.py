@@ -11,19 +11,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as ClientPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.source import Position, TopicPartition
 from .insides import Insides
+from .refusal import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -78,14 +78,27 @@ class Session:
         except (TypeError, ValueError, AssertionError) as error:
             raise ConfigError(f"AIOKafkaConsumer refuses its options: {error}") from error
 
-    async def start(self) -> None:
-        """Connect. Raises the error of aiokafka, with everything closed."""
+    async def start(self, within: float) -> None:
+        """Connect. Raises the error of aiokafka, with everything closed.
+
+        A cancellation takes effect when it has connected or failed, or after so many seconds:
+        aiokafka would leave its connections open.
+        """
+        starting = asyncio.ensure_future(self._connect())
         try:
-            await self._client.start()
+            await asyncio.shield(starting)
             self._insides = Insides(self._client)
         except BaseException:
-            with contextlib.suppress(Exception):
-                await self._client.stop()
+            await _ended(starting, within)
+            await _ended(asyncio.ensure_future(self._client.stop()), within)
+            raise
+
+    async def _connect(self) -> None:
+        try:
+            await self._client.start()
+        except KafkaConnectionError as error:
+            if (refusal := await refusal_of(self._client)) is not None:
+                raise refusal from error
             raise
 
     @property
@@ -179,12 +192,16 @@ class Session:
         return state.position if state is not None and state.has_valid_position else None
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Take from this offset next. The partition has to be assigned."""
-        self._client.seek(ClientPartition(*partition), offset)
+        """Take from this offset next; no effect on a partition that is not assigned."""
+        key = ClientPartition(*partition)
+        if self._inside.state(key) is not None:
+            self._client.seek(key, offset)
 
     def pause(self, partition: TopicPartition) -> None:
-        """Fetch nothing of this partition until its next assignment."""
-        self._client.pause(ClientPartition(*partition))
+        """Fetch nothing of this partition until its next assignment; no effect without one."""
+        key = ClientPartition(*partition)
+        if self._inside.state(key) is not None:
+            self._client.pause(key)
 
     # -- offsets -----------------------------------------------------------------------------------
 
@@ -242,12 +259,14 @@ class Session:
     # -- the end -----------------------------------------------------------------------------------
 
     async def stop(self, within: float) -> None:
-        """Leave the group and close, in `within` seconds; then close without leaving."""
+        """Leave the group and close, in `within` seconds; then close without leaving.
+
+        No effect a second time.
+        """
         stopping = asyncio.ensure_future(self._client.stop())
         done, _ = await asyncio.wait([stopping], timeout=within)
         if done and not stopping.cancelled() and stopping.exception() is None:
             return
-        stopping.cancel()
         say(
             logger,
             logging.WARNING,
@@ -255,13 +274,18 @@ class Session:
             self._group,
             within,
         )
-        await asyncio.wait([stopping], timeout=within)
-        for close in (self._inside.close_fetcher, self._inside.close_client):
-            closing = asyncio.ensure_future(close())
-            await asyncio.wait([closing], timeout=within)
-            closing.cancel()
-            if closing.done() and not closing.cancelled():
-                closing.exception()
+        stopping.cancel()
+        await _ended(stopping, within)
+        inside = self._insides
+        for close in () if inside is None else (inside.close_fetcher, inside.close_client):
+            await _ended(asyncio.ensure_future(close()), within)
+
+
+async def _ended(task: asyncio.Future[None], within: float) -> None:
+    """Suspend until it has ended, whatever it raises; cancel it after so many seconds."""
+    await asyncio.wait([task], timeout=within)
+    if not task.cancel() and not task.cancelled():
+        task.exception()
 
 
 def _theirs(partitions: Iterable[TopicPartition]) -> list[Any]:

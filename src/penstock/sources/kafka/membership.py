@@ -83,6 +83,7 @@ class Membership:
         self._history = history
         self._held: dict[TopicPartition, OwnedClaim] = {}
         self._generation = -1
+        self._is_closed = False
         self._loading: asyncio.Task[None] | None = None
         self._attempt: asyncio.Task[bool] | None = None
 
@@ -99,7 +100,12 @@ class Membership:
     # -- assignments -------------------------------------------------------------------------------
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Begin to read the positions of these partitions; their claims begin after that."""
+        """Begin to read the positions of these partitions; their claims begin after that.
+
+        None begins after `close`: a rebalance may end while the client leaves.
+        """
+        if self._is_closed:
+            return
         self._generation = self._session.generation
         self._history.begin([*self._session.partitions(), *partitions])
         self._troubles.note("group", None)
@@ -196,6 +202,11 @@ class Membership:
         self._held.clear()
         if claims:
             self._host.ended(claims)
+
+    def close(self) -> None:
+        """End all claims; no other ones begin."""
+        self._is_closed = True
+        self.end()
 
     def replace(self, owned: OwnedClaim, start: int) -> None:
         """End a claim whose log has changed under it, and begin another one at `start`."""

@@ -68,7 +68,7 @@ class Sessions:
         session = first
         while True:
             try:
-                await session.start()
+                await session.start(self._options.stop_timeout)
                 try:
                     await self._hold(session)
                 finally:
@@ -92,7 +92,7 @@ class Sessions:
 
     async def _leave(self, session: Session) -> None:
         if self._membership is not None:
-            self._membership.end()
+            self._membership.close()
         self._session = self._membership = self._fetcher = None
         await session.stop(self._options.stop_timeout)
 

@@ -106,6 +106,7 @@ class KafkaSource:
             self._sessions = None
             task.cancel()
             await asyncio.wait([task])
+            await first.stop(self._options.stop_timeout)  # the task may not have begun
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
         """Deliver records of these claims. Never ends, and raises no error of Kafka's."""
