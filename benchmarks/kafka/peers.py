@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,15 @@ async def faststream(bootstrap: str, topic: str, counter: Counter) -> Took:
     """FastStream as it is by default, without a log line for each message: one record after
     another, and a commit by time before they are handled.
     """
-    from faststream.kafka import KafkaBroker
+    library: Any = importlib.import_module("faststream.kafka")
+    broker = library.KafkaBroker(bootstrap, logger=None)
 
-    broker: Any = KafkaBroker(bootstrap, logger=None)
+    subscribe = broker.subscriber(topic, group_id=uuid.uuid4().hex, auto_offset_reset="earliest")
 
-    subscribe: Any = broker.subscriber(
-        topic, group_id=uuid.uuid4().hex, auto_offset_reset="earliest"
-    )
-
-    @subscribe  # type: ignore[untyped-decorator]  # installed for measurements only
     async def handle(message: bytes) -> None:
         await counter.handle(message)
 
+    subscribe(handle)
     async with broker:
         await broker.start()
         await counter.wait_finished()
@@ -39,23 +37,17 @@ async def pyrallel(bootstrap: str, topic: str, counter: Counter) -> Took:
     """pyrallel-consumer with handlers in this process, as many virtual partitions as may run at
     once, and in order per key.
     """
-    from pyrallel_consumer import (
-        ExecutionConfig,
-        KafkaConfig,
-        ParallelConsumerConfig,
-        PyrallelConsumer,
+    library: Any = importlib.import_module("pyrallel_consumer")
+    parallel = library.ParallelConsumerConfig(
+        worker_pool_size=CONCURRENCY, execution=library.ExecutionConfig(max_in_flight=CONCURRENCY)
     )
-
-    parallel = ParallelConsumerConfig(
-        worker_pool_size=CONCURRENCY, execution=ExecutionConfig(max_in_flight=CONCURRENCY)
-    )
-    config = KafkaConfig(
+    config = library.KafkaConfig(
         BOOTSTRAP_SERVERS=[bootstrap],
         CONSUMER_GROUP=uuid.uuid4().hex,
         dlq_enabled=False,
         parallel_consumer=parallel,
     )
-    consumer: Any = PyrallelConsumer(config, counter.handle, topic)
+    consumer = library.PyrallelConsumer(config, counter.handle, topic)
     await consumer.start()
     try:
         await counter.wait_finished()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import importlib.util
 import itertools
 import random
@@ -67,9 +68,8 @@ async def _send(
     bootstrap: str, topic: str, given: Iterable[tuple[bytes, int | None]], value: bytes
 ) -> None:
     """Send records with these keys, to these partitions or those of the keys."""
-    from aiokafka import AIOKafkaProducer
-
-    producer: Any = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5)
+    aiokafka: Any = importlib.import_module("aiokafka")
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5)
     await producer.start()
     left = iter(given)
     try:

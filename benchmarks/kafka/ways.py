@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import uuid
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,8 @@ QUIET = 5_000
 @contextlib.asynccontextmanager
 async def joined(bootstrap: str, topic: str) -> AsyncGenerator[Any]:
     """A bare client that is a member of a new group, without commits."""
-    from aiokafka import AIOKafkaConsumer
-
-    client: Any = AIOKafkaConsumer(
+    aiokafka: Any = importlib.import_module("aiokafka")
+    client = aiokafka.AIOKafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,
         group_id=uuid.uuid4().hex,
