@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
 from tests.sources.kafka import kafka_help
 
-from penstock import LoopClock
+from penstock import ClosedError, LoopClock
+from penstock._clients.kafka.options import MemberOptions
+from penstock._clients.kafka.session import Session
+from penstock.sources import Position, TopicPartition
 from penstock.sources.kafka import KafkaSource
 from penstock.testing.conformance.source.host import RecordingHost
+from penstock.testing.conformance.source.news import News
 
 if TYPE_CHECKING:
     from penstock.testing import EmbeddedKafka
@@ -29,3 +34,71 @@ async def test_closing_at_any_moment_leaves_no_claim_and_no_task(
                 await real_clock.sleep(0)
         assert host.open == []
         assert asyncio.all_tasks() == before
+
+
+async def test_a_closed_source_opens_again_and_continues(
+    broker: EmbeddedKafka, real_clock: LoopClock
+) -> None:
+    """With another host, at the stored position; and not while it is open."""
+    topic = await kafka_help.new_topic(broker)
+    await kafka_help.fill(broker, topic, 3)
+    source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
+    for start in range(3):
+        host = RecordingHost()
+        async with source.open(host):
+            (claim,) = await host.wait_for_claims(1)
+            assert claim.start == Position(start)
+            (fetched,) = await source.fetch([claim], 1) or ()
+            assert [record.offset for record in fetched.records] == [start]
+            assert list(await source.commit({claim: Position(start + 1)})) == [claim]
+            with pytest.raises(ClosedError):
+                await source.open(RecordingHost()).__aenter__()
+            assert not claim.is_closed
+        assert claim.is_closed
+    with pytest.raises(ClosedError):
+        await source.fetch([claim], 1)
+
+
+async def test_two_sources_of_one_process_share_a_group(
+    broker: EmbeddedKafka, real_clock: LoopClock
+) -> None:
+    """Each with its own half of the partitions, and its own end."""
+    topic = await kafka_help.new_topic(broker, 4)
+    one, other = (
+        KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
+        for _ in range(2)
+    )
+    news = News()
+    host, second = RecordingHost(news), RecordingHost(news)
+    async with one.open(host):
+        await host.wait_for_claims(4)
+        async with other.open(second):
+            await news.wait_for(lambda: len(host.open) == len(second.open) == 2)
+            held = {claim.partition for claim in host.open + second.open}
+            assert len(held) == 4
+        assert second.open == []
+        await host.wait_for_claims(4)
+
+
+async def test_a_seek_of_what_is_not_assigned_has_no_effect(
+    broker: EmbeddedKafka, real_clock: LoopClock
+) -> None:
+    """As after a rebalance that has overtaken it: aiokafka raises an AssertionError then."""
+    topic = await kafka_help.new_topic(broker)
+    session = Session.of(
+        MemberOptions.of(
+            bootstrap=broker.bootstrap,
+            group=topic,
+            instance=None,
+            session_timeout=3.0,
+            rebalance_timeout=5.0,
+            max_poll_interval=10.0,
+            commit_timeout=2.0,
+            stop_timeout=2.0,
+            client={},
+        )
+    )
+    await session.start(2.0)
+    session.seek(TopicPartition(topic, 0), 3)
+    session.pause(TopicPartition(topic, 0))
+    await session.stop(2.0)

@@ -1,4 +1,8 @@
-"""O-T23, consumer/C:N7: the suite of sources, on a real broker."""
+"""O-T23, consumer/C:N7: the suite of sources, on a real broker.
+
+Proven here: O-T5, O-T6, O-T7, O-T8, consumer/C:C1, consumer/C:C2, consumer/C:C3, consumer/C:C4,
+consumer/C:C5, consumer/C:C6, consumer/C:R1, consumer/C:R2, consumer/C:R4, consumer/C:N1.
+"""
 
 from __future__ import annotations
 

@@ -156,8 +156,8 @@ async def test_the_position_waits_for_the_oldest_record_and_the_map_tells_the_ot
 async def test_the_broker_has_exactly_what_is_finished(
     broker: EmbeddedKafka, real_clock: LoopClock, seed: int
 ) -> None:
-    """O-T6, consumer/C:C1 to consumer/C:C6: in random order, over holes, and each position at the
-    end of its log at last.
+    """O-T6, consumer/C:C1, consumer/C:C2, consumer/C:C3, consumer/C:C4, consumer/C:C5,
+    consumer/C:C6: in random order, over holes, and each position at the end of its log at last.
     """
     chance = random.Random(seed)
     topic, handling = await kafka_help.new_topic(broker, 2), Handling()

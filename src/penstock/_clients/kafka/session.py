@@ -188,12 +188,16 @@ class Session:
         return state.position if state is not None and state.has_valid_position else None
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Take from this offset next. The partition has to be assigned."""
-        self._client.seek(ClientPartition(*partition), offset)
+        """Take from this offset next; no effect on a partition that is not assigned."""
+        key = ClientPartition(*partition)
+        if self._inside.state(key) is not None:
+            self._client.seek(key, offset)
 
     def pause(self, partition: TopicPartition) -> None:
-        """Fetch nothing of this partition until its next assignment."""
-        self._client.pause(ClientPartition(*partition))
+        """Fetch nothing of this partition until its next assignment; no effect without one."""
+        key = ClientPartition(*partition)
+        if self._inside.state(key) is not None:
+            self._client.pause(key)
 
     # -- offsets -----------------------------------------------------------------------------------
 

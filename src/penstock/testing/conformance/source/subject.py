@@ -69,7 +69,10 @@ class SourceUnderTest(ABC):
         del giver, taker
 
     async def lose(self, source: Source) -> None:
-        """Take all partitions from an open source without a revoke, and let it claim them again."""
+        """Take all partitions from an open source without a revoke, and let it claim them again.
+
+        May return before the source has heard of it.
+        """
         raise NotImplementedError("fill this hook, or say lacks = {'loss'}")
 
     async def leave_hole(self, topic: str, partition: int) -> None:
