@@ -26,7 +26,7 @@ async def test_closing_at_any_moment_leaves_no_claim_and_no_task(
     """While it connects, joins, or reads its positions."""
     topic = await kafka_help.new_topic(broker, 2)
     before = asyncio.all_tasks()
-    for rounds in range(0, 240, 4):
+    for rounds in range(0, 240, 8):
         source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
         host = RecordingHost()
         async with source.open(host):
