@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 from aiokafka import AIOKafkaProducer
-from aiokafka import TopicPartition as Partition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from .peers import ROOT
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 JOIN = 30.0
 """Seconds for a process to handle its first message."""
-WHAT = frozenset({"start", "end", "fail", "cut", "batch", "letter"})
+LINE = re.compile(r"^(\d+\.\d+) (start|end|fail|cut|batch|letter) (\d+) (.*)\n", re.MULTILINE)
 
 
 class Event(NamedTuple):
@@ -61,12 +61,11 @@ class Process:
 
     def events(self, *kinds: str) -> list[Event]:
         """What it has written so far, of these kinds or of all."""
-        found = []
-        for line in self._written.read_text().splitlines():
-            at, what, n, *key = line.split(" ")
-            if what in (kinds or WHAT):
-                found.append(Event(float(at), what, int(n), "".join(key), self._number))
-        return found
+        return [
+            Event(float(at), what, int(n), key, self._number)
+            for at, what, n, key in LINE.findall(self._written.read_text())
+            if not kinds or what in kinds
+        ]
 
     @property
     def is_up(self) -> bool:
@@ -134,7 +133,7 @@ class Scene:
         return False
 
     def committed(self) -> int | None:
-        """The stored position of the first partition."""
+        """The sum of the stored positions."""
         return asyncio.run(_committed(self._broker.bootstrap, self._group))
 
 
@@ -159,4 +158,4 @@ async def _committed(bootstrap: str, group: str) -> int | None:
         found = await admin.list_consumer_group_offsets(group)
     finally:
         await admin.close()
-    return next((at.offset for key, at in found.items() if Partition(*key).partition == 0), None)
+    return sum(at.offset for at in found.values()) if found else None

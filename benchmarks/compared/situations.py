@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from .scene import times_ended
 
 if TYPE_CHECKING:
-    from .scene import Process, Scene
+    from .scene import Event, Process, Scene
 
 STUCK = 600.0
 """Seconds of a message that hangs."""
+SECOND = 1
+"""The number of the second process."""
 
 
 def _m(n: int, seconds: float = 0.005, fails: str = "") -> dict[str, object]:
@@ -86,15 +88,29 @@ def rebalance(scene: Scene) -> str:
     scene.wait(second.events, 20)
     time.sleep(5)
     took = second.stop()
-    done = scene.wait(
-        lambda: len(times_ended(first, second)) == count, 60 - (time.monotonic() - begin)
+    gone = time.time()
+    scene.wait(lambda: len(times_ended(first, second)) == count, 60 - (time.monotonic() - begin))
+    time.sleep(2)
+    counts, committed = times_ended(first, second), scene.committed()
+    overlaps, inversions = _disorder(first.events(), second.events(), gone)
+    return (
+        f"handled {len(counts)} of {count}, committed {committed}, {len(times_ended(second))} by the "
+        f"second, which stopped in {took:.1f} s; twice: {sum(n > 1 for n in counts.values())}; begun "
+        f"while its key ran: {overlaps}; begun after a later one of its key: {inversions}"
     )
-    events = sorted(first.events() + second.events())
+
+
+def _disorder(first: list[Event], second: list[Event], gone: float) -> tuple[int, int]:
+    """How often a message was begun while its key ran, and after a later one of its key. The second
+    process has ended at `gone`.
+    """
     running: dict[str, set[tuple[int, int]]] = {}
     seen: dict[str, int] = {}
     overlaps = inversions = 0
-    for each in events:
+    for each in sorted(first + second):
         of_key = running.setdefault(each.key, set())
+        if each.time > gone:
+            of_key -= {(process, n) for process, n in of_key if process == SECOND}
         if each.what == "start":
             overlaps += bool(of_key)
             of_key.add((each.process, each.n))
@@ -102,14 +118,7 @@ def rebalance(scene: Scene) -> str:
             seen[each.key] = max(seen.get(each.key, -1), each.n)
         elif each.what in {"end", "fail", "cut"}:
             of_key.discard((each.process, each.n))
-    counts = times_ended(first, second)
-    doubled = sum(number > 1 for number in counts.values())
-    by_second = len(times_ended(second))
-    return (
-        f"handled {len(counts)} of {count}{'' if done else ' (time is over)'}, {by_second} by the "
-        f"second, which stopped in {took:.1f} s; twice: {doubled}; begun while its key ran: "
-        f"{overlaps}; begun after a later one of its key: {inversions}"
-    )
+    return overlaps, inversions
 
 
 def drain(scene: Scene) -> str:

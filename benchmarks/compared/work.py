@@ -28,7 +28,11 @@ async def work(key: bytes | None, value: bytes) -> None:
     message: dict[str, Any] = json.loads(value)
     name = (key or b"").decode()
     say("start", message["n"], name)
-    await asyncio.sleep(0.001 if IS_FIXED else message["seconds"])
+    try:
+        await asyncio.sleep(0.001 if IS_FIXED else message["seconds"])
+    except asyncio.CancelledError:
+        say("cut", message["n"], name)
+        raise
     if message["fails"] and not IS_FIXED:
         say("fail", message["n"], name)
         raise ValueError("cannot be handled")

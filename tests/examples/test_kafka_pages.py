@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedKafka
 
 PAGE = "how-to/consume-from-kafka.md"
-TIMES = {"session_timeout": 6.0, "rebalance_timeout": 12.0}
+TIMES: dict[str, Any] = {"session_timeout": 6.0, "rebalance_timeout": 12.0}
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,11 @@ class OwnKafka(EmbeddedKafka):
         self.logins = f"127.0.0.1:{logins}"
         """The address that asks for a password."""
 
+    def restart_at_once(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
 
 @contextlib.contextmanager
 def own_kafka() -> Generator[OwnKafka]:

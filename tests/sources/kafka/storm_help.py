@@ -171,6 +171,16 @@ class Member:
         """Wait until this many messages have been handled."""
         await self.news.until(lambda: len(self.handled) >= count)
 
+    async def failed_commit_or_handled(self, count: int) -> None:
+        """Wait until one more commit has failed, or this many messages have been handled."""
+        before = len(self.watch.commits)
+
+        def is_so() -> bool:
+            failed = any(error is not None for _, error in self.watch.commits[before:])
+            return failed or len(self.handled) >= count
+
+        await self.news.until(is_so)
+
     async def owns(self, count: int) -> None:
         """Wait until it owns this many partitions."""
         await self.news.until(lambda: len(self.watch.owned) == count)

@@ -41,6 +41,7 @@ def test_a_wrong_password_is_named_and_never_shown(
     assert secret not in caplog.text
 
 
+@pytest.mark.soak
 def test_missing_rights_are_named_and_records_are_read_once_they_are_granted(
     own_broker: OwnKafka,
 ) -> None:

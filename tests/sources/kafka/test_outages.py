@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ from aiokafka import AIOKafkaConsumer
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import QUICK, log_lines, member, run
+from tests.sources.kafka.truth_help import Truth
 
 from penstock.consumer import WaitReason
 from penstock.sources import Position, TopicPartition
@@ -225,6 +227,50 @@ def test_a_stop_has_an_end_while_the_group_waits_for_another_member(
                         held.open()
 
     run(scenario())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_outages_of_every_kind_one_after_another_cost_nothing(
+    own_broker: OwnKafka, seed: int
+) -> None:
+    """Killed, frozen or cut off, while handlers finish; every commit is true when it is sent."""
+    chance, truth = random.Random(seed), Truth()
+
+    async def handle(message: Message) -> None:
+        truth.started("m", message)
+        for _ in range(chance.randrange(20)):
+            await asyncio.sleep(0)
+        truth.ended(message, finished=True)
+
+    async def scenario() -> None:
+        topic, group = await new_topic(own_broker, 3), new_name("group")
+        async with proxied(own_broker, truth.check) as proxy:
+            times: dict[str, Any] = {**QUICK, "session_timeout": 30, "commit_timeout": 0.5}
+            source = KafkaSource(topic, bootstrap=proxy.bootstrap, group=group, **times)
+            async with member(source, handle, commit_every=0.02) as reader:
+                for turn in range(1, 9):
+                    for partition in range(3):
+                        await fill(own_broker, topic, 300, partition=partition, keys=40)
+                    await reader.handled_count(900 * (turn - 1) + chance.randrange(900))
+                    how = chance.choice(["kill", "freeze", "cut"])
+                    if how == "kill":
+                        await asyncio.to_thread(own_broker.restart_at_once)
+                    elif how == "freeze":
+                        own_broker.pause()
+                        await reader.failed_commit_or_handled(900 * turn)
+                        own_broker.resume()
+                    else:
+                        proxy.cut()
+                    await reader.handled_count(900 * turn)
+                for partition in range(3):
+                    await reader.stored(2_400, partition)
+        assert truth.overlaps == []
+        assert truth.untrue == []
+        assert set(truth.starts.values()) == {1}
+        assert {at.offset for at in (await stored(own_broker, group)).values()} == {2_400}
+
+    run(scenario(), seconds=170)
 
 
 async def _left(before: set[asyncio.Task[Any]]) -> list[asyncio.Task[Any]]:

@@ -179,3 +179,44 @@ class _Stage:
             await (self.in_time if kind < 0.03 else self.over).wait()
         for _ in range(self._chance.randrange(10)):
             await asyncio.sleep(0)
+
+
+def test_a_drain_that_outlasts_the_request_timeout_of_the_joining_member_repeats_nothing(
+    broker: EmbeddedKafka,
+) -> None:
+    """aiokafka gives up waiting for the group then, and joins again. consumer/C:N12, R1."""
+
+    async def scenario() -> None:
+        topic, group = await new_topic(broker, 2), new_name("group")
+        for partition in (0, 1):
+            await fill(broker, topic, 50, partition=partition)
+        slow, full = asyncio.Event(), asyncio.Event()
+
+        async def handle(message: Message) -> None:
+            if message.offset == 25:
+                full.set()
+                await slow.wait()
+
+        async with proxied(broker) as proxy:
+
+            def source(bootstrap: str) -> KafkaSource:
+                times: dict[str, Any] = {"request_timeout_ms": 1_000, "session_timeout": 3.0}
+                return KafkaSource(topic, bootstrap=bootstrap, group=group, **times)
+
+            async with member(source(broker.bootstrap), handle, drain=30.0) as old:
+                await old.handled_count(90)
+                async with member(source(proxy.bootstrap)) as new:
+                    await old.watch.told("revoked")
+                    await proxy.heard(Api.JOIN, "request", 4)
+                    slow.set()
+                    await new.owns(1)
+                    await old.owns(1)
+                    await fill(broker, topic, 10, partition=0)
+                    await fill(broker, topic, 10, partition=1)
+                    ours, theirs = ([each.partition for each in m.watch.owned] for m in (old, new))
+                    await old.stored(60, ours[0])
+                    await new.stored(60, theirs[0])
+                    handled = old.handled + new.handled
+                    assert len(handled) == len(set(handled)) == 120
+
+    run(scenario())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import ssl
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from aiokafka import conn
@@ -18,9 +19,9 @@ async def refusal_of(consumer: Any) -> Exception | None:
 
     Suspends until the brokers have answered, or have not within the client's request timeout.
     """
-    client = cast("Any", vars(consumer).get("_client"))
-    inside: dict[str, Any] = {} if client is None else vars(client)
-    connect = cast("Any", getattr(conn, "create_conn"))  # noqa: B009  # without types
+    client: Any = attrgetter("_client")(consumer)
+    inside = cast("dict[str, Any]", vars(client))
+    connect: Any = attrgetter("create_conn")(conn)
     names: Iterable[str] = inspect.signature(connect).parameters
     options: dict[str, Any] = {
         name: inside[f"_{name}"]
@@ -28,7 +29,7 @@ async def refusal_of(consumer: Any) -> Exception | None:
         if name.startswith(("sasl_", "ssl_")) or name in ("client_id", "security_protocol")
         if f"_{name}" in inside
     }
-    if client is None or options.get("security_protocol") == "PLAINTEXT":
+    if options.get("security_protocol") == "PLAINTEXT":
         return None
     for host, port, _ in client.hosts:
         try:
