@@ -17,6 +17,7 @@ _NAMES = {
     "_client": ("force_metadata_update", "close"),
     "_coordinator": (
         "generation",
+        "member_id",
         "coordinator_id",
         "check_errors",
         "_coordination_task",
@@ -49,6 +50,12 @@ class Insides:
         """The group's generation of this member; -1 while it is none."""
         generation: int = self._coordinator.generation
         return generation
+
+    @property
+    def member(self) -> str:
+        """The id that the group has given this member; empty while it is none."""
+        member: str = self._coordinator.member_id
+        return member
 
     @property
     def has_coordinator(self) -> bool:

@@ -131,6 +131,11 @@ class Session:
         return self._inside.generation
 
     @property
+    def member(self) -> str:
+        """The id that the group has given this member; empty while it is none."""
+        return self._inside.member
+
+    @property
     def has_coordinator(self) -> bool:
         """Whether the broker that coordinates the group is known, and answered last time."""
         return self._inside.has_coordinator

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from typing import TYPE_CHECKING
 
 from ..._clients.kafka.errors import is_rebalanced, trouble_of
@@ -44,6 +45,10 @@ _NO_POSITION = "no position is stored for %s, and start='committed' asks for one
 _FORGOTTEN = (
     "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
     "topic: records behind it may be lost; it begins at %d (start=%s)"
+)
+_DISPUTED = (
+    "instance=%r is used by two members of the group %r, which take the partitions from each other "
+    "and handle the same records; give each process a name of its own"
 )
 _LAST_FAILED = "%s: the commit of a revoke failed (%s); what it held runs again elsewhere"
 
@@ -83,6 +88,9 @@ class Membership:
         self._history = history
         self._held: dict[TopicPartition, OwnedClaim] = {}
         self._generation = -1
+        self._member = ""
+        self._disputed_at = -math.inf
+        """When another member had taken the instance name, as far as that is known."""
         self._is_closed = False
         self._loading: asyncio.Task[None] | None = None
         self._attempt: asyncio.Task[bool] | None = None
@@ -97,6 +105,17 @@ class Membership:
         """Whether the generation of the claims still holds."""
         return self._generation > 0 and self._session.generation == self._generation
 
+    @property
+    def dispute(self) -> str | None:
+        """Another process that has the same instance name, in words for operators.
+
+        The broker gives the name to the one that joined last, without a rebalance, and a member
+        that had lost it takes it back: a new member id in the same generation.
+        """
+        if LOOP_CLOCK.now() - self._disputed_at > self._options.session_timeout:
+            return None
+        return _DISPUTED % (self._options.instance, self._options.group)
+
     # -- assignments -------------------------------------------------------------------------------
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
@@ -106,7 +125,10 @@ class Membership:
         """
         if self._is_closed:
             return
-        self._generation = self._session.generation
+        before = (self._generation, self._member)
+        self._generation, self._member = self._session.generation, self._session.member
+        if self._generation == before[0] and self._member != before[1]:
+            self._disputed_at = LOOP_CLOCK.now()
         self._history.begin([*self._session.partitions(), *partitions])
         self._troubles.note("group", None)
         self._loading = asyncio.get_running_loop().create_task(self._load(sorted(partitions)))

@@ -88,7 +88,7 @@ class Sessions:
         self._joined.fire()
         listener = Listener(membership.revoked, membership.assigned)
         session.subscribe(self._topics.names, self._topics.pattern, listener)
-        await self._watch(session)
+        await self._watch(session, membership)
 
     async def _leave(self, session: Session) -> None:
         if self._membership is not None:
@@ -98,7 +98,7 @@ class Sessions:
 
     # -- how the session is doing ------------------------------------------------------------------
 
-    async def _watch(self, session: Session) -> None:
+    async def _watch(self, session: Session, membership: Membership) -> None:
         """Return when the session has died."""
         clock = self._clock
         seen, asked = clock.now(), -math.inf
@@ -113,6 +113,7 @@ class Sessions:
                 asked = now
                 await self._refresh(session)
             self._troubles.note("topics", None if is_lost else self._topics.missing(session))
+            self._troubles.note("instance", membership.dispute)
             await clock.sleep(LOOK_EVERY)
 
     async def _refresh(self, session: Session) -> None:
