@@ -70,7 +70,7 @@ def test_a_bad_topic_is_named(topic: object) -> None:
 
 @pytest.mark.parametrize("pattern", ["(", 7, b"orders.*"])
 def test_a_bad_pattern_is_named(pattern: Any) -> None:
-    with pytest.raises(ConfigError, match="pattern=.*must be a regular expression"):
+    with pytest.raises(ConfigError, match=r"pattern=.*must be a regular expression"):
         KafkaSource(pattern=pattern, **GOOD)
 
 

@@ -17,14 +17,13 @@ _NAMES = {
     "_client": ("force_metadata_update", "close"),
     "_coordinator": (
         "generation",
-        "member_id",
         "coordinator_id",
         "check_errors",
         "_coordination_task",
         "_do_commit_offsets",
         "_do_fetch_commit_offsets",
     ),
-    "_fetcher": ("_create_fetch_waiter", "close"),
+    "_fetcher": ("_create_fetch_waiter", "_records", "close"),
     "_subscription": ("reassignment_in_progress", "subscription"),
 }
 
@@ -52,12 +51,6 @@ class Insides:
         return generation
 
     @property
-    def member(self) -> str:
-        """The id that the group has given this member; empty while it is none."""
-        member: str = self._coordinator.member_id
-        return member
-
-    @property
     def has_coordinator(self) -> bool:
         """Whether the broker that coordinates the group is known, and answered last time."""
         return self._coordinator.coordinator_id is not None
@@ -83,6 +76,12 @@ class Insides:
         subscription = self._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         return None if assignment is None else assignment.state_value(partition)
+
+    def has_arrived(self, partition: tuple[str, int]) -> bool:
+        """Whether something of a partition has been fetched and not been taken: records, markers of
+        transactions, or an error.
+        """
+        return partition in self._fetcher._records
 
     def news(self) -> asyncio.Future[None]:
         """A future that is done when records or an error have arrived."""

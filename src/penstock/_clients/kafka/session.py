@@ -131,11 +131,6 @@ class Session:
         return self._inside.generation
 
     @property
-    def member(self) -> str:
-        """The id that the group has given this member; empty while it is none."""
-        return self._inside.member
-
-    @property
     def has_coordinator(self) -> bool:
         """Whether the broker that coordinates the group is known, and answered last time."""
         return self._inside.has_coordinator
@@ -167,6 +162,10 @@ class Session:
             await self._client.getmany(NOWHERE, timeout_ms=0)
 
     # -- records -----------------------------------------------------------------------------------
+
+    def has_arrived(self, partition: TopicPartition) -> bool:
+        """Whether `take` has something of a partition to return or to raise."""
+        return self._inside.has_arrived(partition)
 
     async def take(self, partition: TopicPartition, most: int) -> Sequence[SourceRecord]:
         """What has arrived of a partition, up to `most`. Raises its error; never suspends."""

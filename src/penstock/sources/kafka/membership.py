@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from typing import TYPE_CHECKING
 
 from ..._clients.kafka.errors import is_rebalanced, trouble_of
@@ -45,10 +44,6 @@ _NO_POSITION = "no position is stored for %s, and start='committed' asks for one
 _FORGOTTEN = (
     "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
     "topic: records behind it may be lost; it begins at %d (start=%s)"
-)
-_DISPUTED = (
-    "instance=%r is used by two members of the group %r, which take the partitions from each other "
-    "and handle the same records; give each process a name of its own"
 )
 _LAST_FAILED = "%s: the commit of a revoke failed (%s); what it held runs again elsewhere"
 
@@ -88,9 +83,6 @@ class Membership:
         self._history = history
         self._held: dict[TopicPartition, OwnedClaim] = {}
         self._generation = -1
-        self._member = ""
-        self._disputed_at = -math.inf
-        """When another member had taken the instance name, as far as that is known."""
         self._is_closed = False
         self._loading: asyncio.Task[None] | None = None
         self._attempt: asyncio.Task[bool] | None = None
@@ -105,17 +97,6 @@ class Membership:
         """Whether the generation of the claims still holds."""
         return self._generation > 0 and self._session.generation == self._generation
 
-    @property
-    def dispute(self) -> str | None:
-        """Another process that has the same instance name, in words for operators.
-
-        The broker gives the name to the one that joined last, without a rebalance, and a member
-        that had lost it takes it back: a new member id in the same generation.
-        """
-        if LOOP_CLOCK.now() - self._disputed_at > self._options.session_timeout:
-            return None
-        return _DISPUTED % (self._options.instance, self._options.group)
-
     # -- assignments -------------------------------------------------------------------------------
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
@@ -125,10 +106,7 @@ class Membership:
         """
         if self._is_closed:
             return
-        before = (self._generation, self._member)
-        self._generation, self._member = self._session.generation, self._session.member
-        if self._generation == before[0] and self._member != before[1]:
-            self._disputed_at = LOOP_CLOCK.now()
+        self._generation = self._session.generation
         self._history.begin([*self._session.partitions(), *partitions])
         self._troubles.note("group", None)
         self._loading = asyncio.get_running_loop().create_task(self._load(sorted(partitions)))
@@ -200,6 +178,8 @@ class Membership:
         try:
             if claims and self.is_current:
                 await self._give_up(claims)
+            elif claims:
+                self._history.lose(LOOP_CLOCK.now())
         except Exception as error:
             say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
         finally:

@@ -11,7 +11,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ..._clients.kafka.errors import trouble_of, unreachable
+from ..._clients.kafka.errors import lost_often, trouble_of, unreachable
 from ..._clients.kafka.session import KafkaError, Listener, Session
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.say import say
@@ -88,7 +88,7 @@ class Sessions:
         self._joined.fire()
         listener = Listener(membership.revoked, membership.assigned)
         session.subscribe(self._topics.names, self._topics.pattern, listener)
-        await self._watch(session, membership)
+        await self._watch(session)
 
     async def _leave(self, session: Session) -> None:
         if self._membership is not None:
@@ -98,7 +98,7 @@ class Sessions:
 
     # -- how the session is doing ------------------------------------------------------------------
 
-    async def _watch(self, session: Session, membership: Membership) -> None:
+    async def _watch(self, session: Session) -> None:
         """Return when the session has died."""
         clock = self._clock
         seen, asked = clock.now(), -math.inf
@@ -112,8 +112,9 @@ class Sessions:
             if self._topics.missing(session) is not None and now - asked >= REFRESH_EVERY:
                 asked = now
                 await self._refresh(session)
+            often = lost_often(self._options) if self._history.loses_often(now) else None
+            self._troubles.note("losses", often)
             self._troubles.note("topics", None if is_lost else self._topics.missing(session))
-            self._troubles.note("instance", membership.dispute)
             await clock.sleep(LOOK_EVERY)
 
     async def _refresh(self, session: Session) -> None:
