@@ -23,6 +23,7 @@ LIBRARIES = (
     "httpx",
     "elasticsearch",
     "aiohttp",
+    "aiokafka",
     "tenacity",
     "stamina",
     "purgatory",

@@ -14,10 +14,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .harness import CaseUnavailableError
 from .stopwatch import Took
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "src"
@@ -30,18 +33,23 @@ class WorkloadRefusedError(Exception):
 class Worker:
     """A process whose library is that in `sources`. Leave it by `with`.
 
-    `program` is the one of `benchmarks.programs` whose workloads it takes.
+    `program` is the one of `benchmarks.programs` whose workloads it takes, with `arguments`.
     """
 
     def __init__(
-        self, sources: Path, *, executable: str = sys.executable, program: str = "workload"
+        self,
+        sources: Path,
+        *,
+        executable: str = sys.executable,
+        program: str = "workload",
+        arguments: Sequence[str] = (),
     ) -> None:
         self._opened = contextlib.ExitStack()
         folder = Path(self._opened.enter_context(tempfile.TemporaryDirectory()))
         self._complaints = folder / "stderr"
         with self._complaints.open("w") as stderr:
             self._process = subprocess.Popen(
-                [executable, "-m", f"benchmarks.programs.{program}"],
+                [executable, "-m", f"benchmarks.programs.{program}", *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import batcher, consumer, postgres, spark
+from . import batcher, consumer, kafka, postgres, spark
 
 if TYPE_CHECKING:
     from .judging import GoalTable
 
-TABLES: tuple[GoalTable, ...] = (batcher.TABLE, postgres.TABLE, spark.TABLE, consumer.TABLE)
+TABLES: tuple[GoalTable, ...] = (
+    batcher.TABLE,
+    postgres.TABLE,
+    spark.TABLE,
+    consumer.TABLE,
+    kafka.TABLE,
+)

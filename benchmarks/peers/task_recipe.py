@@ -39,11 +39,17 @@ class Host:
 
     def __init__(self) -> None:
         self.claims: list[SourceClaim] = []
+        self._assigned = asyncio.Event()
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
         begun = [Claim(partition) for partition in starts]
         self.claims += begun
+        self._assigned.set()
         return begun
+
+    async def wait_assigned(self) -> None:
+        """Suspend until there are claims."""
+        await self._assigned.wait()
 
     async def revoked(
         self, claims: Collection[SourceClaim], within: float

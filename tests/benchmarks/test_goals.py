@@ -8,12 +8,14 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.cases import CASES
 from benchmarks.cases import consumer as consumer_case
+from benchmarks.cases import kafka as kafka_case
 from benchmarks.cases.work import IMPORTS_CASE, WORK_CASE, line_of
-from benchmarks.goals import TABLES, batcher, consumer
+from benchmarks.goals import TABLES, batcher, consumer, kafka
 from benchmarks.goals.batcher import GOALS, added, faster, interpreters, times
 from benchmarks.goals.judging import Goal, GoalTable
 from benchmarks.goals.ratios import as_fast, clocks
-from benchmarks.harness import Contender, Place, Results, measure, name_of
+from benchmarks.harness import Case, Contender, Place, Results, measure, name_of
+from benchmarks.kafka.workloads import workloads
 from benchmarks.stopwatch import Took
 from benchmarks.workloads import WORKLOADS
 from tests.benchmarks.made import a_case
@@ -92,16 +94,21 @@ def test_every_goal_is_about_work_that_is_measured() -> None:
     assert not [row for row in rows if "not measured" in row]
 
 
-def test_every_goal_of_the_consumer_is_about_work_that_is_measured() -> None:
-    figures = {name_of("Python 3.11", work): [1.0, 2.0] for work in consuming.WORKLOADS}
-    places = {
-        name_of("Python 3.11", work): Place("Python 3.11", work) for work in consuming.WORKLOADS
-    }
-    case = consumer_case.CASE
-    found = Results(case, 10, 2, figures, frozenset(), places)
-    rows = consumer.TABLE.rows({case.name: found})
+@pytest.mark.parametrize(
+    ("table", "case", "works"),
+    [
+        pytest.param(consumer.TABLE, consumer_case.CASE, [*consuming.WORKLOADS], id="consumer"),
+        pytest.param(kafka.TABLE, kafka_case.CASE, [*workloads("nowhere:9092")], id="kafka"),
+    ],
+)
+def test_every_goal_of_a_consumer_is_about_work_that_is_measured(
+    table: GoalTable, case: Case, works: Sequence[str]
+) -> None:
+    figures = {name_of("Python 3.11", work): [1.0, 2.0] for work in works}
+    places = {name_of("Python 3.11", work): Place("Python 3.11", work) for work in works}
+    rows = table.rows({case.name: Results(case, 10, 2, figures, frozenset(), places)})
     assert rows[0] == ["work", "goal", "ambitious", "Python 3.11"]
-    assert [row[-1].split(" ")[0] for row in rows[1:]] == ["1.00"] * len(consumer.TABLE.goals)
+    assert [row[-1].split(" ")[0] for row in rows[1:]] == ["1.00"] * len(table.goals)
 
 
 def test_the_goals_are_written_into_the_page(tmp_path: Path) -> None:

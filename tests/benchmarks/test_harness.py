@@ -321,6 +321,8 @@ ALWAYS = {"decorators", "postgres", "http", "keyed", "consumer-waits", "consumer
 run, each with a Spark of its own; what they measure stands on the page of the benchmarks.
 """
 
+BY_PYTHON = {"interpreters", "work", "imports", "consumer", "kafka", "kafka-keys"}
+
 
 @pytest.mark.parametrize(
     "case",
@@ -332,7 +334,7 @@ run, each with a Spark of its own; what they measure stands on the page of the b
 def test_every_case_runs(
     case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if case.name in {"interpreters", "work", "imports", "consumer"}:  # one of them is enough here
+    if case.name in BY_PYTHON:  # one of them is enough here
         monkeypatch.setattr("benchmarks.cases.interpreters.VERSIONS", ())
     if case.name == "accept":
         pytest.importorskip("opentelemetry.sdk")

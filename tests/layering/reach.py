@@ -60,6 +60,7 @@ STRANGERS: dict[tuple[str, str], str] = {
             "_coordination_task",
             "_coordinator",
             "_create_fetch_waiter",
+            "_records",
             "_do_commit_offsets",
             "_do_fetch_commit_offsets",
             "_fetcher",

@@ -74,6 +74,15 @@ def unreachable(options: MemberOptions) -> str:
     return f"no broker can be reached at {options.bootstrap}"
 
 
+def lost_often(options: MemberOptions) -> str:
+    """The broker removes this member again and again."""
+    if options.instance is not None:
+        why = f"does another process use instance={options.instance!r}?"
+    else:
+        why = f"is the event loop blocked for more than {options.session_timeout:g} s at a time?"
+    return f"the partitions have been lost again and again: {why}"
+
+
 def _topics(error: BaseException) -> str:
     named = error.args[0] if error.args else ()
     topics = [named] if isinstance(named, str) else sorted(map(str, named))

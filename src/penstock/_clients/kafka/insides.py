@@ -23,7 +23,7 @@ _NAMES = {
         "_do_commit_offsets",
         "_do_fetch_commit_offsets",
     ),
-    "_fetcher": ("_create_fetch_waiter", "close"),
+    "_fetcher": ("_create_fetch_waiter", "_records", "close"),
     "_subscription": ("reassignment_in_progress", "subscription"),
 }
 
@@ -82,6 +82,12 @@ class Insides:
         subscription = self._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         return None if assignment is None else assignment.state_value(partition)
+
+    def has_arrived(self, partition: tuple[str, int]) -> bool:
+        """Whether something of a partition has been fetched and not been taken: records, markers of
+        transactions, or an error.
+        """
+        return partition in self._fetcher._records
 
     def news(self) -> asyncio.Future[None]:
         """A future that is done when records or an error have arrived."""

@@ -38,6 +38,10 @@ _OWNED = {
 }
 LONGEST_HEARTBEAT = 3.0
 """Seconds; the default of Kafka's own client."""
+FETCH_WAIT = 0.1
+"""Seconds that a broker may hold a fetch back for new records. aiokafka sends no other fetch to it
+meanwhile: a partition that has been read waits for one of the partitions that have nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -93,6 +97,7 @@ class MemberOptions:
     def arguments(self) -> dict[str, Any]:
         """The arguments of aiokafka's consumer."""
         return {
+            "fetch_max_wait_ms": _ms(FETCH_WAIT),
             **self.client,
             "bootstrap_servers": self.bootstrap,
             "group_id": self.group,

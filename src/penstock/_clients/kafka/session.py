@@ -169,6 +169,10 @@ class Session:
 
     # -- records -----------------------------------------------------------------------------------
 
+    def has_arrived(self, partition: TopicPartition) -> bool:
+        """Whether `take` has something of a partition to return or to raise."""
+        return self._inside.has_arrived(partition)
+
     async def take(self, partition: TopicPartition, most: int) -> Sequence[SourceRecord]:
         """What has arrived of a partition, up to `most`. Raises its error; never suspends."""
         if self._inside.is_reassigning:

@@ -1,7 +1,8 @@
 """Taking what has arrived, from the claims in turns.
 
 1. One partition is asked at a time, for its share: aiokafka would hand out all that it has of one
-   partition before it looks at the next.
+   partition before it looks at the next. Those of which nothing has arrived are not asked, which
+   would cost a look at all others.
 2. Records count only if the claim is the same before and after they were taken. Otherwise they are
    given back by a seek, because aiokafka would deliver the next ones.
 3. A settled span of the stored map is passed by a seek if it is long.
@@ -94,8 +95,9 @@ class Fetcher:
         found: list[Fetched] = []
         if (fault := self._session.fault()) is not None:
             self._troubles.note("group", trouble_of(fault, self._options))
-        share = max(LEAST_SHARE, -(-most // max(1, len(claims))))
-        for claim in claims:
+        arrived = [claim for claim in claims if self._session.has_arrived(claim.partition)]
+        share = max(LEAST_SHARE, -(-most // max(1, len(arrived))))
+        for claim in arrived:
             if most <= 0:
                 break
             owned = self._membership.owned(claim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,12 +11,21 @@ if TYPE_CHECKING:
     from ..._core.source import Position, TopicPartition
 
 
+MEMORY = 60.0
+"""Seconds for which a loss counts."""
+MANY = 3
+"""Losses that are no accident."""
+
+
 class History:
-    """The partitions that were there at the first assignment, and the last stored positions."""
+    """The partitions that were there at the first assignment, the last stored positions, and the
+    losses of late.
+    """
 
     def __init__(self) -> None:
         self._first: frozenset[TopicPartition] | None = None
         self._stored: dict[TopicPartition, int] = {}
+        self._losses: deque[float] = deque(maxlen=MANY)
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
         """Note the partitions of the first assignment's topics; no effect a second time."""
@@ -33,3 +43,11 @@ class History:
     def forgotten(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Of partitions without a stored position, those that had one, with the last one."""
         return {each: self._stored[each] for each in partitions if each in self._stored}
+
+    def lose(self, now: float) -> None:
+        """Note that all partitions have been lost, without a revoke."""
+        self._losses.append(now)
+
+    def loses_often(self, now: float) -> bool:
+        """Whether there have been many losses of late."""
+        return len(self._losses) == MANY and now - self._losses[0] < MEMORY

@@ -180,6 +180,8 @@ class Membership:
         try:
             if claims and self.is_current:
                 await self._give_up(claims)
+            elif claims:
+                self._history.lose(LOOP_CLOCK.now())
         except Exception as error:
             say(logger, logging.WARNING, _LAST_FAILED, self._options.group, for_log(error))
         finally:

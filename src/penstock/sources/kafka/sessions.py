@@ -11,7 +11,7 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ..._clients.kafka.errors import trouble_of, unreachable
+from ..._clients.kafka.errors import lost_often, trouble_of, unreachable
 from ..._clients.kafka.session import KafkaError, Listener, Session
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.say import say
@@ -112,6 +112,8 @@ class Sessions:
             if self._topics.missing(session) is not None and now - asked >= REFRESH_EVERY:
                 asked = now
                 await self._refresh(session)
+            often = lost_often(self._options) if self._history.loses_often(now) else None
+            self._troubles.note("losses", often)
             self._troubles.note("topics", None if is_lost else self._topics.missing(session))
             await clock.sleep(LOOK_EVERY)
         session.raise_death()

@@ -47,6 +47,8 @@ class KafkaSource:
         stop_timeout: seconds for leaving the group at the end.
         client: other options of `aiokafka.AIOKafkaConsumer`, under their names: `ssl_context`,
             `security_protocol`, `sasl_mechanism`, `isolation_level`, `fetch_max_bytes`, ...
+            `fetch_max_wait_ms` is 100 unless it is given here: a broker may hold a fetch back for
+            so long, and with it all partitions that this member reads from that broker.
 
     Raises `ConfigError` for a bad argument. Used by one consumer at a time, on one loop. Nothing is started before it is opened. A broker that cannot be
     reached, a missing topic or a missing right is a reason in `explain()`, and tried again.

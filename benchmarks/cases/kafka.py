@@ -1,0 +1,124 @@
+"""Kafka as a source: what a record costs, beside the ways that people use, by Python."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from ..environments import environment
+from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, name_of, placed
+from ..kafka.topics import a_broker, fill
+from ..kafka.workloads import BARE, FASTSTREAM, OURS, PYRALLEL, RECIPE, TOPIC, workloads
+from ..stopwatch import Clock
+from ..workers import SOURCES, Worker
+from .interpreters import interpreters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ..environments import Environment
+    from ..harness import Contender, Results
+    from ..stopwatch import Took
+
+ITEMS = 100_000
+KEYS = 1_000
+PARTITIONS = 4
+PYTHONS = ("3.11.", "3.12.")
+"""Those that the goals are for."""
+PACKAGES = {FASTSTREAM: "faststream[kafka]", PYRALLEL: "pyrallel-consumer"}
+"""The peers that have to be installed."""
+
+
+@contextlib.contextmanager
+def members(bootstrap: str) -> Iterator[dict[str, tuple[Worker, Environment]]]:
+    """A process of each interpreter for which aiokafka can be installed, in an environment that has
+    the peers, too.
+    """
+    try:
+        needed = [f"aiokafka=={version('aiokafka')}", "tenacity"]
+    except ModuleNotFoundError as missing:
+        raise CaseUnavailableError("aiokafka is not installed") from missing
+    with contextlib.ExitStack() as opened:
+        yield {
+            f"Python {found}": _member(opened, executable, needed, bootstrap)
+            for found, executable in interpreters().items()
+            if found.startswith(PYTHONS)
+        }
+
+
+def _member(
+    opened: contextlib.ExitStack, executable: str, needed: Sequence[str], bootstrap: str
+) -> tuple[Worker, Environment]:
+    made = opened.enter_context(environment(executable, needed, [*PACKAGES.values()]))
+    worker = Worker(
+        SOURCES, executable=made.executable, program="consume_kafka", arguments=[bootstrap]
+    )
+    return opened.enter_context(worker), made
+
+
+def take(worker: Worker, name: str, share: float) -> Took:
+    """A turn of a workload."""
+    took, _ = worker.turn(name, share)
+    return took
+
+
+@contextlib.contextmanager
+def prepare(count: int) -> Iterator[Sequence[Contender]]:
+    share = min(1.0, count / ITEMS)
+    with a_broker() as broker, members(broker.bootstrap) as processes:
+        fill(broker, TOPIC, ITEMS, keys=KEYS, partitions=PARTITIONS)
+        yield [
+            placed(
+                line,
+                name,
+                partial(take, worker, name, share),
+                ours=name == OURS,
+                items=works[name].count(share),
+            )
+            for works in [workloads(broker.bootstrap)]
+            for line, (worker, made) in processes.items()
+            for name in (BARE, OURS, RECIPE, FASTSTREAM, PYRALLEL)
+            if name not in PACKAGES or made.has(PACKAGES[name])
+        ]
+
+
+def _ratios(results: Results) -> list[str]:
+    """Processor time of ours, beside each way, by Python."""
+    found: list[str] = []
+    for peer in (RECIPE, FASTSTREAM, PYRALLEL):
+        ratios = [
+            (line, results.ratio(name_of(line, OURS), name_of(line, peer)))
+            for line in results.lines
+            if name_of(line, peer) in results.figures
+        ]
+        told = [
+            f"{each.median:.2f} x ({each.least:.2f} to {each.most:.2f}) with {line}"
+            for line, each in ratios
+        ]
+        if told:
+            found.append(f"Penstock, against {peer}: {', '.join(told)}.")
+    bare = [
+        (line, results.ratio(name_of(line, BARE), name_of(line, OURS))) for line in results.lines
+    ]
+    told = [
+        f"{each.median:.2f} x ({each.least:.2f} to {each.most:.2f}) with {line}"
+        for line, each in bare
+    ]
+    return [*found, f"Penstock takes, of the time of the {BARE}: {', '.join(told)}."]
+
+
+CASE = Case(
+    name="kafka",
+    title="Consume a topic of Kafka, by Python",
+    prepare=prepare,
+    items=ITEMS,
+    quick_items=500,
+    unit=NS_PER_ITEM,
+    by=Clock.PROCESSOR,
+    peers=(),
+    along="work",
+    is_drawn=False,
+    notes=_ratios,
+)

@@ -1,0 +1,69 @@
+"""Virtual environments for libraries that Penstock does not need, one for each interpreter."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .harness import CaseUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PATIENCE = 180.0
+"""Seconds of an installation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """An interpreter with packages, and why some could not be installed."""
+
+    executable: str
+    refused: dict[str, str]
+
+    def has(self, package: str) -> bool:
+        """Whether an optional package is there."""
+        return package not in self.refused
+
+
+@contextlib.contextmanager
+def environment(
+    executable: str, packages: Sequence[str], optional: Sequence[str] = ()
+) -> Iterator[Environment]:
+    """Make one with `packages`, and with those of `optional` that can be installed; remove it at
+    the exit. Raises `CaseUnavailableError` where `packages` cannot be installed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        python = str(Path(folder, "bin", "python"))
+        uv = _uv()
+        if complaint := _run([uv, "venv", "--quiet", "--python", executable, folder]):
+            raise CaseUnavailableError(complaint)
+        install = [uv, "pip", "install", "--quiet", "--python", python]
+        if complaint := _run([*install, *packages]):
+            raise CaseUnavailableError(complaint)
+        found = {package: _run([*install, package]) for package in optional}
+        yield Environment(python, {name: why for name, why in found.items() if why})
+
+
+def _uv() -> str:
+    found = shutil.which("uv", path=str(Path(sys.executable).parent)) or shutil.which("uv")
+    if found is None:
+        raise CaseUnavailableError("uv is not installed")
+    return found
+
+
+def _run(command: Sequence[str]) -> str:
+    """Run it; return its complaint, which is empty if all went well."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"{command[0]} took more than {PATIENCE:g} s"
+    return "" if done.returncode == 0 else " ".join(done.stderr.split()) or "unknown"

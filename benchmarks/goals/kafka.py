@@ -1,0 +1,46 @@
+"""The goals for Kafka as a source, and what was measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..cases import kafka
+from ..harness import name_of
+from ..kafka.workloads import BARE, OURS, RECIPE
+from .judging import Goal, GoalTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .judging import Found, Measure
+
+
+def times(slower: str, faster: str) -> Measure:
+    """How many times the processor time of `faster` another way takes, round by round."""
+
+    def measure(found: Found, line: str) -> list[float]:
+        rounds = found[kafka.CASE.name].figures
+        pairs = zip(rounds[name_of(line, slower)], rounds[name_of(line, faster)], strict=True)
+        return [more / less for more, less in pairs]
+
+    return measure
+
+
+def _interpreters(found: Found) -> Sequence[tuple[str, str]]:
+    return [(line, line) for line in found[kafka.CASE.name].lines]
+
+
+TABLE = GoalTable(
+    "kafka",
+    frozenset({kafka.CASE.name}),
+    (
+        Goal(
+            "a record, against a task per message and a lock per key",
+            times(RECIPE, OURS),
+            2.5,
+            at_least=True,
+        ),
+        Goal("a record, against a bare `getmany` loop", times(OURS, BARE), 2.0),
+    ),
+    _interpreters,
+)

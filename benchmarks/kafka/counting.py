@@ -1,0 +1,68 @@
+"""The handler of all ways to consume a topic: it counts, so that the last record ends the turn."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING
+
+from ..stopwatch import Stopwatch
+
+if TYPE_CHECKING:
+    from ..stopwatch import Took
+
+PATIENCE = 180.0
+"""Seconds of a turn."""
+
+
+class Counter:
+    """Runs from the first of `last` records to the last one. Joining the group is not timed.
+
+    A handler waits for `longest` seconds at most, as long as the same draw says each time.
+    """
+
+    def __init__(self, last: int, longest: float = 0.0) -> None:
+        self.handle = self._wait if longest else self._count
+        self.last = last
+        self._longest = longest
+        self._draw = random.Random(2)
+        self._ended = 0
+        self._watch: Stopwatch | None = None
+        self._finished = asyncio.Event()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all records have been handled."""
+        return self._ended >= self.last
+
+    async def _count(self, _: object) -> None:
+        """Handle a record without doing anything else."""
+        if self._watch is None:
+            self._watch = Stopwatch()
+        self._ended += 1
+        if self._ended >= self.last:
+            self._finished.set()
+
+    async def _wait(self, _: object) -> None:
+        """Handle a record by waiting."""
+        if self._watch is None:
+            self._watch = Stopwatch()
+        await asyncio.sleep(self._draw.random() * self._longest)
+        await self._count(_)
+
+    def skip(self, records: int) -> None:
+        """Count records that are not handled."""
+        if self._watch is None:
+            self._watch = Stopwatch()
+        self._ended += records
+
+    async def wait_finished(self) -> None:
+        """Suspend until the last record. Raises `TimeoutError` if it does not come."""
+        async with asyncio.timeout(PATIENCE):
+            await self._finished.wait()
+
+    def read(self) -> Took:
+        """What it took until now. Raises `AssertionError` if records are missing."""
+        if self._watch is None or not self.is_finished:
+            raise AssertionError(f"{self._ended} of {self.last} records were handled")
+        return self._watch.read()

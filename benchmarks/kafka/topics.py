@@ -1,0 +1,83 @@
+"""A broker with topics of records, for one case."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import itertools
+import random
+from typing import TYPE_CHECKING, Any
+
+from penstock.testing import EmbeddedUnavailable, embedded_kafka
+
+from ..harness import CaseUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from penstock.testing.servers.kafka import EmbeddedKafka
+
+VALUE = b"x" * 100
+CHUNK = 5_000
+"""Records that are sent before the answers are awaited."""
+
+
+@contextlib.contextmanager
+def a_broker() -> Iterator[EmbeddedKafka]:
+    """A real broker on loopback. Raises `CaseUnavailableError` where none can be started."""
+    if importlib.util.find_spec("aiokafka") is None:
+        raise CaseUnavailableError("aiokafka is not installed")
+    with contextlib.ExitStack() as opened:
+        try:
+            broker = opened.enter_context(embedded_kafka(heap="512m"))
+        except EmbeddedUnavailable as reason:
+            raise CaseUnavailableError(str(reason)) from None
+        yield broker
+
+
+def fill(
+    broker: EmbeddedKafka,
+    topic: str,
+    count: int,
+    *,
+    keys: int,
+    partitions: int = 1,
+    value: bytes = VALUE,
+) -> None:
+    """Create a topic with so many records of so many keys, in an order without a pattern."""
+    draw = random.Random(1)
+    given = ((b"key-%d" % draw.randrange(keys), None) for _ in range(count))
+    broker.create_topic(topic, partitions=partitions)
+    asyncio.run(_send(broker.bootstrap, topic, given, value))
+
+
+def fill_beside(broker: EmbeddedKafka, topic: str, count: int, *, keys: int, others: int) -> None:
+    """Create a topic whose partition 0 has records of one key, and whose `others` have `count`
+    records of many keys altogether.
+    """
+    draw = random.Random(1)
+    broker.create_topic(topic, partitions=others + 1)
+    given = [(b"key-%d" % draw.randrange(keys), 1 + number % others) for number in range(count)]
+    asyncio.run(_send(broker.bootstrap, topic, [(b"one", 0)] * (count // others), VALUE))
+    asyncio.run(_send(broker.bootstrap, topic, given, VALUE))
+
+
+async def _send(
+    bootstrap: str, topic: str, given: Iterable[tuple[bytes, int | None]], value: bytes
+) -> None:
+    """Send records with these keys, to these partitions or those of the keys."""
+    aiokafka: Any = importlib.import_module("aiokafka")
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5)
+    await producer.start()
+    left = iter(given)
+    try:
+        while chunk := [*itertools.islice(left, CHUNK)]:
+            sent = [
+                await producer.send(topic, value, key=key, partition=partition)
+                for key, partition in chunk
+            ]
+            await asyncio.gather(*sent)
+    finally:
+        await producer.stop()

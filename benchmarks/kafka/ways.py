@@ -1,0 +1,152 @@
+"""Ways to consume a topic of Kafka, each until a counter has its last record.
+
+Every turn is a group of its own, from the beginning of the topic. `kafka/peers.py` has the ways of
+other libraries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import uuid
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from penstock.consumer import Consumer
+from penstock.sources.kafka import KafkaSource
+
+from ..peers.task_recipe import Host
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from ..stopwatch import Took
+    from .counting import Counter
+
+    Way = Callable[[str, str, Counter], Awaitable[Took]]
+    """Given bootstrap servers, topic and counter."""
+
+CONCURRENCY = 100
+WINDOW = 1_000
+"""Messages inside, at most."""
+FETCH = 500
+QUIET = 5_000
+"""Milliseconds without a record after which one is missing."""
+
+
+@contextlib.asynccontextmanager
+async def joined(bootstrap: str, topic: str) -> AsyncGenerator[Any]:
+    """A bare client that is a member of a new group, without commits."""
+    aiokafka: Any = importlib.import_module("aiokafka")
+    client = aiokafka.AIOKafkaConsumer(
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=uuid.uuid4().hex,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    await client.start()
+    try:
+        yield client
+    finally:
+        await client.stop()
+
+
+def source_of(bootstrap: str, topic: str) -> KafkaSource:
+    return KafkaSource(topic, bootstrap=bootstrap, group=uuid.uuid4().hex)
+
+
+def ours(*, concurrency: int = CONCURRENCY, window: int = WINDOW) -> Way:
+    """Our consumer, with everything that is on by default, a timeout, and a limit for each key; the
+    offset map is stored with each commit. Until the last commit.
+    """
+
+    async def way(bootstrap: str, topic: str, counter: Counter) -> Took:
+        async with Consumer(
+            source_of(bootstrap, topic),
+            concurrency=concurrency,
+            max_in_flight=window,
+            max_in_flight_bytes=2**26,
+            max_per_key=window // 2,
+            fetch_max=FETCH,
+            timeout=5.0,
+            commit_every=0.25,
+        ) as consumer:
+            run = asyncio.create_task(consumer.run(counter.handle))
+            await counter.wait_finished()
+            await consumer.commit()
+            took = counter.read()
+            consumer.stop()
+            await run
+        return took
+
+    return way
+
+
+async def recipe(bootstrap: str, topic: str, counter: Counter) -> Took:
+    """The usual recipe: a task for each message, a lock for each key, and a semaphore."""
+    semaphore = asyncio.Semaphore(CONCURRENCY)
+    locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(record: Any) -> None:
+        try:
+            async with locks[record.key]:
+                await counter.handle(record)
+        finally:
+            semaphore.release()
+
+    begun = 0
+    async with joined(bootstrap, topic) as client:
+        while begun < counter.last:
+            fetched = await client.getmany(timeout_ms=QUIET, max_records=FETCH)
+            if not fetched:
+                break
+            for records in fetched.values():
+                for record in records:
+                    await semaphore.acquire()
+                    task = asyncio.create_task(handle(record))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                begun += len(records)
+        while tasks:
+            await asyncio.wait(tasks)
+        return counter.read()
+
+
+async def bare(bootstrap: str, topic: str, counter: Counter) -> Took:
+    """The client's own loop, one record after another."""
+    async with joined(bootstrap, topic) as client:
+        while not counter.is_finished:
+            fetched = await client.getmany(timeout_ms=QUIET, max_records=FETCH)
+            if not fetched:
+                break
+            for records in fetched.values():
+                for record in records:
+                    await counter.handle(record)
+        return counter.read()
+
+
+async def unhandled(bootstrap: str, topic: str, counter: Counter) -> Took:
+    """The client's own loop, which handles nothing."""
+    async with joined(bootstrap, topic) as client:
+        while not counter.is_finished:
+            fetched = await client.getmany(timeout_ms=QUIET, max_records=FETCH)
+            if not fetched:
+                break
+            for records in fetched.values():
+                counter.skip(len(records))
+        return counter.read()
+
+
+async def source_alone(bootstrap: str, topic: str, counter: Counter) -> Took:
+    """Our source, asked by hand; nothing is handled."""
+    host = Host()
+    source = source_of(bootstrap, topic)
+    async with source.open(host), asyncio.timeout(60.0):
+        await host.wait_assigned()
+        while not counter.is_finished:
+            for each in await source.fetch(host.claims, FETCH) or ():
+                counter.skip(len(each.records))
+        return counter.read()

@@ -1,0 +1,77 @@
+"""The ways to consume a topic by name, as turns in a process that has the libraries."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ..workloads import Workload
+from .counting import Counter
+from .peers import faststream, pyrallel
+from .ways import bare, ours, recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..stopwatch import TimedTurn, Took
+    from .ways import Way
+
+OURS = "Penstock"
+RECIPE = "task per message, lock per key"
+BARE = "bare getmany loop"
+FASTSTREAM = "FastStream, one by one"
+PYRALLEL = "pyrallel-consumer"
+WIDE = "Penstock, 1,000 at once"
+
+TOPIC = "records"
+LONGEST = 0.005
+"""Seconds of a handler that waits."""
+MESSAGES = 10_000
+"""With handlers that wait."""
+
+_WAYS: dict[str, tuple[Way, int]] = {
+    BARE: (bare, 100_000),
+    OURS: (ours(), 100_000),
+    RECIPE: (recipe, 100_000),
+    FASTSTREAM: (faststream, 10_000),
+    PYRALLEL: (pyrallel, 4_000),
+}
+_WAITING_WAYS: dict[str, Way] = {
+    OURS: ours(),
+    WIDE: ours(concurrency=1_000, window=2_000),
+    PYRALLEL: pyrallel,
+}
+KEYS = (1, 2, 5, 10, 20, 50, 100, 1_000, 10_000)
+
+
+def waiting_name(way: str, keys: int) -> str:
+    """What the workload of handlers that wait is called, with so many keys."""
+    return f"{way}: {keys} keys"
+
+
+def waiting_topic(keys: int) -> str:
+    """The topic of so many keys."""
+    return f"keys-{keys}"
+
+
+def workloads(bootstrap: str) -> dict[str, Workload]:
+    """All of them, over the topics of a broker."""
+
+    def prepared(way: Way, topic: str, longest: float) -> Callable[[range], TimedTurn]:
+        async def consume(items: range) -> Took:
+            return await way(bootstrap, topic, Counter(len(items), longest))
+
+        return lambda items: lambda: asyncio.run(consume(items))
+
+    quick = {
+        name: Workload(name, items, prepared(way, TOPIC, 0.0), ours=name == OURS)
+        for name, (way, items) in _WAYS.items()
+    }
+    waiting = {
+        (name := waiting_name(line, keys)): Workload(
+            name, MESSAGES, prepared(way, waiting_topic(keys), LONGEST), ours=way is not pyrallel
+        )
+        for line, way in _WAITING_WAYS.items()
+        for keys in KEYS
+    }
+    return quick | waiting
