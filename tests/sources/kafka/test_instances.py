@@ -30,3 +30,29 @@ async def test_two_members_of_one_name_are_told_that_they_evict_each_other(
     async with one.open(hosts[0]), other.open(hosts[1]):
         await hosts[0].news.wait_for(lambda: "instance='a'" in str(hosts[0].troubles[-1:]))
     assert not hosts[0].asked, "a loss was taken for a revoke"
+
+
+@pytest.mark.usefixtures("real_clock")
+async def test_a_restart_under_the_same_name_leaves_the_other_members_alone(
+    broker: EmbeddedKafka,
+) -> None:
+    """The name's partitions wait for it, for as long as its session lasts."""
+    topic, group = await new_topic(broker, 2), new_name("group")
+
+    def named(instance: str) -> KafkaSource:
+        times: dict[str, Any] = {"session_timeout": 3.0, "rebalance_timeout": 6.0}
+        return KafkaSource(
+            topic, bootstrap=broker.bootstrap, group=group, instance=instance, **times
+        )
+
+    staying, going = RecordingHost(), RecordingHost()
+    async with named("staying").open(staying):
+        await staying.wait_for_claims(2)
+        async with named("going").open(going):
+            (old,) = await going.wait_for_claims(1)
+            (kept,) = await staying.wait_for_claims(1)
+        returned = RecordingHost()
+        async with named("going").open(returned):
+            (new,) = await returned.wait_for_claims(1)
+            assert new.partition == old.partition
+            assert staying.open == [kept]

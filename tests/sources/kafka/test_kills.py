@@ -70,13 +70,14 @@ async def killed_and_continued(
     """
     group, partition = new_name("killed"), TopicPartition(topic, 0)
     same = {"instance": "only", "pause": pause}
+    first: list[int] = []
     for moment in moments:
         async with consumer_child(broker, topic, group, path / "1", stuck=stuck, **same) as child:
             await child.until(_told_of(moment))
             for _ in range(lines):
                 await child.until(lambda told: True)
             await child.kill()
-    first = child.finished()
+        first = child.finished()
     position, metadata = (await stored(broker, group)).get(partition, (0, ""))
     ranges = offset_map.decode(position, metadata)
     async with consumer_child(broker, topic, group, path / "2", **same) as child:

@@ -34,12 +34,14 @@ class Topics:
                 raise checks.bad("topics", name, _RULE)
         if pattern is None:
             return cls(tuple(cast("Sequence[str]", names)))
+        if not isinstance(pattern, str):
+            raise checks.bad("pattern", pattern, "must be a regular expression, as a text")
         try:
-            re.compile(cast("str", pattern))
-        except (TypeError, re.error) as error:
+            re.compile(pattern)
+        except re.error as error:
             rule = f"must be a regular expression, as a text ({error})"
             raise checks.bad("pattern", pattern, rule) from None
-        return cls((), cast("str", pattern))
+        return cls((), pattern)
 
     def missing(self, session: Session) -> str | None:
         """What cannot be read because it does not exist, in words for operators."""
