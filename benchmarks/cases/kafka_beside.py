@@ -34,7 +34,6 @@ OTHERS = 3
 KEYS = 1_000
 READ = "all partitions are read"
 PAUSED = "one partition is paused"
-CROWDED = "one partition's only key hangs"
 PARTITIONS = (1, 100)
 EACH = 2 * 2**20
 """Bytes of a partition."""
@@ -44,19 +43,16 @@ PATIENCE = 60.0
 
 async def consume(bootstrap: str, count: int, beside: str) -> Took:
     """The records of all partitions but the first one."""
-    counter, released = Counter(count), asyncio.Event()
+    counter = Counter(count)
 
     async def handle(message: Message) -> None:
         if message.partition:
             await counter.handle(message)
-        elif beside == CROWDED:
-            await released.wait()
 
     async with Consumer(
         source_of(bootstrap, TOPIC),
         concurrency=CONCURRENCY,
         max_in_flight=WINDOW,
-        max_per_key=WINDOW // 10,
         fetch_max=FETCH,
     ) as consumer:
         if beside == PAUSED:
@@ -64,7 +60,6 @@ async def consume(bootstrap: str, count: int, beside: str) -> Took:
         run = asyncio.create_task(consumer.run(handle))
         await counter.wait_finished()
         took = counter.read()
-        released.set()
         consumer.stop()
         await run
     return took
@@ -78,7 +73,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
         def turn(beside: str) -> Took:
             return asyncio.run(consume(broker.bootstrap, count, beside))
 
-        yield [Contender(each, partial(turn, each), ours=True) for each in (READ, PAUSED, CROWDED)]
+        yield [Contender(each, partial(turn, each), ours=True) for each in (READ, PAUSED)]
 
 
 def held_name(partitions: int) -> str:
@@ -127,7 +122,7 @@ CASES = (
         unit=NS_PER_ITEM,
         by=Clock.WALL,
         peers=(READ,),
-        targets=(AtMost(PAUSED, READ, 1.2), AtMost(CROWDED, READ, 1.2)),
+        targets=(AtMost(PAUSED, READ, 1.2),),
         is_drawn=False,
     ),
     Case(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sources.kafka import kafka_help
@@ -26,7 +26,7 @@ async def test_closing_at_any_moment_leaves_no_claim_and_no_task(
     """While it connects, joins, or reads its positions."""
     topic = await kafka_help.new_topic(broker, 2)
     before = asyncio.all_tasks()
-    for rounds in range(0, 240, 4):
+    for rounds in range(0, 240, 8):
         source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
         host = RecordingHost()
         async with source.open(host):
@@ -102,3 +102,29 @@ async def test_a_seek_of_what_is_not_assigned_has_no_effect(
     session.seek(TopicPartition(topic, 0), 3)
     session.pause(TopicPartition(topic, 0))
     await session.stop(2.0)
+
+
+async def test_a_session_that_dies_is_followed_by_another_one_and_told(
+    broker: EmbeddedKafka, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By an error that aiokafka gives up at: the claims end, and begin again."""
+    topic = await kafka_help.new_topic(broker)
+    source = KafkaSource(topic, bootstrap=broker.bootstrap, group=topic, session_timeout=3.0)
+    host = RecordingHost()
+
+    async def broken() -> None:
+        raise ZeroDivisionError("as a bug would")
+
+    async with source.open(host):
+        (first,) = await host.wait_for_claims(1)
+        fetch = asyncio.get_running_loop().create_task(source.fetch([first], 1))
+        sessions: Any = source._sessions
+        coordinator = sessions._session._client._coordinator
+        coordinator.ensure_coordinator_known = broken
+        coordinator.request_rejoin()
+        await host.news.wait_for(lambda: first.is_closed and host.open)
+        fetch.cancel()
+        await host.news.wait_for(lambda: host.troubles[-1] is None)
+    assert any("as a bug would" in (trouble or "") for trouble in host.troubles)
+    ours = [each for each in caplog.records if each.name == "penstock.sources.kafka"]
+    assert not [each for each in ours if each.levelname == "ERROR"], "nothing was lost"

@@ -61,6 +61,12 @@ class Insides:
         task: asyncio.Task[object] = self._coordinator._coordination_task
         return task.done()
 
+    def raise_death(self) -> None:
+        """Raise the error by which coordination has ended, if there is one."""
+        task: asyncio.Task[object] = self._coordinator._coordination_task
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
     @property
     def is_reassigning(self) -> bool:
         """Whether a rebalance is under way; no records are handed out then."""

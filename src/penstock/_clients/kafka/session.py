@@ -140,8 +140,14 @@ class Session:
         """Whether aiokafka has given coordination up, by an error of its own."""
         return self._inside.has_died
 
+    def raise_death(self) -> None:
+        """Raise the error that `has_died` is about, if it is known."""
+        self._inside.raise_death()
+
     def fault(self) -> Exception | None:
         """The error that coordination waits with, once; it goes on after this."""
+        if self.has_died:
+            return None
         try:
             self._inside.raise_fault()
         except Exception as error:

@@ -139,14 +139,15 @@ class Membership:
         rest = [each for each in partitions if each not in stored]
         found = await self._begun(rest)
         forgotten = self._history.forgotten(found)
+        known = dict(stored)
         if self._start.moves:
             async with asyncio.timeout(self._options.commit_timeout):
-                await self._send(found)
+                known |= found if await self._send(found) else {}
         for each, was in forgotten.items():
             told = (each, was, found[each].offset, self._start)
             say(logger, logging.ERROR, _FORGOTTEN, self._options.group, *told)
         starts = stored | found
-        self._history.store(starts)
+        self._history.store(known)
         return {each: starts[each] for each in partitions if each in starts}
 
     async def _begun(
@@ -168,6 +169,7 @@ class Membership:
         for partition, position in starts.items():
             if self._session.position(partition) != position.offset:
                 self._session.seek(partition, position.offset)
+            self._troubles.note(str(partition), None)  # of the claim before
         for claim in self._host.assigned(starts):
             self._held[claim.partition] = OwnedClaim(claim, starts[claim.partition].offset)
 

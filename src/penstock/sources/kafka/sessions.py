@@ -99,7 +99,7 @@ class Sessions:
     # -- how the session is doing ------------------------------------------------------------------
 
     async def _watch(self, session: Session) -> None:
-        """Return when the session has died."""
+        """End when the session has died, with its error."""
         clock = self._clock
         seen, asked = clock.now(), -math.inf
         while not session.has_died:
@@ -116,6 +116,7 @@ class Sessions:
             self._troubles.note("losses", often)
             self._troubles.note("topics", None if is_lost else self._topics.missing(session))
             await clock.sleep(LOOK_EVERY)
+        session.raise_death()
 
     async def _refresh(self, session: Session) -> None:
         with contextlib.suppress(TimeoutError, KafkaError):
