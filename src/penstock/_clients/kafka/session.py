@@ -264,6 +264,11 @@ class Session:
         state = self._inside.state(ClientPartition(*partition))
         return None if state is None else state.highwater
 
+    def answered_at(self, partition: TopicPartition) -> int | None:
+        """When a fetch of this partition last had an answer without an error, in the client's ms."""
+        state = self._inside.state(ClientPartition(*partition))
+        return None if state is None else state.timestamp
+
     # -- the end -----------------------------------------------------------------------------------
 
     async def stop(self, within: float) -> None:

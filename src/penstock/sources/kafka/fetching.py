@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..._clients.kafka.options import MemberOptions
-    from ..._core.source import SourceClaim, SourceRecord
+    from ..._core.source import SourceClaim, SourceRecord, TopicPartition
     from .membership import Membership, OwnedClaim
     from .starts import StartPoint
     from .troubles import Troubles
@@ -72,6 +72,8 @@ class Fetcher:
         """A claim whose next offset was out of range."""
         self._has_failed = False
         """Whether a partition could not be read in this round."""
+        self._unreadable: dict[TopicPartition, int | None] = {}
+        """The partitions that could not be read, and when they had last been."""
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Suspend until there is something. A cancelled call has delivered nothing."""
@@ -95,6 +97,7 @@ class Fetcher:
         found: list[Fetched] = []
         if (fault := self._session.fault()) is not None:
             self._troubles.note("group", trouble_of(fault, self._options))
+        self._look_at_unreadable()
         arrived = [claim for claim in claims if self._session.has_arrived(claim.partition)]
         share = max(LEAST_SHARE, -(-most // max(1, len(arrived))))
         for claim in arrived:
@@ -129,9 +132,16 @@ class Fetcher:
         """
         partition = owned.claim.partition
         self._has_failed = True
+        self._unreadable[partition] = self._session.answered_at(partition)
         self._troubles.note(str(partition), trouble_of(error, self._options))
         if self._session.position(partition) not in {None, owned.told}:
             self._session.seek(partition, owned.told)
+
+    def _look_at_unreadable(self) -> None:
+        for partition, answered in list(self._unreadable.items()):
+            if self._session.answered_at(partition) != answered:
+                del self._unreadable[partition]
+                self._troubles.note(str(partition), None)
 
     def _told(self, owned: OwnedClaim, records: Sequence[SourceRecord]) -> Fetched | None:
         claim = owned.claim
