@@ -36,6 +36,8 @@ logger = logging.getLogger("penstock.sources.kafka")
 NOWHERE = ClientPartition("penstock-no-topic", 0)
 """Asking for no partition means all of them, so this asks for one that is not there."""
 _UNKNOWN = -1
+FORCED = 1.0
+"""Seconds for each part of the client to end in, once it has not ended by itself."""
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
@@ -265,9 +267,8 @@ class Session:
     # -- the end -----------------------------------------------------------------------------------
 
     async def stop(self, within: float) -> None:
-        """Leave the group and close, in `within` seconds; then close without leaving.
-
-        No effect a second time.
+        """Leave the group and close, in `within` seconds; then close without leaving, in at most
+        three times `FORCED`. No effect a second time.
         """
         stopping = asyncio.ensure_future(self._client.stop())
         done, _ = await asyncio.wait([stopping], timeout=within)
@@ -281,10 +282,10 @@ class Session:
             within,
         )
         stopping.cancel()
-        await _ended(stopping, within)
+        await _ended(stopping, FORCED)
         inside = self._insides
         for close in () if inside is None else (inside.close_fetcher, inside.close_client):
-            await _ended(asyncio.ensure_future(close()), within)
+            await _ended(asyncio.ensure_future(close()), FORCED)
 
 
 async def _ended(task: asyncio.Future[None], within: float) -> None:

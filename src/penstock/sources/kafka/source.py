@@ -92,7 +92,7 @@ class KafkaSource:
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Join the group, in the background; at exit, end the claims and leave it.
 
-        The exit takes `stop_timeout` at most, and a little. Raises `ClosedError` if it is open, and
+        The exit takes `stop_timeout`, and 3 s more if the client hangs, at most. Raises `ClosedError` if it is open, and
         `ConfigError` if aiokafka refuses its options.
         """
         if self._sessions is not None:
