@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,3 +103,44 @@ async def test_a_topic_made_anew_begins_at_the_start_point(
     await new_topic(broker, name=topic)
     await produce(broker, topic, (None, b"first"), (None, b"new"))
     assert await run_until(broker, topic, group, b"new") == [0, 1]
+
+
+async def test_a_topic_made_anew_under_a_running_consumer_is_told_and_read_from_its_start(
+    broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit for the old topic is refused, and the position that is gone is told."""
+    topic, group = await new_topic(broker), new_name("anew")
+    await fill(broker, topic, COUNT)
+    old, new = asyncio.Event(), asyncio.Event()
+    values: list[object] = []
+    source = KafkaSource(
+        topic,
+        bootstrap=broker.bootstrap,
+        group=group,
+        session_timeout=2.0,
+        rebalance_timeout=10.0,
+    )
+    consumer = Consumer(source, ordering="partition", drain=2.0)
+
+    async def handle(message: Message) -> None:
+        values.append(message.value)
+        if message.value == b"%d" % (COUNT - 1):
+            old.set()
+        elif message.value == b"new":
+            new.set()
+
+    async with consumer, asyncio.TaskGroup() as tasks:
+        tasks.create_task(consumer.run(handle))
+        await old.wait()
+        await consumer.commit()
+        async with admin_of(broker) as admin:
+            await admin.delete_topics([topic])
+        await new_topic(broker, name=topic)
+        await produce(broker, topic, (None, b"first"), (None, b"new"))
+        await new.wait()
+        consumer.stop()
+    assert values[COUNT:] == [b"first", b"new"]
+    assert (await stored(broker, group))[TopicPartition(topic, 0)] == Position(2)
+    assert any(
+        record.levelname == "ERROR" and topic in record.getMessage() for record in caplog.records
+    )
