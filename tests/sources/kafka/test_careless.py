@@ -30,9 +30,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 COUNT = 20
 
 
-async def run_until(broker: EmbeddedKafka, topic: str, group: str, last: bytes) -> list[int]:
-    """The offsets that a consumer runs, until the record with this value."""
-    offsets: list[int] = []
+def consumer_of(broker: EmbeddedKafka, topic: str, group: str) -> Consumer:
     source = KafkaSource(
         topic,
         bootstrap=broker.bootstrap,
@@ -40,7 +38,13 @@ async def run_until(broker: EmbeddedKafka, topic: str, group: str, last: bytes) 
         session_timeout=2.0,
         rebalance_timeout=10.0,
     )
-    consumer = Consumer(source, ordering="partition", drain=2.0)
+    return Consumer(source, ordering="partition", drain=2.0)
+
+
+async def run_until(broker: EmbeddedKafka, topic: str, group: str, last: bytes) -> list[int]:
+    """The offsets that a consumer runs, until the record with this value."""
+    offsets: list[int] = []
+    consumer = consumer_of(broker, topic, group)
 
     async def handle(message: Message) -> None:
         offsets.append(message.offset)
@@ -113,14 +117,7 @@ async def test_a_topic_made_anew_under_a_running_consumer_is_told_and_read_from_
     await fill(broker, topic, COUNT)
     old, new = asyncio.Event(), asyncio.Event()
     values: list[object] = []
-    source = KafkaSource(
-        topic,
-        bootstrap=broker.bootstrap,
-        group=group,
-        session_timeout=2.0,
-        rebalance_timeout=10.0,
-    )
-    consumer = Consumer(source, ordering="partition", drain=2.0)
+    consumer = consumer_of(broker, topic, group)
 
     async def handle(message: Message) -> None:
         values.append(message.value)
