@@ -270,6 +270,7 @@ async def test_a_login_that_is_refused_fails_the_opening_and_waits_in_an_open_si
         async with db.sink(dsn=writer.dsn) as sink:
             await db.con.execute(f"ALTER ROLE {writer.name} NOLOGIN")
             await writer.end_sessions()
+            await written(sink, [(1, "x")])  # may be what notices that the connection is gone
             error = whole(await written(sink, [(1, "x")]), 1)
             assert sink.classify(error) is not None
             with pytest.raises(ConfigError) as caught:

@@ -9,6 +9,7 @@ from tests.sources.kafka.kafka_help import new_name, new_topic
 
 from penstock.sources.kafka import KafkaSource
 from penstock.testing.conformance.source.host import RecordingHost
+from penstock.testing.conformance.source.news import News
 
 if TYPE_CHECKING:
     from penstock.testing import EmbeddedKafka
@@ -26,10 +27,11 @@ async def test_two_members_of_one_name_are_told_that_they_evict_each_other(
         return KafkaSource(topic, bootstrap=broker.bootstrap, group=group, instance="a", **times)
 
     one, other = member(), member()
-    hosts = [RecordingHost(), RecordingHost()]
+    news = News()
+    hosts = [RecordingHost(news), RecordingHost(news)]
     async with one.open(hosts[0]), other.open(hosts[1]):
-        await hosts[0].news.wait_for(lambda: "instance='a'" in str(hosts[0].troubles[-1:]))
-    assert not hosts[0].asked, "a loss was taken for a revoke"
+        await news.wait_for(lambda: any("instance='a'" in str(each.troubles) for each in hosts))
+    assert not any(each.asked for each in hosts), "a loss was taken for a revoke"
 
 
 @pytest.mark.usefixtures("real_clock")

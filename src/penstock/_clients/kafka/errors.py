@@ -66,6 +66,8 @@ def trouble_of(error: BaseException, options: MemberOptions) -> str:
         return f"a partition does not exist, or may not be described: {for_log(error)}"
     if isinstance(error, _UNREACHABLE):
         return unreachable(options)
+    if options.instance is not None and "UnknownError" in str(error):
+        return f"the group has refused this member: {_of_another(options.instance)}"
     return for_log(error)
 
 
@@ -77,10 +79,15 @@ def unreachable(options: MemberOptions) -> str:
 def lost_often(options: MemberOptions) -> str:
     """The broker removes this member again and again."""
     if options.instance is not None:
-        why = f"does another process use instance={options.instance!r}?"
+        why = _of_another(options.instance)
     else:
         why = f"is the event loop blocked for more than {options.session_timeout:g} s at a time?"
     return f"the partitions have been lost again and again: {why}"
+
+
+def _of_another(instance: str) -> str:
+    """The question behind FENCED_INSTANCE_ID, an error that aiokafka does not know by name."""
+    return f"does another process use instance={instance!r}?"
 
 
 def _topics(error: BaseException) -> str:
