@@ -3,7 +3,7 @@
 1. Inside are items queued, in flight or handed back, plus granted room that is unused.
 2. Waiters are served in order; a later one never overtakes, however small it is.
 3. A waiter that leaves after its grant hands the room on.
-4. The fast path books nothing: while its window is open, it is counted by its length.
+4. The fast path books bytes only: while its window is open, its items are counted by its length.
 5. A tenant's ledger is a child of the whole: its queue's entries and exits are booked in both.
    The items of its batch leave the whole as they are settled, and the child when the write ends.
 """

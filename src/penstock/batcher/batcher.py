@@ -22,7 +22,7 @@ from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
 from .flush import flushed
-from .gathering.window import NeedsSlowPath
+from .gathering.window import NOTHING, NeedsSlowPath
 from .intake import Intake
 from .item_mistakes import several
 from .opener import Opener
@@ -32,7 +32,7 @@ from .setup import BatcherOptions, checked_setup
 from .snapshot import stats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
+    from collections.abc import Callable, Iterable
     from datetime import timedelta
     from types import TracebackType
     from typing import Self, Unpack
@@ -235,7 +235,7 @@ class Batcher(Generic[T]):
         function of the item raised; in each case, and on cancellation, the item was not accepted.
         Usually returns without suspending; now and then it lets other tasks run first.
         """
-        known: tuple[Hashable, ...] = ()
+        known = NOTHING
         window = self._window
         items = window.items
         if len(items) < window.limit and get_ident() == window.loop._thread_id:
@@ -243,7 +243,7 @@ class Batcher(Generic[T]):
                 items.append(item)
                 return
             except NeedsSlowPath as declined:
-                known = declined.args
+                known = declined.known
         seconds = None if timeout is None else _seconds(timeout)
         await self._intake.add((item,), None, seconds, known)
 
@@ -255,7 +255,7 @@ class Batcher(Generic[T]):
         `overflow="drop_newest"` an item without room counts as dropped; with `"drop_oldest"` it
         takes the place of older ones.
         """
-        known: tuple[Hashable, ...] = ()
+        known = NOTHING
         window = self._window
         items = window.items
         if len(items) < window.try_limit and get_ident() == window.loop._thread_id:
@@ -263,7 +263,7 @@ class Batcher(Generic[T]):
                 items.append(item)
                 return True
             except NeedsSlowPath as declined:
-                known = declined.args
+                known = declined.known
         self._lifecycle.check_here()
         return self._intake.try_add(item, known)
 
@@ -297,7 +297,7 @@ class Batcher(Generic[T]):
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
         """As `add`; `await` the returned receipt for the item's outcome, or `ItemFailed`."""
         receipt = Receipt()
-        known: tuple[Hashable, ...] = ()
+        known = NOTHING
         window = self._window
         items = window.items
         filled = len(items)
@@ -307,7 +307,7 @@ class Batcher(Generic[T]):
                 items.append(item)
                 return receipt
             except NeedsSlowPath as declined:
-                known = declined.args
+                known = declined.known
         seconds = None if timeout is None else _seconds(timeout)
         await self._intake.add((item,), (receipt,), seconds, known)
         return receipt

@@ -140,8 +140,8 @@ class Dispatcher(Generic[T]):
         """Open the window of the fast path as far as there is room."""
         if self._on_room is not None:
             self._on_room()
-        is_open = self.setup.measure is None and self.lifecycle.accepting
-        self.window.open(self.gathering.pack, self.gathering.gatherer.spare if is_open else 0)
+        spare = self.gathering.gatherer.spare if self.lifecycle.accepting else 0
+        self.window.open(self.gathering.pack, spare)
 
     def _wake(self, at_once: bool) -> float:  # see `Wake`
         now = self.clock.now()

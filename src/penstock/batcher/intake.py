@@ -13,14 +13,15 @@ from .._core.ledger import Waiter
 from .arguments import checked_size
 from .gathering.add_group import AddGroup
 from .gathering.pack import Leftover
-from .gathering.window import NeedsSlowPath
+from .gathering.window import NOTHING, NeedsSlowPath
 from .item_mistakes import FailedFunction, check_item
 from .reservations import WholeReservation, tenant_reservations
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Sequence
 
     from .dispatch import Dispatcher
+    from .gathering.window import Known
     from .receipt import ReceiptBase
     from .reservations import Reservation, TenantReservation
 
@@ -46,11 +47,11 @@ class Intake(Generic[T]):
         items: tuple[T, ...],
         receipts: tuple[ReceiptBase | None, ...] | None,
         seconds: float | None,
-        known: tuple[Hashable, ...] = (),
+        known: Known = NOTHING,
     ) -> None:
         """The slow path: accept all items or none. Suspends and raises as `Batcher.add`.
 
-        `known` is what the fast path has looked up of a single item; see `NeedsSlowPath`.
+        `known` is what the fast path has looked up of a single item.
         """
         lifecycle, window = self._lifecycle, self._window
         lifecycle.check_open()
@@ -59,12 +60,12 @@ class Intake(Generic[T]):
             await lifecycle.clock.sleep(0)
             if not lifecycle.takes_items:
                 lifecycle.check_open()
-            known = ()  # the item may have changed meanwhile
+            known = NOTHING  # the item may have changed meanwhile
             try:
                 if len(items) == 1 and window.append(items[0], receipts[0] if receipts else None):
                     return  # the fast path is open again
             except NeedsSlowPath as declined:
-                known = declined.args
+                known = declined.known
         window.came(len(items))
         group = self.group(items, receipts, known)
         if self._takes_at_once(group):
@@ -76,7 +77,7 @@ class Intake(Generic[T]):
         else:
             await self._wait_for_room(group, seconds)
 
-    def try_add(self, item: T, known: tuple[Hashable, ...]) -> bool:
+    def try_add(self, item: T, known: Known) -> bool:
         """Accept the item if there is room now, as `Batcher.try_add`."""
         if not self._lifecycle.takes_items:
             self._ledger.refuse(1)
@@ -97,7 +98,7 @@ class Intake(Generic[T]):
         self,
         items: tuple[T, ...],
         receipts: tuple[ReceiptBase | None, ...] | None,
-        known: tuple[Hashable, ...],
+        known: Known,
     ) -> AddGroup[T]:
         """Measure and key the items; `ItemTooLarge`, `KeyFailedError` and user errors pass."""
         if self._is_plain and len(items) <= self._ledger.max_items:
@@ -113,7 +114,7 @@ class Intake(Generic[T]):
         self,
         items: tuple[T, ...],
         receipts: tuple[ReceiptBase | None, ...] | None,
-        known: tuple[Hashable, ...] = (),
+        known: Known = NOTHING,
     ) -> AddGroup[T]:
         """As `group`, without counting refused items. May be called in any thread."""
         measure, identity = self._setup.measure, self._dispatcher.gathering.identity
@@ -121,10 +122,10 @@ class Intake(Generic[T]):
         check_item(items[0])
         try:
             if measure is not None:
-                sizes = tuple([checked_size(measure(item)) for item in items])
+                sizes = tuple(map(checked_size, known.sizes or map(measure, items)))
             self._check_sizes(len(items), sizes or (0,))
             if identity is not None:
-                keys = (identity(items[0], *known),) if known else tuple(map(identity, items))
+                keys = tuple(map(identity, items, *([known.tenants] if known.tenants else ())))
         except (ItemTooLarge, KeyFailedError):
             raise
         except Exception as error:

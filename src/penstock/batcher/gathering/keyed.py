@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .gatherer import Shape, Wake
     from .numbers import Numbers
     from .pack import Leftover, Sealed
+    from .scale import Scale
     from .window import AddWindow
 
 T = TypeVar("T")
@@ -61,6 +62,7 @@ class KeyedGatherer(Generic[T]):
         parking: Parking,
         wake: Wake,
         on_error: Callable[[BaseException], object],
+        scale: Scale[T] | None = None,
         odd_keys: bool = False,
     ) -> None:
         self.names: KeyNames[T] = KeyNames(key, odd=odd_keys)
@@ -77,7 +79,7 @@ class KeyedGatherer(Generic[T]):
         self._on_error = on_error
         self._now = 0.0
         self._queue: Queue[T] = Queue()
-        self.pack: KeyedPack[T] = KeyedPack(self, sized=shape.sized)
+        self.pack: KeyedPack[T] = KeyedPack(self, sized=shape.sized, scale=scale)
 
     # -- keys --------------------------------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class KeyedGatherer(Generic[T]):
         pack = self.pack
         receipt = pack.receipts.pop(len(pack.items), None) if pack.receipts else None
         era = self._numbers.last + 1
-        self._lanes.wait(Waiting(key, item, 0, receipt, at=self._now, era=era))
+        self._lanes.wait(Waiting(key, item, pack.opened.weighed, receipt, at=self._now, era=era))
         self._window.passed_by()
         if self._lanes.held and self._lanes.is_held(key):
             self.holds.look_at(key)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .eras import Waiting
     from .key_names import KeyNames
     from .pack import Evicted
+    from .scale import Scale
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class FastPath(Protocol[T]):
 class KeyedOpenBatch(list[T]):
     """The open batch; routes items of busy keys to their lanes."""
 
-    __slots__ = ("_active", "_gatherer", "_key", "_repeats", "keys", "open_keys")
+    __slots__ = ("_active", "_gatherer", "_key", "_repeats", "keys", "open_keys", "weighed")
 
     join = list[T].append
     """Append an item whose key is known and free."""
@@ -54,6 +55,8 @@ class KeyedOpenBatch(list[T]):
         """The items' keys, by index."""
         self.open_keys: set[Hashable] = set()
         """Keys that may have more items in this batch; only with `repeats`."""
+        self.weighed = 0
+        """Bytes of the item that the fast path adds; 0 without sizes."""
 
     def append(self, item: T, /) -> None:
         """Append an item or put it into its lane. Raises the key function's errors."""
@@ -79,14 +82,43 @@ class KeyedOpenBatch(list[T]):
         self.join(item)
 
 
+class SizedKeyedOpenBatch(KeyedOpenBatch[T]):
+    """As `KeyedOpenBatch`, for measured items."""
+
+    __slots__ = ("_pack", "_scale")
+
+    def __init__(self, gatherer: FastPath[T], pack: Pack[T], scale: Scale[T]) -> None:
+        super().__init__(gatherer)
+        self._pack = pack
+        self._scale = scale
+
+    def append(self, item: T, /) -> None:
+        """Append an item or put it into its lane. Raises also as `Scale.weigh`."""
+        self.weighed = size = self._scale.weigh(item, self)
+        filled = len(self)
+        try:
+            super().append(item)
+        except BaseException:
+            self._scale.take_back(size)
+            raise
+        if len(self) > filled:
+            self._pack.weigh(size)
+
+
 class KeyedPack(Pack[T]):
     """The columns of the open batch, keys included."""
 
     __slots__ = ("_repeats",)
 
-    def __init__(self, gatherer: FastPath[T], *, sized: bool) -> None:
+    def __init__(self, gatherer: FastPath[T], *, sized: bool, scale: Scale[T] | None) -> None:
         self._repeats = gatherer.repeats
-        super().__init__(sized=sized, make=lambda: KeyedOpenBatch(gatherer))
+
+        def make() -> KeyedOpenBatch[T]:
+            if scale is None:
+                return KeyedOpenBatch(gatherer)
+            return SizedKeyedOpenBatch(gatherer, self, scale)
+
+        super().__init__(sized=sized, make=make, scale=scale)
 
     @property
     def opened(self) -> KeyedOpenBatch[T]:

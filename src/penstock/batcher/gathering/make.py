@@ -11,6 +11,8 @@ from .gathering import Gathering
 from .keyed import KeyedGatherer
 from .pack import Pack
 from .plain import PlainGatherer
+from .scale import Scale
+from .sized_pack import SizedPack
 from .tenant_holds import TenantHolds
 from .tenant_keyed import TenantKeyedGatherer
 from .tenants import TenantGatherer, TenantRules
@@ -45,9 +47,15 @@ def gathering_for(
     def now(_at_once: bool = False) -> float:
         return time.clock.now()
 
+    def scale_of(ledger: Ledger, window: AddWindow) -> Scale[T] | None:
+        if setup.measure is None or tenant is not None:  # tenants' sizes are booked twice
+            return None
+        return Scale(setup.measure, shape.max_bytes, ledger, window, on_error)
+
     def one(ledger: Ledger, window: AddWindow) -> Gathering[T]:
         if key is None:
-            pack: Pack[T] = Pack(sized=shape.sized)
+            scale = scale_of(ledger, window)
+            pack: Pack[T] = Pack(sized=shape.sized) if scale is None else SizedPack(scale)
             return Gathering(PlainGatherer(shape, pack, ledger, numbers), shape, pack)
         kind: Callable[..., KeyedGatherer[T]] = KeyedGatherer
         if tenant is not None:
@@ -63,6 +71,7 @@ def gathering_for(
             parking=Parking(setup.on_key_failure, setup.max_parked_items),
             wake=wake if tenant is None else now,
             on_error=on_error,
+            scale=scale_of(ledger, window),
             odd_keys=tenant is not None,  # a tenant's first key is looked up earlier
         )
         return Gathering(keyed, shape, keyed.pack, keyed.identity, keyed.holds)

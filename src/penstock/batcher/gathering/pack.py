@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from ..._core.lineage import Reason
 
@@ -120,14 +120,27 @@ class Sealed(Generic[T]):
         return [Leftover(item, receipts.get(i), number) for i, item in enumerate(self.items)]
 
 
+class ByteRoom(Protocol):
+    """The bytes that the fast path may add."""
+
+    def allow(self, filled: int) -> None:
+        """Set them, with `filled` bytes in the open batch."""
+        ...
+
+
 class Pack(Generic[T]):
-    """The open batch as parallel columns. `make` builds its list of items."""
+    """The open batch as parallel columns. `make` builds its list of items; with a `scale` the fast
+    path takes measured items.
+    """
 
-    __slots__ = ("_make", "_sized", "bytes", "items", "oldest_at", "receipts", "sizes")
+    __slots__ = ("_make", "_sized", "bytes", "items", "oldest_at", "receipts", "scale", "sizes")
 
-    def __init__(self, *, sized: bool, make: Callable[[], list[T]] = list) -> None:
+    def __init__(
+        self, *, sized: bool, make: Callable[[], list[T]] = list, scale: ByteRoom | None = None
+    ) -> None:
         self._sized = sized
         self._make = make
+        self.scale = scale
         self.oldest_at = 0.0
         self._renew()
 
@@ -153,7 +166,7 @@ class Pack(Generic[T]):
             self.oldest_at = at
         if receipt is not None:
             self.receipts[len(self.items)] = receipt
-        self.items.append(item)
+        self.items.extend((item,))  # past the fast path, which `append` may be
         self.weigh(size)
 
     def note(self, receipts: Sequence[ReceiptBase | None], start: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..._core.order.keys import PLAIN, identity
-from .window import NeedsSlowPath
+from .window import Known, NeedsSlowPath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -57,12 +57,12 @@ class TenantRouter(list[Any], Generic[T]):
             raise
         queue = self._queues.get(tenant)
         if queue is None or len(self) >= whole.try_limit:  # the function may have used the batcher
-            raise NeedsSlowPath(tenant)
+            raise NeedsSlowPath(Known(tenants=(tenant,)))
         window = queue.window
         items = window.items
         filled = len(items)
         if filled >= window.try_limit:
-            raise NeedsSlowPath(tenant)
+            raise NeedsSlowPath(Known(tenants=(tenant,)))
         if receipt is not None:
             window.receipts[filled] = receipt
         items.append(item)

@@ -103,8 +103,13 @@ class TenantGatherer(Generic[T]):
         self._failed: list[Leftover[T]] = []
         self._is_stopping = False
 
-    spare = sys.maxsize
-    """The fast path looks up each item's tenant, whose own window has the limit."""
+    @property
+    def spare(self) -> int:
+        """No limit here: the fast path looks up each item's tenant, whose own window has one.
+
+        Measured items take the slow path: their bytes count for the tenant and for the whole.
+        """
+        return 0 if self._shape.sized else sys.maxsize
 
     def __len__(self) -> int:
         return len(self._queues)

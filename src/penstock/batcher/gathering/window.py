@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.runtime.loops import NO_LOOP, runs_in_thread
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Hashable
 
     from ..._core.ledger import Ledger
     from ..._core.runtime.loops import RunsInThread
@@ -20,12 +21,27 @@ SLOW_PATH_WEIGHT = 8
 """Weight of an item added on the slow path, which takes at least that many times as long."""
 
 
+class Known(NamedTuple):
+    """What the fast path has looked up of an item. Columns of one row, empty if it has not."""
+
+    tenants: tuple[Hashable, ...] = ()
+    sizes: tuple[object, ...] = ()
+    """As `size_of` returned it, unchecked."""
+
+
+NOTHING = Known()
+
+
 class NeedsSlowPath(Exception):
     """The fast path does not take this item; raised before anything has changed.
 
-    Its arguments are what was looked up: the item's tenant. They are passed to the slow path, so
-    that the function is called once, and kept nowhere: the item may change before it is added again.
+    `known` is passed to the slow path, so that each function is called once, and kept nowhere: the
+    item may change before it is added again.
     """
+
+    def __init__(self, known: Known) -> None:
+        super().__init__()
+        self.known = known
 
 
 class AddWindow:
@@ -33,7 +49,8 @@ class AddWindow:
 
     While the open batch is shorter than `limit`, an item is simply appended. One comparison covers
     an empty batch (the first item needs the time), one about to be full, a full ledger, waiting
-    producers, items to be measured, a turn for other tasks, and a closed batcher.
+    producers, a turn for other tasks, and a closed batcher. Measured items are compared with the
+    room in bytes as well; see `Scale`.
     """
 
     __slots__ = (
@@ -101,6 +118,8 @@ class AddWindow:
         ledger.open_window(self)
         self.try_limit = filled + min(spare, left)
         self.limit = min(self.try_limit, filled + max(0, YIELD_EVERY - self._unyielded))
+        if pack.scale is not None:
+            pack.scale.allow(pack.bytes)
 
     def append(self, item: object, receipt: ReceiptBase | None) -> bool:
         """Append an item if the fast path is open; return whether it was. Raises `NeedsSlowPath`."""

@@ -1,0 +1,77 @@
+"""The fast path for measured items: one comparison with the room in bytes, and an exact ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .window import Known, NeedsSlowPath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..._core.ledger import Ledger
+    from .window import AddWindow
+
+T = TypeVar("T")
+
+
+class Scale(Generic[T]):
+    """Measures the items of the fast path, and books their bytes.
+
+    An item has room if it neither exceeds the ledger's bytes nor completes or exceeds `max_bytes`.
+    """
+
+    __slots__ = ("_ledger", "_max_bytes", "_measure", "_on_error", "_room", "_window")
+
+    def __init__(
+        self,
+        measure: Callable[[T], int],
+        max_bytes: int | None,
+        ledger: Ledger,
+        window: AddWindow,
+        on_error: Callable[[BaseException], object],
+    ) -> None:
+        self._measure = measure
+        self._max_bytes = max_bytes
+        self._ledger = ledger
+        self._window = window
+        self._on_error = on_error
+        self._room = 0.0
+
+    def allow(self, filled: int) -> None:
+        """Set the room of the fast path, with `filled` bytes in the open batch."""
+        self._room = self._ledger.left_bytes
+        if self._max_bytes is not None:
+            self._room = min(self._room, self._max_bytes - filled - 1)
+
+    def weigh(self, item: T, opened: list[T]) -> int:
+        """Measure an item that is appended to `opened`, and book its bytes.
+
+        Raises `NeedsSlowPath`, with its size, for one without room, and the function's errors: the
+        item was not accepted then, and its receipt is no longer kept.
+        """
+        window = self._window
+        receipts, place = window.receipts, len(opened)
+        receipt = receipts.pop(place, None) if receipts else None
+        try:
+            size = self._measure(item)
+        except BaseException as error:
+            self._on_error(error)
+            raise
+        if (
+            type(size) is not int
+            or not 0 <= size <= self._room
+            or window.items is not opened  # the function may have used the batcher
+            or len(opened) >= window.try_limit
+        ):
+            raise NeedsSlowPath(Known(sizes=(size,)))
+        if receipt is not None:
+            receipts[len(opened)] = receipt
+        self._room -= size
+        self._ledger.entered(0, size)  # the item itself is counted by the window
+        return size
+
+    def take_back(self, size: int) -> None:
+        """Undo the booking of an item that was not accepted."""
+        self._room += size
+        self._ledger.left_queue(0, size)
