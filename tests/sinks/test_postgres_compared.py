@@ -141,9 +141,10 @@ async def test_a_function_that_a_trigger_misses_is_no_change_of_types(
 
 
 @pytest.mark.parametrize("value", [1.0, 1.5, float("nan"), "1", b"x", object(), 1j])
-def test_only_whole_numbers_are_found_quickly(value: object) -> None:
+@pytest.mark.parametrize("others", [(), ("b", 0.5, "c")], ids=["few others", "many others"])
+def test_only_whole_numbers_are_found_quickly(value: object, others: tuple[object, ...]) -> None:
     kinds = {0: "integer", 1: "text", 2: "bigint"}
-    rows = [(None, "a", 2**70), (True, None, -3), (0, "", None)]
+    rows = [(None, "a", 2**70, *others), (True, None, -3, *others), (0, "", None, *others)]
     assert are_whole(rows, kinds)
-    assert not are_whole([*rows, (1, "a", value)], kinds)
-    assert not are_whole([*rows * 400, (Decimal(1), "a", 1)], kinds)
+    assert not are_whole([*rows, (1, "a", value, *others)], kinds)
+    assert not are_whole([*rows * 400, (Decimal(1), "a", 1, *others)], kinds)

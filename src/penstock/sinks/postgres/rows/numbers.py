@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ...._core.errors import PermanentError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from .lazy import Row
 
@@ -59,12 +59,20 @@ def are_whole(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
         return True
     try:
         for start in range(0, len(rows), _AT_ONCE):
-            columns = list(zip(*rows[start : start + _AT_ONCE], strict=True))
-            if any(type(sum(filter(None, columns[place]))) is not int for place in integers):
+            columns = _columns(rows[start : start + _AT_ONCE], integers)
+            if any(type(sum(filter(None, column))) is not int for column in columns):
                 return False
     except Exception:  # a value is no number
         return False
     return True
+
+
+def _columns(rows: Sequence[Row], places: Sequence[int]) -> Iterable[Iterable[Any]]:
+    """The values at these places; all rows are transposed at once if most places are wanted."""
+    if 2 * len(places) <= len(rows[0]):
+        return (map(itemgetter(place), rows) for place in places)
+    transposed = list(zip(*rows, strict=True))
+    return [transposed[place] for place in places]
 
 
 def fractions(
