@@ -45,6 +45,7 @@ from ._core.errors import (
     UnavailableError,
     UnitRefused,
     UnknownOutcomeError,
+    WithdrawnError,
 )
 from ._core.lineage import Lineage, Reason
 from ._core.observer import Observer
@@ -276,6 +277,7 @@ __all__ = [
     "Unit",
     "UnitRefused",
     "UnknownOutcomeError",
+    "WithdrawnError",
     "WriteResult",
     "check_transactional",
     "gather",

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .causes import causes
-from .errors import ErrorClass, KeyStopped, classify
+from .errors import ErrorClass, KeyStopped, WithdrawnError, classify
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +59,7 @@ def first_answer(error: BaseException, *classifiers: Classifier | None) -> Error
 
 def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
     """The class by these classifiers, else our own types, else the network's, else `UNLISTED`."""
-    if isinstance(error, KeyStopped):
+    if isinstance(error, (KeyStopped, WithdrawnError)):
         return ErrorClass.STOPPED
     if (answer := _first_answer(classifiers, error)) is not None:
         return answer

@@ -34,7 +34,8 @@
         └── StoppedError                  given up because the batcher is stopping; not applied
             ├── DeadLetterLimit           too much goes to the dead letters: the batcher stops
             ├── KeyStopped                left out, since an earlier item of its key failed
-            └── TransactionLost           the transaction is gone, and nothing of it was applied
+            ├── TransactionLost           the transaction is gone, and nothing of it was applied
+            └── WithdrawnError            taken back by the source that had submitted the item
 
 Only the last branch is about the destination, and only there does the question of trying again
 arise. Errors of client libraries keep their identity: a sink's `classify` returns their class, and
@@ -263,6 +264,10 @@ class TransactionLost(StoppedError):
 
 class KeyStopped(StoppedError):
     """Not applied, since an earlier item of its key failed, whose error is the `__cause__`."""
+
+
+class WithdrawnError(StoppedError):
+    """Not sent again, since its source has withdrawn the item."""
 
 
 class ParkedBehind(PermanentError):

@@ -8,7 +8,8 @@
 5. Cancellation passes through, and leaves the items at the destination marked as perhaps applied.
    A foreign exception in its place means the same; only our own error classes are believed then.
 6. After a cut nothing is sent, even where a sink has swallowed its cancellation.
-7. Unreadable items of a batch of columns are refused when a sink first reads one of them; the
+7. Withdrawn items are not sent; see `withdrawn.py`.
+8. Unreadable items of a batch of columns are refused when a sink first reads one of them; the
    others are sent again without them.
 """
 
@@ -31,6 +32,7 @@ from .runtime.task_groups import take_back
 from .sink import capabilities_of
 from .text import repr_of
 from .told import for_log
+from .withdrawn import withdrawn_among
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +60,8 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         raise asyncio.CancelledError
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         return _mismatched(batch, doubt)
+    if delivery.withdrawn is not None and (gone := withdrawn_among(batch)):
+        return await _without_withdrawn(sink, batch, gone)
     delivery.begin(roots)
     errors: dict[int, BaseException]
     try:
@@ -93,11 +97,33 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         return _mismatched(batch, doubt)
     if errors:
-        delivery.failed(by_roots(batch, errors))
+        errors = _failed(batch, errors)
     try:
         return errors
     finally:
         del errors  # an error's traceback holds this frame: without a cycle it is freed at once
+
+
+async def _without_withdrawn(
+    sink: Sink[T], batch: Batch[T], gone: dict[int, BaseException]
+) -> dict[int, BaseException]:
+    """Send the other items."""
+    batch.delivery.left_out(by_roots(batch, gone))
+    if left := [index for index in range(len(batch)) if index not in gone]:
+        found = await send(sink, batch.pick(left))
+        gone.update((left[i], error) for i, error in found.items())
+    return gone
+
+
+def _failed(batch: Batch[T], errors: dict[int, BaseException]) -> dict[int, BaseException]:
+    """Record the errors of a write; return them, those of items withdrawn meanwhile replaced."""
+    batch.delivery.failed(by_roots(batch, errors))
+    if batch.delivery.withdrawn is None:
+        return errors
+    gone = {i: error for i, error in withdrawn_among(batch, wholly=True).items() if i in errors}
+    if gone:
+        batch.delivery.left_out(by_roots(batch, gone))
+    return {**errors, **gone}
 
 
 async def _without_unreadable(

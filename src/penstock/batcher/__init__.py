@@ -7,6 +7,7 @@ from .._core.runtime.own_context import NoFeedback
 from .._core.runtime.run import run
 from .adaptive.adaptive import Adaptive
 from .batcher import Batcher
+from .feed import Feed
 from .limits import Limits
 from .receipt import BlockingReceipt, Receipt, gather
 from .report import (
@@ -18,6 +19,8 @@ from .report import (
     TenantStats,
     TimeSpent,
 )
+from .resolvable import Resolvable
+from .submission import Submission
 from .tenancy import Tenants
 
 if TYPE_CHECKING:
@@ -32,12 +35,15 @@ __all__ = [
     "BlockingReceipt",
     "DestinationStats",
     "ErrorStats",
+    "Feed",
     "FlushReport",
     "Limits",
     "NoFeedback",
     "Receipt",
+    "Resolvable",
     "ShutdownReport",
     "Stats",
+    "Submission",
     "TenantStats",
     "Tenants",
     "TimeSpent",
@@ -45,4 +51,9 @@ __all__ = [
     "run",
 ]
 
-publish("penstock", *(globals()[name] for name in __all__ if name in globals()))
+_HERE = ("Feed", "Resolvable", "Submission")  # the others are at home in the package above
+
+publish(
+    "penstock", *(globals()[name] for name in __all__ if name in globals() and name not in _HERE)
+)
+publish("penstock.batcher", Feed, Resolvable, Submission)

@@ -21,6 +21,7 @@ from .._core.runtime import incomplete, process_fork
 from . import log
 from .dispatch import Dispatcher
 from .drain import Drain
+from .feed import Feed
 from .flush import flushed
 from .gathering.window import NOTHING, NeedsSlowPath
 from .intake import Intake
@@ -32,7 +33,7 @@ from .setup import BatcherOptions, checked_setup
 from .snapshot import stats_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from datetime import timedelta
     from types import TracebackType
     from typing import Self, Unpack
@@ -82,14 +83,12 @@ class Batcher(Generic[T]):
             oldest first and in order, until `unpark(key)`; `"fail"`, those inside end rejected and
             new ones are refused with `KeyFailedError`, until `resume(key)`. What is held takes room
             in the ledger, no flush waits for it, and a shutdown hands it back unsent. With `tenant`
-            a key is a key within its tenant: only that tenant's is held, and `resume` and `unpark`
-            take `tenant=` as well.
+            a key is a key within its tenant.
         max_parked_items: with `"park"`, how many items of a key are held at most; 1,000 by default.
         tenant: a function from an item to its tenant. A batch then belongs to one tenant, whose own
             time and size end it, and tenants that have something to send share the workers fairly;
             one that backs off or is throttled costs the others nothing. With one worker and no
-            `key` a tenant's items are in order. Tenants are told apart as keys are, and the same
-            key in two of them is two keys.
+            `key` a tenant's items are in order. Tenants are told apart as keys are.
         tenants: what each tenant may have, and its weight; see `Tenants`.
         on_failure: what to do with items that end rejected or unknown, beyond counting and logging
             them: `"log"` nothing, `"crash"` stop for good, or a function of (items, error).
@@ -129,6 +128,7 @@ class Batcher(Generic[T]):
         self._window = self._dispatcher.window
         self._opener = Opener(self._dispatcher)
         self._drain: Drain[T] | None = None
+        self._feed: Feed[T] | None = None
         self.report: ShutdownReport[T] | None = None
         """The report of the last shutdown; `None` before."""
 
@@ -251,9 +251,8 @@ class Batcher(Generic[T]):
         """Accept `item` if there is room now; never waits.
 
         False when the ledger is full, another producer waits for room, its key has failed, it is
-        too large, or the batcher is closed: it counts as refused then. With
-        `overflow="drop_newest"` an item without room counts as dropped; with `"drop_oldest"` it
-        takes the place of older ones.
+        too large, or the batcher is closed: it counts as refused then. With `drop_newest` an item
+        without room counts as dropped; with `drop_oldest` it takes the place of older ones.
         """
         known = NOTHING
         window = self._window
@@ -278,10 +277,8 @@ class Batcher(Generic[T]):
     async def add_from(
         self, source: AsyncIterable[T] | Iterable[T], *, timeout: float | timedelta | None = None
     ) -> int:
-        """Add every item of `source` as fast as the sink takes them; return how many.
-
-        `timeout` bounds the wait of each item. On an exception or cancellation the items added
-        before stay added.
+        """Add every item of `source`; return how many. `timeout` bounds the wait of each item. On
+        an exception or cancellation the items added before stay added.
         """
         added = 0
         if isinstance(source, AsyncIterable):
@@ -315,17 +312,27 @@ class Batcher(Generic[T]):
     async def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
         """Add `item` and wait for its outcome; raises `ItemFailed` unless it is safe.
 
-        `timeout` bounds the wait for room only. Cancellation after the item was accepted leaves it
-        inside.
+        `timeout` bounds the wait for room only. An accepted item is not affected by a cancellation.
         """
         return await (await self.submit(item, timeout=timeout))
+
+    def feed(self, holds: Collection[Outcome] = ()) -> Feed[T]:
+        """Make the way in of a source that may lose items, once per opening; see `Feed`.
+
+        From now on an item that ends with an outcome of `holds` (`UNKNOWN`, `REJECTED`) holds its
+        key. Raises `ClosedError` unless open; `ConfigError` the second time, or for bad arguments.
+        """
+        self._lifecycle.check_open()
+        if self._feed is not None:
+            raise ConfigError(f"batcher {self.name!r} has a feed already; share that one")
+        self._feed = Feed(self._dispatcher, self._intake, holds)
+        return self._feed
 
     async def flush(self, timeout: float | timedelta | None = None) -> FlushReport:
         """Write all items accepted before this call, no later ones, and wait for their outcomes.
 
-        `timeout` in seconds (default: none) bounds the wait; the report then says how many
-        remained. On a closed batcher it returns what remained at once. Raises `BatcherBroken` on a
-        broken one. Cancellation leaves the batches in flight.
+        `timeout` in seconds bounds the wait; the report then says how many remained. On a closed
+        batcher it returns what remained at once. Raises `BatcherBroken` on a broken one.
         """
         return await flushed(self._dispatcher, _seconds(timeout))
 
@@ -334,21 +341,17 @@ class Batcher(Generic[T]):
     def resume(self, key: object, *, tenant: object = ...) -> int:
         """Release a key that `on_key_failure` has paused or failed; return how many items it held.
 
-        Held items are sent first, in order. A key that is not held stays as it is. `tenant` is the
-        key's tenant, and needed if the batcher has tenants. Raises `ConfigError` unless the policy
-        is `"pause"` or `"fail"`, and for a tenant that is missing or has no meaning; `TypeError`
-        for an object that cannot be a key or a tenant. Never suspends.
+        Held items are sent first, in order. `tenant` is needed if the batcher has tenants. Raises
+        `ConfigError` unless the policy is `"pause"` or `"fail"`, and for a tenant that is missing
+        or has no meaning; `TypeError` for what cannot be a key or a tenant. Never suspends.
         """
         return release(self._dispatcher, "resume", key, tenant, ("pause", "fail"))
 
     def unpark(self, key: object, *, tenant: object = ...) -> int:
         """Release a key that `on_key_failure` has parked; return how many items it held.
 
-        Held items are sent first, in order. Items spilled to the dead letters come before them:
-        replay those first. A key that is not parked stays as it is. `tenant` is the key's tenant,
-        and needed if the batcher has tenants. Raises `ConfigError` unless the policy is `"park"`,
-        and for a tenant that is missing or has no meaning; `TypeError` for an object that cannot be
-        a key or a tenant. Never suspends.
+        As `resume`, for the policy `"park"`. Items spilled to the dead letters come before the held
+        ones: replay those first.
         """
         return release(self._dispatcher, "unpark", key, tenant, ("park",))
 
@@ -369,11 +372,7 @@ class Batcher(Generic[T]):
         return self._dispatcher.tally()
 
     def stats(self) -> Stats:
-        """A snapshot. Never suspends; works before opening, after closing, and from any thread.
-
-        From another thread than the loop's it may catch the batcher in the middle of a step: then
-        its counts need not add up.
-        """
+        """A snapshot, in any state and from any thread; in another one its counts need not add up."""
         return stats_of(self._dispatcher)
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:

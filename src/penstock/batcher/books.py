@@ -10,9 +10,10 @@ from .._core.outcome import Outcome
 from .._core.runtime.exits import exit_later
 from . import log
 from .gathering.pack import Leftover
+from .resolvable import by_doubt
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Collection, Generator, Mapping, Sequence
 
     from .._core.ledger import Ledger
     from .fence import Fences
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from .setup import Setup
 
 T = TypeVar("T")
+
+STOPPING = frozenset({Outcome.DEAD_LETTERED, Outcome.REJECTED})
+"""Outcomes after which `on_key_failure` acts on the key."""
 
 
 class Bookkeeper(Generic[T]):
@@ -31,7 +35,7 @@ class Bookkeeper(Generic[T]):
     ) -> None:
         self._name = setup.name
         self._on_failure = setup.on_failure
-        self._holds_keys = setup.on_key_failure != "skip"
+        self._stopping = STOPPING if setup.on_key_failure != "skip" else frozenset[Outcome]()
         self._ledger = ledger
         self._fences = fences
         self._lifecycle = lifecycle
@@ -46,7 +50,13 @@ class Bookkeeper(Generic[T]):
         """Items for the last resort; `None` without one."""
         self.parked = 0
         """Handed-back items that a failed item of their key had stopped."""
+        self.withdrawn = 0
+        """Items that ended unsent since their source had withdrawn them."""
         self._from_flights = 0
+
+    def hold_keys(self, outcomes: Collection[Outcome]) -> None:
+        """Hold the keys of items that end with one of these outcomes as well."""
+        self._stopping |= frozenset(outcomes)
 
     def keep_for_last_resort(self) -> None:
         """Hold items that are handed back until the last resort has taken or left them."""
@@ -63,16 +73,23 @@ class Bookkeeper(Generic[T]):
     ) -> None:
         """Book outcomes of a batch's items: they leave the ledger, and their receipts resolve."""
         sealed = flight.sealed
-        if outcome is Outcome.UNSENT and self.held is not None:
-            self._hold(flight, indices, self.held)
-            return
+        kept = indices if outcome is Outcome.UNSENT else ()
+        if kept and flight.batch.delivery.withdrawn:
+            kept = _not_withdrawn(flight, indices)
+            self.withdrawn += len(indices) - len(kept)
+        if kept and self.held is not None:
+            self._hold(flight, kept, self.held)
+            left = set(indices).difference(kept)
+            if not left:
+                return
+            indices, kept = sorted(left), ()
         flight.count(outcome, len(indices))
         size = 0 if sealed.sizes is None else sealed.size_of(indices)
         self._ledger.settle(len(indices), size, outcome)
-        if outcome is Outcome.UNSENT:
+        if kept:
             place = self._from_flights
-            self.unsent[place:place] = [flight.batch[i] for i in indices]
-            self._from_flights += len(indices)
+            self.unsent[place:place] = [flight.batch[i] for i in kept]
+            self._from_flights += len(kept)
         elif outcome is Outcome.UNKNOWN and self._lifecycle.stopping:
             self.unknown.extend(flight.batch[i] for i in indices)
         if sealed.receipts:
@@ -89,13 +106,15 @@ class Bookkeeper(Generic[T]):
         self._from_flights += len(indices)
         self._ledger.hand_back(len(indices), from_flight=True)
 
-    def stops_keys(self, flight: Flight[T], outcome: Outcome) -> bool:
-        """Whether the items behind ones with this outcome have to wait."""
+    def stopping(
+        self, flight: Flight[T], indices: Sequence[int], outcome: Outcome
+    ) -> Sequence[int]:
+        """Those of ended items that hold their keys. Withdrawn ones do not: they never come back."""
         if outcome is Outcome.UNSENT:
-            return self._lifecycle.stopping or self.held is not None
-        if not self._holds_keys or flight.sealed.spilled:
-            return False
-        return outcome in {Outcome.DEAD_LETTERED, Outcome.REJECTED}
+            stops = self._lifecycle.stopping or self.held is not None
+        else:
+            stops = outcome in self._stopping and not flight.sealed.spilled
+        return _not_withdrawn(flight, indices) if stops else ()
 
     # -- items of no batch -------------------------------------------------------------------------
 
@@ -103,17 +122,35 @@ class Bookkeeper(Generic[T]):
         self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
     ) -> None:
         """Book the outcome of items that are in no batch; the caller then checks the fences."""
-        self._ledger.ended(len(items), outcome)
+        if not outcome.is_success:
+            items, doubtful = by_doubt(items)
+            if doubtful and self._lifecycle.stopping:
+                self.unknown.extend(item.item for item in doubtful)
+            self._end(doubtful, Outcome.UNKNOWN, cause)
         if outcome is Outcome.UNSENT:
             self.unsent.extend(item.item for item in items)
+        self._end(items, outcome, cause)
+
+    def withdraw(self, items: Sequence[Leftover[T]], cause: BaseException) -> None:
+        """As `end` with `unsent`, of items that are not handed back: their source has them."""
+        items, doubtful = by_doubt(items)
+        self.withdrawn += len(items)
+        self._end(doubtful, Outcome.UNKNOWN, cause)
+        self._end(items, Outcome.UNSENT, cause)
+
+    def _end(
+        self, items: Sequence[Leftover[T]], outcome: Outcome, cause: BaseException | None
+    ) -> None:
+        self._ledger.ended(len(items), outcome)
         for item in items:
             if item.receipt is not None:
                 item.receipt.resolve(outcome, cause, None)
-        self._fences.count_items([item.number for item in items], outcome)
+        if items:
+            self._fences.count_items([item.number for item in items], outcome)
 
     def hand_back(self, items: list[Leftover[T]], cause: BaseException, parked: int) -> None:
         """Book queued items as unsent, or keep them for the last resort."""
-        self.parked += parked if self._holds_keys else 0
+        self.parked += parked if self._stopping else 0
         if self.held is None:
             self.end(items, Outcome.UNSENT, cause)
         else:
@@ -168,6 +205,11 @@ class Bookkeeper(Generic[T]):
                 except BaseException as raised:  # told to every producer
                     yield raised
                     exit_later(raised)
+
+
+def _not_withdrawn(flight: Flight[Any], indices: Sequence[int]) -> Sequence[int]:
+    gone = flight.batch.delivery.withdrawn
+    return [index for index in indices if index not in gone] if gone else indices
 
 
 def _resolve(

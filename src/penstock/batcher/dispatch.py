@@ -118,7 +118,7 @@ class Dispatcher(Generic[T]):
         self.window.close()
         failed = self.gathering.gatherer.offer(group, now)
         if failed:
-            self._fail(failed)
+            self.fail(failed)
         if self.gathering.shape.max_delay or not self.lifecycle.accepting:
             self.advance(now)
         else:  # due at once: at the loop's next step, with what else this one adds
@@ -221,7 +221,7 @@ class Dispatcher(Generic[T]):
             self.flights.discard(flight)
             self.window.close()
             if rejected := self.gathering.gatherer.done(flight.sealed):
-                self._fail(rejected)
+                self.fail(rejected)
             if self.fences.pending:
                 self.check_fences()  # items that went back may be held now
             flight.release_slot()
@@ -255,7 +255,7 @@ class Dispatcher(Generic[T]):
         if self.lifecycle.gave_up:
             flight.batch.delivery.finish(back, Outcome.UNSENT)
         elif back:
-            flight.batch.delivery.withdraw(back)
+            flight.batch.delivery.put_back(back)
             self.gathering.gatherer.done(flight.sealed, (), back)
             if self.fences.pending and flight.left == 0:
                 self._pass_fences(flight)
@@ -274,8 +274,8 @@ class Dispatcher(Generic[T]):
         """Book an outcome of a flight's items, hold failed keys, grant the freed room."""
         self.books.settle(flight, indices, outcome, details)
         holds = self.gathering.holds
-        if holds is not None and self.books.stops_keys(flight, outcome):
-            holds.stop(flight.sealed, indices)
+        if holds is not None and (failed := self.books.stopping(flight, indices, outcome)):
+            holds.stop(flight.sealed, failed)
         self.room_freed()
         if self.fences.pending and flight.left == 0:
             self._pass_fences(flight)
@@ -287,7 +287,7 @@ class Dispatcher(Generic[T]):
             return
         self.window.close()
         ended = [index for index in range(len(flight.batch)) if delivery.is_settled(index)]
-        self._fail(self.gathering.gatherer.done(flight.sealed, ended))
+        self.fail(self.gathering.gatherer.done(flight.sealed, ended))
         self.refresh()
 
     def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None:
@@ -315,7 +315,7 @@ class Dispatcher(Generic[T]):
 
     # -- keys, room, fences ------------------------------------------------------------------------
 
-    def _fail(self, items: Sequence[Leftover[T]]) -> None:
+    def fail(self, items: Sequence[Leftover[T]]) -> None:
         """Reject items behind a failed one of their key."""
         if not items:
             return

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from .._core.batch import RowBatch
 from .._core.causes import caused
 from .._core.delivery.delivery import GRACE, Delivery
-from .._core.errors import TimedOutError, UnknownOutcomeError
+from .._core.errors import TimedOutError, UnknownOutcomeError, WithdrawnError
 from .._core.lineage import sealed_lineage
+from .gathering.pack import matching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .adaptive.governor import Running
     from .adaptive.tries import TryWatch
     from .alarm import Alarm
-    from .gathering.pack import Sealed
+    from .gathering.pack import Matches, Sealed
     from .lifecycle import Lifecycle
     from .monitor import Monitor
     from .slots import FifoSlots
@@ -158,7 +159,8 @@ class Flight(Generic[T]):
 
     def end_try(self, *, rests: bool = False) -> None:
         running, self.running = self.running, None
-        told = self.cut_cause is None or not self.stopping
+        told = not (self.stopping or isinstance(self.cut_cause, WithdrawnError))
+        told = told or self.cut_cause is None
         if running is not None and self._host.tries.ends(
             running, self.clock.now(), rests=rests, told=told
         ):
@@ -216,6 +218,29 @@ class Flight(Generic[T]):
         if self.has_slot:
             self.has_slot = False
             self._host.slots.give()
+
+    def withdraw(self, matches: Matches, error: WithdrawnError) -> int:
+        """Withdraw the items whose receipts match; in a backoff they end now. Return how many do.
+
+        A write that has nothing left to send is ended.
+        """
+        delivery, gone = self.batch.delivery, matching(self.sealed.receipts, matches)
+        if not gone:
+            return 0
+        delivery.withdraw(gone)
+        if not self.backing_off or delivery.closed:
+            return 0
+        ended: dict[Outcome, list[int]] = {}
+        left = [index for index in gone if not delivery.is_settled(index)]
+        for index in left:
+            ended.setdefault(delivery.verdict_unsent(index), []).append(index)
+        delivery.left_out(dict.fromkeys(left, error))
+        for outcome, indices in ended.items():
+            delivery.finish(indices, outcome)
+        self._host.backs_off(self)
+        if not self.left and (len(gone) == len(self.batch) or not delivery.has_stragglers):
+            self.cut(error, self.clock.now() + GRACE)
+        return len(left)
 
     # -- slots -------------------------------------------------------------------------------------
 

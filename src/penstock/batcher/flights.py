@@ -11,6 +11,7 @@ from .._core.clock import Signal
 from .._core.runtime.own_context import own_context
 from .alarm import Alarm
 from .flight import Flight
+from .resolvable import Doubts
 
 if TYPE_CHECKING:
     import contextvars
@@ -37,6 +38,7 @@ class Flights(Generic[T]):
         self._id = uuid4().hex
         self._serial = itertools.count(1)
         self._context = own_context()
+        self.doubts: Doubts[T] = Doubts()
         self.by_reason: Counter[Reason] = Counter()
         """Batches started, by reason."""
         self.changed = Signal()
@@ -55,6 +57,8 @@ class Flights(Generic[T]):
         flight = Flight(host, sealed, now, timer, id=batch_id, name=self._name, stretch=stretch)
         self._flights[flight] = None
         self.by_reason[sealed.reason] += 1
+        if self.doubts.count:
+            self.doubts.tell(flight)
         return flight
 
     def context(self) -> contextvars.Context:

@@ -6,6 +6,7 @@ So a cancelled `add` has not put its item in.
 
 from __future__ import annotations
 
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Generic, Never, TypeVar
 
 from .._core.errors import AddTimeout, ItemTooLarge, KeyFailedError, LedgerFull
@@ -18,12 +19,12 @@ from .item_mistakes import FailedFunction, check_item
 from .reservations import WholeReservation, tenant_reservations
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .dispatch import Dispatcher
     from .gathering.window import Known
-    from .receipt import ReceiptBase
     from .reservations import Reservation, TenantReservation
+    from .resolvable import Resolvable
 
 T = TypeVar("T")
 
@@ -45,7 +46,7 @@ class Intake(Generic[T]):
     async def add(
         self,
         items: tuple[T, ...],
-        receipts: tuple[ReceiptBase | None, ...] | None,
+        receipts: tuple[Resolvable | None, ...] | None,
         seconds: float | None,
         known: Known = NOTHING,
     ) -> None:
@@ -97,7 +98,7 @@ class Intake(Generic[T]):
     def group(
         self,
         items: tuple[T, ...],
-        receipts: tuple[ReceiptBase | None, ...] | None,
+        receipts: tuple[Resolvable | None, ...] | None,
         known: Known,
     ) -> AddGroup[T]:
         """Measure and key the items; `ItemTooLarge`, `KeyFailedError` and user errors pass."""
@@ -113,17 +114,22 @@ class Intake(Generic[T]):
     def measured(
         self,
         items: tuple[T, ...],
-        receipts: tuple[ReceiptBase | None, ...] | None,
+        receipts: tuple[Resolvable | None, ...] | None,
         known: Known = NOTHING,
+        *,
+        together: bool = True,
     ) -> AddGroup[T]:
-        """As `group`, without counting refused items. May be called in any thread."""
+        """As `group`, without counting refused items. May be called in any thread.
+
+        Unless `together`, the items need not fit at the same time.
+        """
         measure, identity = self._setup.measure, self._dispatcher.gathering.identity
         sizes = keys = None
         check_item(items[0])
         try:
             if measure is not None:
                 sizes = tuple(map(checked_size, known.sizes or map(measure, items)))
-            self._check_sizes(len(items), sizes or (0,))
+            self._check_sizes(len(items), sizes or (0,), together=together)
             if identity is not None:
                 keys = tuple(map(identity, items, *([known.tenants] if known.tenants else ())))
         except (ItemTooLarge, KeyFailedError):
@@ -133,11 +139,13 @@ class Intake(Generic[T]):
             raise
         return AddGroup(items, sizes, receipts, keys)
 
-    def _check_sizes(self, items: int, sizes: tuple[int, ...]) -> None:
+    def _check_sizes(self, items: int, sizes: tuple[int, ...], *, together: bool) -> None:
         """Raise `ItemTooLarge` for items that are refused for their size, or could never fit."""
         most, ledger = self._setup.limits.max_bytes, self._ledger
         if self._setup.oversize == "reject" and most is not None and max(sizes) > most:
             raise ItemTooLarge(f"an item of {max(sizes)} bytes is larger than max_bytes={most}")
+        if not together:
+            items, sizes = 1, (max(sizes),)
         if not ledger.could_ever_fit(items, sum(sizes)):
             caps = f"max_pending_items={ledger.max_items}, max_pending_bytes={ledger.max_bytes}"
             raise ItemTooLarge(f"{items} items of {sum(sizes)} bytes can never fit: {caps}")
@@ -230,6 +238,40 @@ class Intake(Generic[T]):
                 dispatcher.notify()
             else:
                 dispatcher.flights.tell_drain(every=self._lifecycle.gave_up)
+
+    def fitting(self, group: AddGroup[T], *, first: bool) -> int:
+        """How many of the first items there is room for now, without overtaking a waiter; `first`
+        says that none is in front.
+        """
+        ledger, count = self._ledger, len(group.items)
+        if ledger.contended and not first:
+            return 0
+        count = max(0, min(count, ledger.left))
+        if group.sizes is not None and ledger.max_bytes is not None:
+            sums = accumulate(group.sizes[:count])
+            count = sum(1 for _ in takewhile(lambda size: size <= ledger.left_bytes, sums))
+        if count and self._setup.tenants.has_caps:
+            return int(all(each.fits for each in self._tenants(group.part(0, 1))))
+        return count
+
+    async def wait_to_submit(
+        self,
+        group: AddGroup[T],
+        joined: list[tuple[Reservation, Waiter]],
+        take: Callable[[], object],
+    ) -> None:
+        """Wait for the group's room, then have `take` use it, without having suspended since."""
+        dispatcher = self._dispatcher
+        dispatcher.producers.waits_again()
+        try:
+            await self._reserve(group, joined)
+            self._ledger.leave(joined[-1][1])
+            take()
+        finally:
+            for reservation, waiter in joined:
+                reservation.leave(waiter)
+            joined.clear()
+            dispatcher.notify()
 
     async def _reserve(self, group: AddGroup[T], joined: list[tuple[Reservation, Waiter]]) -> None:
         """Wait for room, in the whole ledger last; return without having suspended since."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._core.errors import KeyStopped, UnknownOutcomeError
+from .._core.errors import KeyStopped, UnknownOutcomeError, WithdrawnError
 from .._core.order.prefix import leaders
+from .._core.withdrawn import WITHDRAWN
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,17 +26,33 @@ def behind_failed(flight: Flight[Any], errors: dict[int, BaseException]) -> list
     if not delivery.keeps_prefix or delivery.closed or not errors:
         return []
     behind, doubtful = leaders(flight.batch, errors), delivery.maybe_applied
+    gone = delivery.withdrawn or ()
     return [
         index
         for index, error in errors.items()
-        if (index in behind or isinstance(error, KeyStopped)) and index not in doubtful
+        if (index in behind or isinstance(error, KeyStopped))
+        and index not in doubtful
+        and index not in gone
     ]
 
 
 def book_failures(
     flight: Flight[Any], errors: dict[int, BaseException]
 ) -> dict[int, BaseException]:
-    """Give every remaining item its outcome; return the errors of the failed ones."""
+    """Give every remaining item its outcome; return the errors of the failed ones.
+
+    Items withdrawn since their write ended are unsent as well, and none of them is a failure.
+    """
+    if gone := flight.batch.delivery.withdrawn:
+        error = WithdrawnError(f"not sent again: {WITHDRAWN}")
+        withdrawn: dict[int, BaseException] = dict.fromkeys(gone.intersection(errors), error)
+        flight.batch.delivery.left_out(withdrawn)
+        failed = _book(flight, {**errors, **withdrawn})
+        return {i: each for i, each in failed.items() if i not in gone}
+    return _book(flight, errors)
+
+
+def _book(flight: Flight[Any], errors: dict[int, BaseException]) -> dict[int, BaseException]:
     delivery = flight.batch.delivery
     if delivery.closed:
         return _cut_items(flight)

@@ -195,6 +195,8 @@ class ShutdownReport(Generic[T]):
     """The items known not to be applied, for the caller to keep."""
     unknown: tuple[T, ...] = field(repr=False)
     """The items whose outcome became unknown during the shutdown: their write was cut off."""
+    withdrawn: int = 0
+    """Unsent items that their source had withdrawn; they are not among `unsent`."""
     parked: int = 0
     """Items, of those that were never sent, that were held behind a failed item of their key."""
     left_behind: int = 0
@@ -212,7 +214,7 @@ class ShutdownReport(Generic[T]):
     @property
     def complete(self) -> bool:
         """Whether no item stayed unsent and no write was cut off."""
-        return self.tally.unsent == 0 and not self.unknown
+        return self.tally.unsent == self.withdrawn and not self.unknown
 
     def verify(self) -> None:
         """Raise `AssertionError` unless every accepted item has exactly one outcome."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 from .._core.classify import classified, first_answer
 from .._core.decorator import WrappingSink
 from .._core.error_groups import by_error
-from .._core.errors import ErrorClass
+from .._core.errors import ErrorClass, WithdrawnError
 from .._core.order.prefix import leaders
 from .._core.result import WriteResult
 from .._core.send import send
@@ -129,6 +129,11 @@ class RetrySink(WrappingSink[T]):
     def _act(self, retry: BatchRetry, answer: _Answer[T], *, last: bool) -> None:
         """Act on the answer to a try."""
         series, batch = retry.series, retry.batch
+        if len(answer.errors) == len(answer.part) and all(
+            map(_is_withdrawn, answer.errors.values())
+        ):
+            self._decide(retry, answer, last=last)  # which tells nothing of the destination
+            return
         _record(retry, answer)
         if not answer.errors:
             retry.recovered()
@@ -169,6 +174,10 @@ class RetrySink(WrappingSink[T]):
 
     def __repr__(self) -> str:
         return f"{self._settings!r}({self.inner!r})"
+
+
+def _is_withdrawn(error: BaseException) -> bool:
+    return isinstance(error, WithdrawnError)
 
 
 def _record(retry: BatchRetry, answer: _Answer[Any]) -> None:

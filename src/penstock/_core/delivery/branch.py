@@ -62,6 +62,8 @@ class Branch(Delivery):
         )
         self.join(parent.activity)
         self.doubt(maybe_applied)
+        if parent.withdrawn:
+            self.withdraw(parent.withdrawn)
         self._parent = parent
         self._hurry = Hurry()
 

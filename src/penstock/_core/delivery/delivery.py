@@ -27,7 +27,7 @@ from .states import HELD, SENDING, WAITING, ItemStates, indices_of
 from .tries import Failures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from ..clock import Clock, Signal
@@ -45,7 +45,7 @@ class Delivery:
 
     __slots__ = (
         "_books", "_closed", "_failures", "_forks", "_listeners", "_pacing", "_slots", "activity",
-        "distrusts", "keeps_prefix", "labels", "late", "states",
+        "distrusts", "keeps_prefix", "labels", "late", "states", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,8 @@ class Delivery:
         self.late = 0  # items settled after this delivery had been closed
         self.distrusts: dict[int, ResultMismatch] | None = None
         """By item, a `settle` that did not fit its batch, not yet reported by its write."""
+        self.withdrawn: set[int] | None = None
+        """Items that no write may have any more; see `_core/withdrawn.py`."""
         self._books = books
         self._slots = slots
         self._pacing = pacing  # made at the first question: most batches never back off
@@ -227,9 +229,29 @@ class Delivery:
         if settled and self._books is not None:
             self._books.settled(settled, outcome, details)
 
-    def withdraw(self, indices: Sequence[int]) -> None:
+    def put_back(self, indices: Sequence[int]) -> None:
         """Release items that return to the open batch; book nothing."""
         self.states.settle(indices, Outcome.UNSENT)
+
+    def withdraw(self, indices: Collection[int]) -> None:
+        """Send these items no more, on any branch; a write that has them may still succeed."""
+        self.withdrawn = {*indices, *(self.withdrawn or ())}
+        for fork in self._forks:
+            fork.withdraw(indices)
+
+    def left_out(self, errors: Mapping[int, BaseException]) -> None:
+        """Record the errors of items that are sent no more; no try counts."""
+        self.states.fail(errors, distinct(errors.values()))
+        self._known_failures().errors.update(errors)
+
+    def verdict_unsent(self, index: int) -> Outcome:
+        """As `verdict`, for an item whose failure is not final: unsent if nothing has applied it."""
+        verdict = self.verdict(index)
+        if verdict is not Outcome.REJECTED:
+            return verdict
+        forks = [fork for fork in self._forks if index in fork.members]
+        is_partly = index in self.states.partly or any(fork.has_part_of(index) for fork in forks)
+        return Outcome.UNKNOWN if is_partly else Outcome.UNSENT
 
     def close(self) -> None:
         """Give every unsettled item its verdict for good."""

@@ -10,7 +10,7 @@ from ..outcome import Outcome, worst
 from .branch import Branch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from .delivery import Delivery
     from .host import Details
@@ -87,6 +87,11 @@ class Fork(Generic[BatchT]):
     def tries(self, index: int) -> Tries | None:
         known = filter(None, (self._branches[label].tries(index) for label in self._required))
         return max(known, key=lambda tries: tries.count, default=None)
+
+    def withdraw(self, indices: Collection[int]) -> None:
+        """Send these items no more on any branch."""
+        for branch in self._branches.values():
+            branch.withdraw(indices)
 
     def hurry(self, label: str) -> None:
         self._branches[label].hurry()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from ..receipt import ReceiptBase
+    from ..resolvable import Resolvable
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ class AddGroup(NamedTuple, Generic[T]):
 
     items: tuple[T, ...]
     sizes: tuple[int, ...] | None = None
-    receipts: tuple[ReceiptBase | None, ...] | None = None
+    receipts: tuple[Resolvable | None, ...] | None = None
     keys: tuple[Hashable, ...] | None = None
 
     @property
@@ -25,7 +25,17 @@ class AddGroup(NamedTuple, Generic[T]):
         """The total size; 0 without sizes."""
         return 0 if self.sizes is None else sum(self.sizes)
 
-    def rows(self) -> Iterator[tuple[T, int, ReceiptBase | None, Hashable]]:
+    def part(self, start: int, end: int | None) -> AddGroup[T]:
+        """A part of it."""
+        cut = slice(start, end)
+        return AddGroup(
+            self.items[cut],
+            None if self.sizes is None else self.sizes[cut],
+            None if self.receipts is None else self.receipts[cut],
+            None if self.keys is None else self.keys[cut],
+        )
+
+    def rows(self) -> Iterator[tuple[T, int, Resolvable | None, Hashable]]:
         """Each item with its size, receipt and key."""
         count = len(self.items)
         nothing, sizes = (None,) * count, self.sizes or (0,) * count

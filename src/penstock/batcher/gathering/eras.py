@@ -14,10 +14,11 @@ from ..._core.order.lanes import Entry
 from .pack import Leftover, Sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from ..._core.order.lanes import Lanes
-    from ..receipt import ReceiptBase
+    from ..resolvable import Resolvable
+    from .add_group import AddGroup
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Waiting(Entry, Generic[T]):
     __slots__ = ("at", "era", "item", "receipt")
 
     def __init__(
-        self, key: Hashable, item: T, size: int, receipt: ReceiptBase | None, *, at: float, era: int
+        self, key: Hashable, item: T, size: int, receipt: Resolvable | None, *, at: float, era: int
     ) -> None:
         self.lane_key = key  # all in one: it is made for every item that waits
         self.size = size
@@ -96,6 +97,18 @@ class Eras(Generic[T]):
                 if entry.era <= last:
                     self._waiting[entry.era] = self._waiting.get(entry.era, 0) + 1
 
+    def put_in_front(
+        self, lanes: Lanes[Waiting[T]], group: AddGroup[T], key: Hashable, now: float, last: int
+    ) -> None:
+        """Put accepted items of an active key in front of its lane, in the era of the first there."""
+        lane = lanes.lane(key)
+        first = None if lane is None else lane.first
+        era = last + 1 if first is None else min(first.era, last + 1)
+        rows = [Waiting(key, item, size, r, at=now, era=era) for item, size, r, _ in group.rows()]
+        lanes.put_back(key, rows)
+        if era <= last:
+            self._waiting[era] = self._waiting.get(era, 0) + len(rows)
+
     def add(self, group: list[Waiting[T]]) -> None:
         """Make a key's turn ready: items of one era."""
         era = group[0].era
@@ -129,6 +142,23 @@ class Eras(Generic[T]):
                 del self._ready[era]
         return entry, is_last
 
+    def withdraw(self, matches: Callable[[Waiting[T]], bool]) -> list[Waiting[T]]:
+        """Remove and return the matching ready items."""
+        gone: list[Waiting[T]] = []
+        for era, groups in tuple(self._ready.items()):
+            judged = [[(entry, matches(entry)) for entry in group] for group in groups]
+            gone += [entry for group in judged for entry, is_gone in group if is_gone]
+            left = [[entry for entry, is_gone in group if not is_gone] for group in judged]
+            self._ready[era] = deque(group for group in left if group)
+            if not self._ready[era]:
+                del self._ready[era]
+        return gone
+
+    def ready_keys(self) -> set[Hashable]:
+        """The keys of the ready items."""
+        groups = (group for groups in self._ready.values() for group in groups)
+        return {group[0].lane_key for group in groups}
+
     def until(self, number: int) -> int:
         """Items of eras up to this number."""
         behind = sum(count for era, count in self._waiting.items() if era <= number)
@@ -148,7 +178,9 @@ class Eras(Generic[T]):
             number=era,
             oldest_at=min(entry.at for entry in entries),
             sealed_at=now,
-            receipts={i: entry.receipt for i, entry in enumerate(entries) if entry.receipt},
+            receipts={
+                i: entry.receipt for i, entry in enumerate(entries) if entry.receipt is not None
+            },
             sizes=[entry.size for entry in entries] if sized else None,
             bytes=sum(entry.size for entry in entries),
         )

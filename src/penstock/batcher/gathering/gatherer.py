@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..._core.clock import Clock
     from ..._core.lineage import Reason
     from .add_group import AddGroup
-    from .pack import Evicted, Leftover, Sealed
+    from .pack import Evicted, Leftover, Matches, Sealed
 
 T = TypeVar("T")
 
@@ -96,6 +96,14 @@ class Gatherer(Protocol[T]):
 
     def clear(self, now: float) -> list[Leftover[T]]:
         """Evict all queued items."""
+        ...
+
+    def withdraw(self, matches: Matches, now: float) -> list[Leftover[T]]:
+        """Evict the queued items whose receipts match; keys that have none left are free."""
+        ...
+
+    def resubmit(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
+        """As `offer`, for items of one key, in front of those that wait in its lane."""
         ...
 
     @property

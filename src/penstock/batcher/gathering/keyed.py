@@ -23,19 +23,20 @@ from .eras import FENCES, Eras, Waiting
 from .gatherer import Snapshot
 from .key_holds import LEFT, KeyHolds
 from .key_names import KeyNames
+from .keyed_evictions import Evictions
 from .keyed_open_batch import KeyedPack
-from .pack import Evicted, Queue, oldest_of
+from .pack import Queue, oldest_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from ..._core.ledger import Ledger
     from ..._core.order.parking import Parking
-    from ..receipt import ReceiptBase
+    from ..resolvable import Resolvable
     from .add_group import AddGroup
     from .gatherer import Shape, Wake
     from .numbers import Numbers
-    from .pack import Leftover, Sealed
+    from .pack import Evicted, Leftover, Matches, Sealed
     from .scale import Scale
     from .window import AddWindow
 
@@ -150,7 +151,7 @@ class KeyedGatherer(Generic[T]):
         return True
 
     def _join(
-        self, item: T, size: int, receipt: ReceiptBase | None, at: float, key: Hashable
+        self, item: T, size: int, receipt: Resolvable | None, at: float, key: Hashable
     ) -> None:
         pack, shape = self.pack, self._shape
         pack.join(item, size, receipt, at, key)
@@ -328,37 +329,29 @@ class KeyedGatherer(Generic[T]):
 
     # -- evicted -----------------------------------------------------------------------------------
 
+    @property
+    def _evictions(self) -> Evictions[T]:
+        lanes, queue, release = self._lanes, self._queue, self._release
+        return Evictions(lanes, self._eras, queue, self.pack, self._ledger, release)
+
     def evict_oldest(self) -> Evicted[T] | None:
         """Evict the first item of the oldest batch, or of an older lane."""
-        if self._eras.is_ready:
-            entry, is_last = self._eras.pop_item()
-            if is_last:
-                self._release(entry.lane_key)
-            evicted = Evicted(entry.item, entry.size, entry.receipt)
-        else:
-            waiting, batched = self._lanes.oldest, oldest_of(self._queue, self.pack)
-            if waiting is not None and (batched is None or waiting.at < batched):
-                self._lanes.drop_first(waiting.lane_key)
-                self._eras.left_lane(waiting.era)
-                evicted = Evicted(waiting.item, waiting.size, waiting.receipt)
-            elif batched is not None:
-                evicted = self._evict_batched()
-            else:
-                return None
-        self._ledger.left_queue(1, evicted.size)
-        return evicted
+        return self._evictions.oldest(repeats=self.repeats)
 
-    def _evict_batched(self) -> Evicted[T]:
-        if self._queue:
-            keys: list[Hashable] = self._queue.batches[0].lanes
-            key = keys[0]
-            is_last = not self.repeats or keys.count(key) == 1
-            evicted = self._queue.pop_item()
-        else:
-            evicted, key, is_last = self.pack.pop_keyed()
-        if is_last:
-            self._release(key)
-        return evicted
+    def withdraw(self, matches: Matches, now: float) -> list[Leftover[T]]:
+        """Evict the items whose receipts match; keys that have none left in batches are free."""
+        self._now = now
+        return self._evictions.withdraw(matches, self._numbers.last + 1)
+
+    def resubmit(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
+        """Accept items of one key in front of its lane; a hold remains."""
+        self._now = now
+        ((key, *_), opened) = group.keys or (None,), self.pack.opened
+        if key not in self.active or key in opened.open_keys:
+            return self.offer(group, now)
+        self._ledger.entered(len(group.items), group.bytes)
+        self._eras.put_in_front(self._lanes, group, key, now, self._numbers.last)
+        return self.holds.failed()
 
     def clear(self, now: float) -> list[Leftover[T]]:
         """Evict all queued items, in order per key."""

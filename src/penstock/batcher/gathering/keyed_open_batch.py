@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from ..._core.order.keys import PLAIN
-from .pack import Pack
+from .pack import Pack, matching, others
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from ..receipt import ReceiptBase
+    from ..resolvable import Resolvable
     from .eras import Waiting
     from .key_names import KeyNames
-    from .pack import Evicted
+    from .pack import Evicted, Matches, Sealed
     from .scale import Scale
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class KeyedPack(Pack[T]):
         return cast("KeyedOpenBatch[T]", self.items)
 
     def join(
-        self, item: T, size: int, receipt: ReceiptBase | None, at: float, key: Hashable
+        self, item: T, size: int, receipt: Resolvable | None, at: float, key: Hashable
     ) -> None:
         """Append an item whose key is free or open."""
         opened = self.opened
@@ -152,6 +152,17 @@ class KeyedPack(Pack[T]):
                 self.receipts[index] = entry.receipt
         opened.extend([entry.item for entry in entries])
         opened.keys.extend([entry.lane_key for entry in entries])
+
+    def withdraw(self, matches: Matches, number: int) -> Sealed[T] | None:
+        """As `Pack.withdraw`; the batch has its keys."""
+        opened = self.opened
+        gone, keys = sorted(matching(self.receipts, matches)), list(opened.keys)
+        sealed = super().withdraw(matches, number)
+        if sealed is not None:
+            sealed.keyed([keys[i] for i in gone], [], keeps_prefix=False)
+            opened.keys[:] = [keys[i] for i in others(len(keys), gone)]
+            opened.open_keys.intersection_update(opened.keys)
+        return sealed
 
     def pop_keyed(self) -> tuple[Evicted[T], Hashable, bool]:
         """Evict the first item; return its key, and whether no other item has it."""

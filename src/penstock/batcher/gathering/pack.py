@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from ..._core.lineage import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from ..receipt import ReceiptBase
+    from ..resolvable import Resolvable
+
+    Matches = Callable[[Resolvable], bool]
 
 T = TypeVar("T")
 
@@ -22,14 +24,14 @@ class Evicted(NamedTuple, Generic[T]):
 
     item: T
     size: int
-    receipt: ReceiptBase | None
+    receipt: Resolvable | None
 
 
 class Leftover(NamedTuple, Generic[T]):
     """An item in no flight, and known not to be applied."""
 
     item: T
-    receipt: ReceiptBase | None
+    receipt: Resolvable | None
     number: int
     """The number of its batch."""
     tenant: object = None
@@ -45,7 +47,7 @@ class Sealed(Generic[T]):
     """Ascending, per sealed batch or, with keys, per era."""
     oldest_at: float
     sealed_at: float
-    receipts: dict[int, ReceiptBase]
+    receipts: dict[int, Resolvable]
     sizes: list[int] | None = None
     bytes: int = 0
     keys: list[object] | None = None
@@ -114,6 +116,14 @@ class Sealed(Generic[T]):
                 column.pop(0)
         return evicted
 
+    def parted(self, matches: Matches) -> tuple[Sealed[T] | None, Sealed[T] | None]:
+        """The batch without the items whose receipts match, and these; `None` for no items."""
+        gone = sorted(matching(self.receipts, matches))
+        if not gone:
+            return self, None
+        left = others(len(self.items), gone)
+        return (self.pick(left) if left else None), self.pick(gone)
+
     def leftovers(self) -> list[Leftover[T]]:
         """Its items, evicted."""
         receipts, number = self.receipts, self.number
@@ -147,7 +157,7 @@ class Pack(Generic[T]):
     def _renew(self) -> None:
         self.items = self._make()
         """The fast path appends here while it is shorter than the window's limit."""
-        self.receipts: dict[int, ReceiptBase] = {}
+        self.receipts: dict[int, Resolvable] = {}
         """By index."""
         self.sizes: list[int] | None = [] if self._sized else None
         self.bytes = 0
@@ -160,7 +170,7 @@ class Pack(Generic[T]):
         """Whether an item of this size would not fit into `max_bytes`."""
         return max_bytes is not None and bool(self.items) and self.bytes + size > max_bytes
 
-    def add(self, item: T, size: int, receipt: ReceiptBase | None, at: float) -> None:
+    def add(self, item: T, size: int, receipt: Resolvable | None, at: float) -> None:
         """Append an item that was accepted at `at`."""
         if not self.items or at < self.oldest_at:
             self.oldest_at = at
@@ -169,7 +179,7 @@ class Pack(Generic[T]):
         self.items.extend((item,))  # past the fast path, which `append` may be
         self.weigh(size)
 
-    def note(self, receipts: Sequence[ReceiptBase | None], start: int) -> None:
+    def note(self, receipts: Sequence[Resolvable | None], start: int) -> None:
         """Note the receipts of items appended from index `start` on."""
         for index, receipt in enumerate(receipts, start):
             if receipt is not None:
@@ -194,6 +204,22 @@ class Pack(Generic[T]):
         items, receipts, sizes, size = self.items, self.receipts, self.sizes, self.bytes
         self._renew()
         return Sealed(items, reason, number, self.oldest_at, now, receipts, sizes, size)
+
+    def withdraw(self, matches: Matches, number: int) -> Sealed[T] | None:
+        """Remove the items whose receipts match; return them as a batch, `None` without any."""
+        gone = sorted(matching(self.receipts, matches))
+        if not gone:
+            return None
+        columns = (list(self.items), self.receipts.copy(), self.sizes and list(self.sizes))
+        items, receipts, sizes = columns
+        whole = Sealed(items, Reason.MANUAL, number, self.oldest_at, 0.0, receipts, sizes)
+        left = whole.pick(others(len(items), gone))
+        self.items[:] = left.items
+        self.receipts.clear()
+        self.receipts.update(left.receipts)
+        if left.sizes is not None:
+            self.sizes, self.bytes = left.sizes, left.bytes
+        return whole.pick(gone)
 
     def pop_first(self) -> Evicted[T]:
         """Evict the first item."""
@@ -234,11 +260,28 @@ class Queue(Generic[T]):
             self.batches.popleft()
         return evicted
 
+    def withdraw(self, matches: Matches) -> list[Sealed[T]]:
+        """Remove the items whose receipts match; return them as batches."""
+        parts = [batch.parted(matches) for batch in self.batches]
+        self.batches = deque(left for left, _ in parts if left is not None)
+        return [gone for _, gone in parts if gone is not None]
+
     def clear(self) -> list[Leftover[T]]:
         """Evict all items."""
         gone = [leftover for batch in self.batches for leftover in batch.leftovers()]
         self.batches.clear()
         return gone
+
+
+def matching(receipts: Mapping[int, Resolvable], matches: Matches) -> list[int]:
+    """The indices of the receipts that match."""
+    return [index for index, receipt in receipts.items() if matches(receipt)]
+
+
+def others(count: int, indices: Collection[int]) -> list[int]:
+    """The indices below `count` that are not among these."""
+    known = set(indices)
+    return [index for index in range(count) if index not in known]
 
 
 def oldest_of(queue: Queue[T], pack: Pack[T]) -> float | None:
@@ -247,7 +290,7 @@ def oldest_of(queue: Queue[T], pack: Pack[T]) -> float | None:
 
 
 def _pop_first(
-    items: list[T], receipts: dict[int, ReceiptBase], sizes: list[int] | None
+    items: list[T], receipts: dict[int, Resolvable], sizes: list[int] | None
 ) -> Evicted[T]:
     receipt = receipts.pop(0, None)
     later = {index - 1: other for index, other in receipts.items()}

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..._core.ledger import Ledger
-    from ..receipt import ReceiptBase
+    from ..resolvable import Resolvable
     from .add_group import AddGroup
     from .gatherer import Shape
     from .numbers import Numbers
-    from .pack import Evicted, Leftover, Pack, Sealed
+    from .pack import Evicted, Leftover, Matches, Pack, Sealed
 
 T = TypeVar("T")
 
@@ -54,7 +54,7 @@ class PlainGatherer(Generic[T]):
         return ()
 
     def _offer_unsized(
-        self, items: Sequence[T], receipts: Sequence[ReceiptBase | None] | None, now: float
+        self, items: Sequence[T], receipts: Sequence[Resolvable | None] | None, now: float
     ) -> None:
         pack, most, start = self._pack, self._shape.max_items, 0
         while start < len(items):
@@ -124,6 +124,17 @@ class PlainGatherer(Generic[T]):
         gone = self._queue.clear()
         self._ledger.left_queue(len(gone), size)
         return gone
+
+    def withdraw(self, matches: Matches, now: float) -> list[Leftover[T]]:
+        parts = self._queue.withdraw(matches)
+        opened = self._pack.withdraw(matches, self._numbers.last + 1)
+        parts += () if opened is None else (opened,)
+        gone = [leftover for part in parts for leftover in part.leftovers()]
+        self._ledger.left_queue(len(gone), sum(part.bytes for part in parts))
+        return gone
+
+    def resubmit(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
+        return self.offer(group, now)
 
     def queued_until(self, number: int) -> int:
         return self._queue.until(number)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..._core.ledger import Ledger
-    from ..receipt import ReceiptBase
+    from ..resolvable import Resolvable
     from .gatherer import Gatherer
     from .gathering import Gathering
     from .window import AddWindow
@@ -77,7 +77,7 @@ class TenantQueue(Generic[T]):
         is_open = bool(pack.items) and not self.held_keys
         self.window.open(pack, self.gatherer.spare if is_open else 0)  # drops the last batch's list
 
-    def appends(self, item: T, receipt: ReceiptBase | None) -> bool:
+    def appends(self, item: T, receipt: Resolvable | None) -> bool:
         """Append an item of a group if its fast path is open; return whether it was.
 
         Never with keys: the key function must not be called again.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .gatherer import Shape
     from .gathering import Gathering
     from .numbers import Numbers
-    from .pack import Evicted, Leftover, Sealed
+    from .pack import Evicted, Leftover, Matches, Sealed
 
 T = TypeVar("T")
 
@@ -326,6 +326,29 @@ class TenantGatherer(Generic[T]):
             queue.grant(now)
             self.forget(queue)
         return gone
+
+    def withdraw(self, matches: Matches, now: float) -> list[Leftover[T]]:
+        """Evict the queued items whose receipts match, of all tenants."""
+        self._now = now
+        gone: list[Leftover[T]] = []
+        for queue in self.queues():
+            items = queue.change().withdraw(matches, now)
+            gone += [item._replace(tenant=shown(queue.tenant)) for item in items]
+            self.settle_room(queue)
+            self.forget(queue)
+        return gone
+
+    def resubmit(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
+        """Accept items of one key of a tenant in front of its lane."""
+        self._now = now
+        own = [cast("TenantKey", key) for key in group.keys or ()]
+        queue = self.queue(own[0])
+        if queue.identity is None:
+            return self.offer(group, now)
+        keys = tuple(key.key for key in own)
+        failed = queue.change().resubmit(group._replace(keys=keys), now)
+        self.changed(queue, failed)
+        return self._take_failed()
 
     def begin_stop(self) -> None:
         """Hand held items back from now on, also those of later tenants."""

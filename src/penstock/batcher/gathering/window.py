@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ..._core.ledger import Ledger
     from ..._core.runtime.loops import RunsInThread
-    from ..receipt import ReceiptBase
+    from ..resolvable import Resolvable
     from .pack import Pack
 
 YIELD_EVERY = 128
@@ -69,7 +69,7 @@ class AddWindow:
     def __init__(self, ledger: Ledger) -> None:
         self.items: list[Any] = []
         """The open batch."""
-        self.receipts: dict[int, ReceiptBase] = {}
+        self.receipts: dict[int, Resolvable] = {}
         self.limit = 0
         self.try_limit = 0
         """As `limit` for `try_add`, which never yields."""
@@ -121,7 +121,7 @@ class AddWindow:
         if pack.scale is not None:
             pack.scale.allow(pack.bytes)
 
-    def append(self, item: object, receipt: ReceiptBase | None) -> bool:
+    def append(self, item: object, receipt: Resolvable | None) -> bool:
         """Append an item if the fast path is open; return whether it was. Raises `NeedsSlowPath`."""
         filled = len(self.items)
         if filled >= self.limit:

@@ -23,7 +23,7 @@ from ..item_mistakes import check_item
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-    from ..receipt import ReceiptBase
+    from ..resolvable import Resolvable
 
 T = TypeVar("T")
 
@@ -33,7 +33,7 @@ class InboxEntry(NamedTuple, Generic[T]):
 
     item: T
     size: int
-    receipt: ReceiptBase | None
+    receipt: Resolvable | None
     key: Hashable = None
 
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ..._core.tally import Tally
-    from ..receipt import ReceiptBase
     from ..report import FlushReport, ShutdownReport, Stats
+    from ..resolvable import Resolvable
     from ..setup import Setup
 
-    Receipts = tuple[ReceiptBase | None, ...]
+    Receipts = tuple[Resolvable | None, ...]
 
 T = TypeVar("T")
 

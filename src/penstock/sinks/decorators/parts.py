@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._core.causes import caused
 from ..._core.classify import classified
 from ..._core.error_groups import by_error
-from ..._core.errors import ErrorClass, PermanentError
+from ..._core.errors import ErrorClass, PermanentError, WithdrawnError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ def keep(
         kind = classified(error, classify)
         if kind is not ErrorClass.PERMANENT:
             resent += indices
-        if stops is None and kind in ENDS_PARTS:
+        if stops is None and kind in ENDS_PARTS and not isinstance(error, WithdrawnError):
             stops = error
     batch.hold(resent, tried=True)
     return stops

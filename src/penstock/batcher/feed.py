@@ -1,0 +1,162 @@
+"""A batcher behind a source that may lose items at any time, such as a partition's claim.
+
+1. The source submits items with receipts of its own. Several items may share one.
+2. `withdraw` takes items back: what no write has ends at once, and what one has is not sent again.
+3. With `holds` an item that ended `unknown` (or `rejected`) holds its key, so that no later one of
+   the key overtakes it, until it comes again by `resubmit`, or until `release`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from .._core import checks
+from .._core.errors import ConfigError, WithdrawnError
+from .._core.outcome import Outcome
+from .._core.withdrawn import WITHDRAWN
+from .resolvable import original
+from .submission import Submission
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    from .dispatch import Dispatcher
+    from .intake import Intake
+    from .resolvable import Resolvable
+
+T = TypeVar("T")
+
+HOLDABLE = frozenset({Outcome.UNKNOWN, Outcome.REJECTED})
+
+
+class Feed(Generic[T]):
+    """A source's side of a batcher, made by `Batcher.feed`. It belongs to the batcher's loop.
+
+    A receipt is any object with `resolve(outcome, cause, detail)`, called once per accepted item,
+    in the middle of a step of the batcher: it must not raise, and must not use the batcher.
+    """
+
+    def __init__(
+        self, dispatcher: Dispatcher[T], intake: Intake[T], holds: Collection[Outcome]
+    ) -> None:
+        setup = dispatcher.setup
+        for outcome in holds:
+            if outcome not in HOLDABLE:
+                raise checks.bad("holds", outcome, "must be of Outcome.UNKNOWN, Outcome.REJECTED")
+        if setup.overflow != "block":
+            raise checks.bad("overflow", setup.overflow, "feed() needs block: a source waits")
+        if setup.last_resort is not None:
+            raise ConfigError("feed() takes no last_resort=: a source has what is not sent")
+        if holds and setup.on_key_failure not in {"skip", "pause"}:
+            rule = "feed(holds=) needs skip or pause, since what is held comes again"
+            raise checks.bad("on_key_failure", setup.on_key_failure, rule)
+        self._dispatcher = dispatcher
+        self._intake = intake
+        self._submissions: set[Submission[T]] = set()
+        dispatcher.books.hold_keys(holds)
+
+    def submit(self, items: Sequence[T], receipts: Sequence[Resolvable]) -> Submission[T]:
+        """Accept items in order, each with the receipt at its place, in pieces as there is room.
+
+        `await` the result: it waits for room as long as it takes, and returns a list of (index,
+        error) of the items that were refused, `[]` as a rule: `ItemTooLarge`, `KeyFailedError`,
+        `TypeError`, `ItemFunctionError` of a function of that item, and `WithdrawnError` for one
+        that was withdrawn before it was accepted. A refused item's receipt never resolves, and no
+        other item is affected. Raises `ClosedError` once the batcher is closed. The submission's
+        `taken` and `refused` tell what was accepted before that, or before a cancellation.
+        """
+        if len(items) != len(receipts):
+            raise ValueError(f"submit: {len(items)} items with {len(receipts)} receipts")
+        return Submission(self._dispatcher, self._intake, items, receipts, self._submissions)
+
+    def withdraw(self, predicate: Callable[[Resolvable], object]) -> int:
+        """Take back all items whose receipts match; return how many ended by it. Never suspends.
+
+        - Items that no write has end `unsent`, or `unknown` where an earlier try may have applied
+          them. This includes items of batches that back off.
+        - Items at the destination are delivered if that write succeeds. If it fails they end the
+          same way, and nothing sends them again: no retry, branch or dead letter.
+        - Items that wait to be accepted are refused with `WithdrawnError`.
+
+        The cause that receipts get is a `WithdrawnError`. Withdrawn items hold no key, but a key
+        held by an item that has ended before stays held; see `release`. Works in a shutdown as
+        well. An item for which `predicate` raises is not withdrawn, and the first such exception is
+        raised in the end.
+        """
+        dispatcher, errors = self._dispatcher, list[Exception]()
+        dispatcher.lifecycle.check_here()
+        if not dispatcher.lifecycle.is_running:
+            return 0
+
+        def matches(receipt: Resolvable) -> bool:
+            try:
+                return bool(predicate(original(receipt)))
+            except Exception as error:
+                errors.append(error)
+                return False
+
+        error = WithdrawnError(f"not sent: {WITHDRAWN}")
+        dispatcher.window.close()
+        for submission in tuple(self._submissions):
+            submission.turn_away(matches)
+        dispatcher.window.close()
+        gone = dispatcher.gathering.gatherer.withdraw(matches, dispatcher.clock.now())
+        dispatcher.books.withdraw(gone, error)
+        ended = len(gone) + sum(flight.withdraw(matches, error) for flight in dispatcher.flights)
+        dispatcher.room_freed()
+        dispatcher.check_fences()
+        dispatcher.notify()
+        if errors:
+            raise errors[0]
+        return ended
+
+    def resubmit(
+        self, items: Iterable[T], receipts: Iterable[Resolvable], *, maybe_applied: bool
+    ) -> None:
+        """Accept items of one key again, in front of the items that wait, and let the key go.
+
+        They are for items that have ended with an outcome of `holds`, all those of the key, in
+        their order. A write of the key's earlier turn that has not ended yet, since it ignores its
+        cancellation, is waited for. With `maybe_applied` the next batch says so of them
+        (`Batch.maybe_applied`), and so does their outcome. Without keys they go to the end.
+
+        They count as accepted once more, and need no room: the ledger may exceed its bound by them.
+        Never suspends. Raises `ValueError` for items of several keys, `ClosedError` once closed,
+        and as `add` for what cannot be an item; nothing is accepted then.
+        """
+        dispatcher = self._dispatcher
+        dispatcher.lifecycle.check_open()
+        rows, given = tuple(items), tuple(receipts)
+        if len(rows) != len(given):
+            raise ValueError(f"resubmit: {len(rows)} items with {len(given)} receipts")
+        if not rows:
+            return
+        group = self._intake.measured(rows, given, together=False)
+        keys = {*(group.keys or ())} if dispatcher.gathering.holds is not None else set[object]()
+        if len(keys) > 1:
+            raise ValueError(f"resubmit: items of {len(keys)} keys; resubmit one key at a time")
+        if maybe_applied:
+            doubts = dispatcher.flights.doubts
+            group = group._replace(receipts=tuple([doubts.wrap(receipt) for receipt in given]))
+        now = dispatcher.clock.now()
+        dispatcher.window.close()
+        dispatcher.fail(dispatcher.gathering.gatherer.resubmit(group, now))
+        if dispatcher.gathering.holds is not None and group.keys:
+            dispatcher.gathering.holds.let_go(group.keys[0], now)
+        dispatcher.advance(now)
+
+    def release(self, item: T) -> int:
+        """Let the held key of `item` go, without the item; return how many items it held.
+
+        A key that is not held stays as it is, and so do all keys in a shutdown. Never suspends.
+        """
+        dispatcher = self._dispatcher
+        dispatcher.lifecycle.check_here()
+        holds, identity = dispatcher.gathering.holds, dispatcher.gathering.identity
+        if holds is None or identity is None or dispatcher.lifecycle.state != "open":
+            return 0
+        key, now = identity(item), dispatcher.clock.now()
+        dispatcher.window.close()
+        count = holds.let_go(key, now)
+        dispatcher.advance(now)
+        return count

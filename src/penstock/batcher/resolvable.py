@@ -1,0 +1,80 @@
+"""What a batcher needs of a receipt, and receipts of items that may have been applied before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .._core.outcome import Outcome
+    from .flight import Flight
+    from .gathering.pack import Leftover
+
+T = TypeVar("T")
+
+
+class Resolvable(Protocol):
+    """The receipt of one item, or of several: any object with this method."""
+
+    def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
+        """Take an item's outcome, once per accepted item; the batcher's to call.
+
+        It runs in the middle of a step of the batcher: it must not raise, and must not use the
+        batcher.
+        """
+
+
+class Doubtful:
+    """The receipt of a queued item that an earlier turn may have applied."""
+
+    __slots__ = ("_doubts", "receipt")
+
+    def __init__(self, receipt: Resolvable, doubts: Doubts[Any]) -> None:
+        self.receipt = receipt
+        self._doubts = doubts
+
+    def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
+        """Pass on the outcome of an item that was not sent again."""
+        self._doubts.left()
+        self.receipt.resolve(outcome, cause, detail)
+
+
+class Doubts(Generic[T]):
+    """Counts the queued items that an earlier turn may have applied: usually none."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def wrap(self, receipt: Resolvable) -> Doubtful:
+        """Mark a receipt until its item is launched."""
+        self.count += 1
+        return Doubtful(receipt, self)
+
+    def left(self) -> None:
+        """Count an item that has ended in the queue."""
+        self.count -= 1
+
+    def tell(self, flight: Flight[T]) -> None:
+        """Doubt the marked items of a batch that is launched, and unwrap their receipts."""
+        receipts = flight.sealed.receipts
+        marked = {i: each for i, each in receipts.items() if isinstance(each, Doubtful)}
+        receipts.update({i: each.receipt for i, each in marked.items()})
+        self.count -= len(marked)
+        if marked:
+            flight.batch.delivery.doubt(marked)
+
+
+def original(receipt: Resolvable) -> Resolvable:
+    """The receipt as it was given."""
+    return receipt.receipt if isinstance(receipt, Doubtful) else receipt
+
+
+def by_doubt(items: Sequence[Leftover[T]]) -> tuple[Sequence[Leftover[T]], list[Leftover[T]]]:
+    """The items that are known not to be applied, and the doubtful ones."""
+    doubtful = [item for item in items if isinstance(item.receipt, Doubtful)]
+    if not doubtful:
+        return items, doubtful
+    return [item for item in items if not isinstance(item.receipt, Doubtful)], doubtful
