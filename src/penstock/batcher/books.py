@@ -10,7 +10,7 @@ from .._core.outcome import Outcome
 from .._core.runtime.exits import exit_later
 from . import log
 from .gathering.pack import Leftover
-from .resolvable import by_doubt
+from .resolvable import Doubtful
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping, Sequence
@@ -123,7 +123,7 @@ class Bookkeeper(Generic[T]):
     ) -> None:
         """Book the outcome of items that are in no batch; the caller then checks the fences."""
         if not outcome.is_success:
-            items, doubtful = by_doubt(items)
+            items, doubtful = _by_doubt(items)
             if doubtful and self._lifecycle.stopping:
                 self.unknown.extend(item.item for item in doubtful)
             self._end(doubtful, Outcome.UNKNOWN, cause)
@@ -133,7 +133,7 @@ class Bookkeeper(Generic[T]):
 
     def withdraw(self, items: Sequence[Leftover[T]], cause: BaseException) -> None:
         """As `end` with `unsent`, of items that are not handed back: their source has them."""
-        items, doubtful = by_doubt(items)
+        items, doubtful = _by_doubt(items)
         self.withdrawn += len(items)
         self._end(doubtful, Outcome.UNKNOWN, cause)
         self._end(items, Outcome.UNSENT, cause)
@@ -205,6 +205,16 @@ class Bookkeeper(Generic[T]):
                 except BaseException as raised:  # told to every producer
                     yield raised
                     exit_later(raised)
+
+
+def _by_doubt(
+    items: Sequence[Leftover[T]],
+) -> tuple[Sequence[Leftover[T]], list[Leftover[T]]]:
+    """The items that are known not to be applied, and the doubtful ones."""
+    doubtful = [item for item in items if isinstance(item.receipt, Doubtful)]
+    if not doubtful:
+        return items, doubtful
+    return [item for item in items if not isinstance(item.receipt, Doubtful)], doubtful
 
 
 def _not_withdrawn(flight: Flight[Any], indices: Sequence[int]) -> Sequence[int]:

@@ -38,7 +38,7 @@ class Flights(Generic[T]):
         self._id = uuid4().hex
         self._serial = itertools.count(1)
         self._context = own_context()
-        self.doubts: Doubts[T] = Doubts()
+        self.doubts = Doubts()
         self.by_reason: Counter[Reason] = Counter()
         """Batches started, by reason."""
         self.changed = Signal()
@@ -57,8 +57,8 @@ class Flights(Generic[T]):
         flight = Flight(host, sealed, now, timer, id=batch_id, name=self._name, stretch=stretch)
         self._flights[flight] = None
         self.by_reason[sealed.reason] += 1
-        if self.doubts.count:
-            self.doubts.tell(flight)
+        if self.doubts.count and (doubtful := self.doubts.launched(sealed.receipts)):
+            flight.batch.delivery.doubt(doubtful)
         return flight
 
     def context(self) -> contextvars.Context:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .._core.outcome import Outcome
-    from .flight import Flight
-    from .gathering.pack import Leftover
-
-T = TypeVar("T")
 
 
 class Resolvable(Protocol):
@@ -30,7 +24,7 @@ class Doubtful:
 
     __slots__ = ("_doubts", "receipt")
 
-    def __init__(self, receipt: Resolvable, doubts: Doubts[Any]) -> None:
+    def __init__(self, receipt: Resolvable, doubts: Doubts) -> None:
         self.receipt = receipt
         self._doubts = doubts
 
@@ -40,7 +34,7 @@ class Doubtful:
         self.receipt.resolve(outcome, cause, detail)
 
 
-class Doubts(Generic[T]):
+class Doubts:
     """Counts the queued items that an earlier turn may have applied: usually none."""
 
     __slots__ = ("count",)
@@ -57,24 +51,14 @@ class Doubts(Generic[T]):
         """Count an item that has ended in the queue."""
         self.count -= 1
 
-    def tell(self, flight: Flight[T]) -> None:
-        """Doubt the marked items of a batch that is launched, and unwrap their receipts."""
-        receipts = flight.sealed.receipts
+    def launched(self, receipts: dict[int, Resolvable]) -> list[int]:
+        """Unwrap the marked receipts of a batch that is launched; return their indices."""
         marked = {i: each for i, each in receipts.items() if isinstance(each, Doubtful)}
         receipts.update({i: each.receipt for i, each in marked.items()})
         self.count -= len(marked)
-        if marked:
-            flight.batch.delivery.doubt(marked)
+        return [*marked]
 
 
 def original(receipt: Resolvable) -> Resolvable:
     """The receipt as it was given."""
     return receipt.receipt if isinstance(receipt, Doubtful) else receipt
-
-
-def by_doubt(items: Sequence[Leftover[T]]) -> tuple[Sequence[Leftover[T]], list[Leftover[T]]]:
-    """The items that are known not to be applied, and the doubtful ones."""
-    doubtful = [item for item in items if isinstance(item.receipt, Doubtful)]
-    if not doubtful:
-        return items, doubtful
-    return [item for item in items if not isinstance(item.receipt, Doubtful)], doubtful

@@ -129,9 +129,7 @@ class RetrySink(WrappingSink[T]):
     def _act(self, retry: BatchRetry, answer: _Answer[T], *, last: bool) -> None:
         """Act on the answer to a try."""
         series, batch = retry.series, retry.batch
-        if len(answer.errors) == len(answer.part) and all(
-            map(_is_withdrawn, answer.errors.values())
-        ):
+        if batch.delivery.withdrawn and _is_withdrawn(answer):
             self._decide(retry, answer, last=last)  # which tells nothing of the destination
             return
         _record(retry, answer)
@@ -176,8 +174,10 @@ class RetrySink(WrappingSink[T]):
         return f"{self._settings!r}({self.inner!r})"
 
 
-def _is_withdrawn(error: BaseException) -> bool:
-    return isinstance(error, WithdrawnError)
+def _is_withdrawn(answer: _Answer[Any]) -> bool:
+    """Whether all items of a try were withdrawn."""
+    errors = answer.errors.values()
+    return len(errors) == len(answer.part) and all(isinstance(e, WithdrawnError) for e in errors)
 
 
 def _record(retry: BatchRetry, answer: _Answer[Any]) -> None:

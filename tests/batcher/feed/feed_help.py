@@ -116,5 +116,3 @@ def is_empty(batcher: Batcher[Any]) -> bool:
     """Whether nothing is inside, and no key is busy or held."""
     stats = batcher.stats()
     return not (batcher.tally().inside or stats.held_keys)
-
-
