@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from penstock.batcher.gathering.pack import Leftover
-    from penstock.batcher.receipt import ReceiptBase
+    from penstock.batcher.resolvable import Resolvable
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class OneByOne:
         self,
         item: Any,
         size: int,
-        receipt: ReceiptBase | None,
+        receipt: Resolvable | None,
         now: float,
         key: Hashable = None,
     ) -> Sequence[Leftover[Any]]:

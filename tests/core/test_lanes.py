@@ -403,3 +403,35 @@ def test_the_short_form_of_leave_is_right_unless_the_key_has_a_lane() -> None:
     assert 1 in lanes.waiting_lanes
     assert lanes.leave(1) is None
     assert lanes.is_held(1)
+
+
+@pytest.mark.parametrize("ages", [False, True])
+def test_entries_that_wait_together_are_as_ones_that_wait_one_by_one(ages: bool) -> None:
+    """I3: also in a held lane, which may be empty."""
+    lanes: tuple[Lanes[Item], ...] = (Lanes(ages=ages), Lanes(ages=ages))
+    for one in lanes:
+        one.active.update(range(4))
+        one.hold(0)
+    numbers = [(0, 1), (1, 2), (0, 3), (2, 4), (1, 5), (0, 6)]
+    lanes[0].wait_all([Item(key, number) for key, number in numbers])
+    for key, number in numbers:
+        lanes[1].wait(Item(key, number))
+    for one in lanes:
+        assert (one.waiting, one.length(0), one.length(1)) == (6, 3, 2)
+        assert not ages or (one.oldest is not None and one.oldest.number == 1)
+    left = [[entry.number for entry in one.clear()] for one in lanes]
+    assert left[0] == left[1]
+
+
+def test_followers_fill_the_batch_of_the_entry_before_them() -> None:
+    """A turn does not span two batches: what has no place stays in its lane."""
+    lanes: Lanes[Item] = Lanes()
+    for key, count in ((1, 4), (2, 3), (3, 9), (4, 1)):
+        for number in range(count):
+            lanes.enter(Item(key, 10 * key + number))
+    firsts, _ = lanes.leave_all([1, 2, 3])
+    found = lanes.with_followers(firsts, 2, 5)
+    batches = [[11, 12], [21, 22, 31, 32, 33]]
+    assert [entry.number for entry in found] == [number for batch in batches for number in batch]
+    assert (lanes.length(1), lanes.length(2), lanes.length(3)) == (1, 0, 5)
+    assert lanes.with_followers([], 2, 5) == []

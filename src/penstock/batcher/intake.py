@@ -123,15 +123,15 @@ class Intake(Generic[T]):
 
         Unless `together`, the items need not fit at the same time.
         """
-        measure, identity = self._setup.measure, self._dispatcher.gathering.identity
+        measure, identities = self._setup.measure, self._dispatcher.gathering.identities
         sizes = keys = None
         check_item(items[0])
         try:
             if measure is not None:
                 sizes = tuple(map(checked_size, known.sizes or map(measure, items)))
             self._check_sizes(len(items), sizes or (0,), together=together)
-            if identity is not None:
-                keys = tuple(map(identity, items, *([known.tenants] if known.tenants else ())))
+            if identities is not None:
+                keys = identities(items, *known.tenants)
         except (ItemTooLarge, KeyFailedError):
             raise
         except Exception as error:

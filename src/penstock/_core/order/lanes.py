@@ -120,6 +120,26 @@ class Lanes(Generic[E]):
         if self._arrivals is not None:
             self._arrivals[entry] = None
 
+    def wait_all(self, entries: Sequence[E]) -> None:
+        """As `wait` for each of them."""
+        lanes, size = self._lanes, 0
+        for entry in entries:
+            lane = lanes.get(entry.lane_key)
+            if lane is None:
+                lanes[entry.lane_key] = Lane(entry)
+            else:
+                if lane.last is None:
+                    lane.first = entry
+                else:
+                    lane.last.behind = entry
+                lane.last = entry
+                lane.length += 1
+            size += entry.size
+        self.waiting += len(entries)
+        self.waiting_size += size
+        if self._arrivals is not None:
+            self._arrivals.update(dict.fromkeys(entries))
+
     def put_back(self, key: Hashable, entries: Sequence[E]) -> None:
         """Put unapplied entries, in their old order, in front of the lane; the turn continues."""
         if not entries:
@@ -175,6 +195,19 @@ class Lanes(Generic[E]):
     def next_many(self, key: Hashable, most: int) -> list[E]:
         lane = self._lanes.get(key)
         return [] if lane is None or lane.held else self._pop_many(key, lane, most)
+
+    def with_followers(self, entries: Sequence[E], place: int, most: int) -> list[E]:
+        """Entries that begin turns, each with as many of its lane as join the same batch.
+
+        `place` are left in the current batch, and `most` in each after it.
+        """
+        found: list[E] = []
+        for entry in entries:
+            followers = self.next_many(entry.lane_key, place - 1)
+            found.append(entry)
+            found += followers
+            place = (place - 1 - len(followers)) or most
+        return found
 
     def first(self, key: Hashable) -> E | None:
         lane = self._lanes.get(key)

@@ -109,6 +109,22 @@ class Eras(Generic[T]):
         if era <= last:
             self._waiting[era] = self._waiting.get(era, 0) + len(rows)
 
+    def begin(
+        self, entry: Waiting[T], lanes: Lanes[Waiting[T]], max_items: int, max_bytes: int | None
+    ) -> None:
+        """Begin a key's turn with the items of its lane that are of the same era and fit."""
+        group, size = [entry], entry.size
+        while len(group) < max_items:
+            behind = lanes.first(entry.lane_key)
+            if behind is None or behind.era != entry.era:
+                break
+            size += behind.size
+            if max_bytes is not None and size > max_bytes:
+                break
+            lanes.next(entry.lane_key)
+            group.append(behind)
+        self.add(group)
+
     def add(self, group: list[Waiting[T]]) -> None:
         """Make a key's turn ready: items of one era."""
         era = group[0].era

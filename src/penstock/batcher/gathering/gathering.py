@@ -24,6 +24,8 @@ class Gathering(NamedTuple, Generic[T]):
     """The identity of an item's key or tenant, from the item and what the fast path has looked up;
     `None` without.
     """
+    identities: Callable[..., tuple[Hashable, ...]] | None = None
+    """As `identity`, of several items."""
     holds: Holding | None = None
     """`None` without keys."""
 

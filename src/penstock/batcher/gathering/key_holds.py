@@ -74,6 +74,14 @@ class KeyHolds(Generic[T]):
             if key is not LEFT:
                 self._lanes.hold(key)
 
+    def wait(self, entries: Sequence[Waiting[T]]) -> None:
+        """Put items into their lanes, and look at those that are held."""
+        self._lanes.wait_all(entries)
+        if self._lanes.held:
+            for entry in entries:
+                if self._lanes.is_held(entry.lane_key):
+                    self.look_at(entry.lane_key)
+
     def look_at(self, key: Hashable) -> None:
         """Fail or spill a held lane after a new item, or after its turn."""
         lane = self._lanes.lane(key)

@@ -28,6 +28,13 @@ class KeyNames(Generic[T]):
         self._odd = True
         return identity(key)
 
+    def all_known(self, items: Sequence[T]) -> tuple[Hashable, ...]:
+        """The identities of the items' keys. Raises as `known`, and the key function's errors."""
+        keys = tuple(map(self.key_of, items))
+        if PLAIN.issuperset(map(type, keys)):
+            return cast("tuple[Hashable, ...]", keys)
+        return tuple(map(self.known, keys))
+
     def given(self, keys: Sequence[Hashable]) -> list[object]:
         """The keys as given."""
         return [shown(key) for key in keys] if self._odd else list(keys)

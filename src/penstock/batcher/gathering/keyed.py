@@ -92,6 +92,12 @@ class KeyedGatherer(Generic[T]):
             raise KeyFailedError(key)
         return known
 
+    def identities(self, items: Sequence[T]) -> tuple[Hashable, ...]:
+        """As `identity` of each item."""
+        if self.holds.refuses:
+            return tuple(map(self.identity, items))
+        return self.names.all_known(items)
+
     # -- the fast path -----------------------------------------------------------------------------
 
     @property
@@ -129,15 +135,26 @@ class KeyedGatherer(Generic[T]):
         """Accept items, and seal full batches. Keys are those of `identity`."""
         self._now = now
         self._ledger.entered(len(group.items), group.bytes)
+        if group.sizes is None:
+            self._offer_unsized(group, now)
+            return self.holds.failed()
         for item, size, receipt, key in group.rows():
             if self._has_place(key, size):
                 self._join(item, size, receipt, now, key)
                 continue
             era = self._numbers.last + 1
-            self._lanes.wait(Waiting(key, item, size, receipt, at=now, era=era))
-            if self._lanes.held and self._lanes.is_held(key):
-                self.holds.look_at(key)
+            self.holds.wait([Waiting(key, item, size, receipt, at=now, era=era)])
         return self.holds.failed()
+
+    def _offer_unsized(self, group: AddGroup[T], now: float) -> None:
+        most, rows = self._shape.max_items, group.unsized_rows()
+        behind = self.pack.join_free(rows, most, now)
+        while len(self.pack.items) >= most:
+            self.seal(Reason.SIZE, now)
+            behind += self.pack.join_free(rows, most, now)
+        era = self._numbers.last + 1
+        waiting = [Waiting(key, item, 0, receipt, at=now, era=era) for item, receipt, key in behind]
+        self.holds.wait(waiting)
 
     def _has_place(self, key: Hashable, size: int) -> bool:
         """Whether an item may join the open batch; seals it first if it has no room."""
@@ -160,10 +177,13 @@ class KeyedGatherer(Generic[T]):
         elif shape.max_bytes is not None and pack.bytes >= shape.max_bytes:
             self.seal(Reason.BYTES, self._now)
 
-    def _join_all(self, entries: Sequence[Waiting[T]]) -> None:
-        """As `_join` for each, without sizes."""
+    def _go_all(self, entries: Sequence[Waiting[T]]) -> None:
+        """Begin turns of these items' keys, without sizes."""
+        most = self._shape.max_items
+        if self.repeats:
+            entries = self._lanes.with_followers(entries, most - len(self.pack.items), most)
         while entries:
-            place = self._shape.max_items - len(self.pack.items)
+            place = most - len(self.pack.items)
             self.pack.join_all(entries[:place])
             entries = entries[place:]
             self.seal(Reason.SIZE, self._now)
@@ -226,11 +246,7 @@ class KeyedGatherer(Generic[T]):
 
     def _cut(self, batch: Sealed[T], at: int) -> Sealed[T]:
         """Cut a batch. Items of keys before the cut go back to their lanes; the rest comes next."""
-        head_keys = set(batch.lanes[:at])
-        rest: list[int] = []
-        back: list[int] = []
-        for index, key in enumerate(batch.lanes[at:], at):
-            (back if key in head_keys else rest).append(index)
+        rest, back = batch.indices_from(at)
         self._put_back(batch, back)
         if rest:
             self._queue.batches.appendleft(batch.pick(rest))
@@ -269,11 +285,11 @@ class KeyedGatherer(Generic[T]):
 
     def _land(self, batch: Sealed[T]) -> None:
         entries, held = self._lanes.leave_all(batch.lanes)
-        if self.repeats or self._shape.sized or self._eras.is_behind:
+        if self._shape.sized or self._eras.is_behind:
             for entry in entries:
                 self._go(entry)
         else:
-            self._join_all(entries)
+            self._go_all(entries)
         for key in held:
             self.holds.look_at(key)
         batch.lanes[:] = [LEFT] * len(batch.lanes)
@@ -293,39 +309,22 @@ class KeyedGatherer(Generic[T]):
     def _go(self, entry: Waiting[T]) -> None:
         """Begin a turn of this item's key."""
         if entry.era <= self._numbers.last:
-            self._go_late(entry)
-            return
-        key = entry.lane_key
-        if self._shape.sized and self.pack.exceeds(self._shape.max_bytes, entry.size):
-            self.seal(Reason.BYTES, self._now)
-        self._join(entry.item, entry.size, entry.receipt, entry.at, key)
-        if not self.repeats:
+            most = self._shape.max_items if self.repeats else 1
+            self._eras.begin(entry, self._lanes, most, self._shape.max_bytes)
             return
         if not self._shape.sized:
-            if key in self.pack.opened.open_keys:
-                place = self._shape.max_items - len(self.pack.items)
-                self._join_all(self._lanes.next_many(key, place))
+            self._go_all([entry])
             return
+        key = entry.lane_key
+        if self.pack.exceeds(self._shape.max_bytes, entry.size):
+            self.seal(Reason.BYTES, self._now)
+        self._join(entry.item, entry.size, entry.receipt, entry.at, key)
         while key in self.pack.opened.open_keys and (behind := self._lanes.first(key)) is not None:
             if self.pack.exceeds(self._shape.max_bytes, behind.size):
                 self.seal(Reason.BYTES, self._now)  # later items must not overtake it
                 return
             self._lanes.next(key)
             self._join(behind.item, behind.size, behind.receipt, behind.at, key)
-
-    def _go_late(self, entry: Waiting[T]) -> None:
-        group = [entry]
-        size, most = entry.size, self._shape.max_bytes
-        while self.repeats and len(group) < self._shape.max_items:
-            behind = self._lanes.first(entry.lane_key)
-            if behind is None or behind.era != entry.era:
-                break
-            size += behind.size
-            if most is not None and size > most:
-                break
-            self._lanes.next(entry.lane_key)
-            group.append(behind)
-        self._eras.add(group)
 
     # -- evicted -----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from ..._core.order.keys import PLAIN
 from .pack import Pack, matching, others
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from ..resolvable import Resolvable
     from .eras import Waiting
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from .pack import Evicted, Matches, Sealed
     from .scale import Scale
 
+    Receipts = dict[int, Resolvable]
+
 T = TypeVar("T")
+
+Row = tuple[T, "Resolvable | None", "Hashable"]
+"""An item without a size, its receipt and its key."""
 
 
 class FastPath(Protocol[T]):
@@ -81,6 +86,30 @@ class KeyedOpenBatch(list[T]):
         self.keys.append(key)
         self.join(item)
 
+    def join_free(self, rows: Iterator[Row[T]], most: int, receipts: Receipts) -> list[Row[T]]:
+        """Append items of free and open keys, up to `most` in the batch; return those passed over.
+
+        Items without sizes, with their receipts and keys.
+        """
+        active, open_keys, keys, repeats = self._active, self.open_keys, self.keys, self._repeats
+        behind: list[Row[T]] = []
+        for row in rows:
+            item, receipt, key = row
+            if key not in active:
+                active.add(key)
+                if repeats:
+                    open_keys.add(key)
+            elif key not in open_keys:
+                behind.append(row)
+                continue
+            if receipt is not None:
+                receipts[len(keys)] = receipt
+            keys.append(key)
+            self.join(item)
+            if len(keys) >= most:
+                break
+        return behind
+
 
 class SizedKeyedOpenBatch(KeyedOpenBatch[T]):
     """As `KeyedOpenBatch`, for measured items."""
@@ -108,7 +137,7 @@ class SizedKeyedOpenBatch(KeyedOpenBatch[T]):
 class KeyedPack(Pack[T]):
     """The columns of the open batch, keys included."""
 
-    __slots__ = ("_repeats",)
+    __slots__ = ("_repeats", "opened")
 
     def __init__(self, gatherer: FastPath[T], *, sized: bool, scale: Scale[T] | None) -> None:
         self._repeats = gatherer.repeats
@@ -120,10 +149,10 @@ class KeyedPack(Pack[T]):
 
         super().__init__(sized=sized, make=make, scale=scale)
 
-    @property
-    def opened(self) -> KeyedOpenBatch[T]:
-        """The open batch."""
-        return cast("KeyedOpenBatch[T]", self.items)
+    def _renew(self) -> None:
+        super()._renew()
+        self.opened = cast("KeyedOpenBatch[T]", self.items)
+        """The open batch, as it is."""
 
     def join(
         self, item: T, size: int, receipt: Resolvable | None, at: float, key: Hashable
@@ -151,7 +180,17 @@ class KeyedPack(Pack[T]):
             if entry.receipt is not None:
                 self.receipts[index] = entry.receipt
         opened.extend([entry.item for entry in entries])
-        opened.keys.extend([entry.lane_key for entry in entries])
+        keys = [entry.lane_key for entry in entries]
+        opened.keys.extend(keys)
+        if self._repeats:
+            opened.open_keys.update(keys)
+
+    def join_free(self, rows: Iterator[Row[T]], most: int, at: float) -> list[Row[T]]:
+        """Append items as `KeyedOpenBatch.join_free`; return those that have to wait."""
+        opened = self.opened
+        if not opened:
+            self.begin(at)
+        return opened.join_free(rows, most, self.receipts)
 
     def withdraw(self, matches: Matches, number: int) -> Sealed[T] | None:
         """As `Pack.withdraw`; the batch has its keys."""

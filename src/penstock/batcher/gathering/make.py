@@ -74,7 +74,7 @@ def gathering_for(
             scale=scale_of(ledger, window),
             odd_keys=tenant is not None,  # a tenant's first key is looked up earlier
         )
-        return Gathering(keyed, shape, keyed.pack, keyed.identity, keyed.holds)
+        return Gathering(keyed, shape, keyed.pack, keyed.identity, keyed.identities, keyed.holds)
 
     if tenant is None:
         return one(ledger, window)
@@ -92,4 +92,5 @@ def gathering_for(
         rules, shape, ledger, numbers, window=window, now=now, on_error=on_error
     )
     holds = None if key is None else TenantHolds(gatherer)
-    return Gathering(gatherer, shape, gatherer.pack, gatherer.identity, holds)
+    one_by_one, together = gatherer.identity, gatherer.identities
+    return Gathering(gatherer, shape, gatherer.pack, one_by_one, together, holds)

@@ -94,6 +94,15 @@ class Sealed(Generic[T]):
             return 0
         return self.bytes if len(indices) == len(sizes) else sum(sizes[i] for i in indices)
 
+    def indices_from(self, at: int) -> tuple[list[int], list[int]]:
+        """The indices from `at` on: of keys that are not before it, and of those that are."""
+        before = set(self.lanes[:at])
+        rest: list[int] = []
+        again: list[int] = []
+        for index, key in enumerate(self.lanes[at:], at):
+            (again if key in before else rest).append(index)
+        return rest, again
+
     def pick(self, indices: Sequence[int]) -> Sealed[T]:
         """A batch of these items, otherwise equal."""
         old, sizes = self.receipts, None if self.sizes is None else [self.sizes[i] for i in indices]

@@ -137,6 +137,10 @@ class TenantGatherer(Generic[T]):
         except KeyFailedError as error:
             raise KeyFailedError(error.key, shown(tenant)) from None
 
+    def identities(self, items: Sequence[T], *known: Hashable) -> tuple[TenantKey, ...]:
+        """As `identity` of each item."""
+        return tuple([self.identity(item, *known) for item in items])
+
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
         """Accept items, with `TenantKey`s; return those that fail because of their key."""
         self._now = now

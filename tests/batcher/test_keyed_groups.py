@@ -1,0 +1,187 @@
+"""Groups of items with keys: they land in the batches in which their items would land one by one."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from gatherers import Keyed
+from tests.seeds import run_by
+
+from penstock import (
+    Batcher,
+    DeadLetter,
+    ItemFunctionError,
+    KeyFailedError,
+    Limits,
+    PermanentError,
+    Reason,
+    stack,
+)
+from penstock.batcher.gathering.add_group import AddGroup
+from penstock.batcher.receipt import Receipt
+from penstock.testing import FakeSink, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.batcher.gathering.pack import Sealed
+    from penstock.testing import FakeClock
+
+Row = tuple[int, int]
+
+
+def gathered(seed: int, offer: Callable[[Keyed[Row], AddGroup[Row], float], object]) -> list[Any]:
+    """Every batch of a random run, with its receipts, and the snapshots in between."""
+    rng = random.Random(seed)
+    gatherer: Keyed[Row] = Keyed(
+        key=lambda row: row[0],
+        max_items=rng.choice((1, 2, 3, 10)),
+        repeats=rng.random() < 0.5,
+        evicts=rng.random() < 0.3,
+    )
+    keys, log, flying = rng.choice((1, 3, 8, 100)), list[Any](), list["Sealed[Row]"]()
+    for now in range(60):
+        match rng.choice(("offer", "offer", "take", "land", "seal", "evict")):
+            case "offer":
+                items = tuple(
+                    (rng.randrange(keys), now * 100 + n) for n in range(rng.randint(1, 15))
+                )
+                receipts = tuple(Receipt() if rng.random() < 0.5 else None for _ in items)
+                log.append([repr(receipt) for receipt in receipts])
+                group = AddGroup(items, None, receipts, gatherer.identities(items))
+                offer(gatherer, group, float(now))
+            case "take" if (taken := gatherer.take(float(now))) is not None:
+                flying.append(taken)
+                log.append(
+                    (taken.items, taken.keys, taken.reason, taken.oldest_at, sorted(taken.receipts))
+                )
+            case "land" if flying:
+                gatherer.done(flying.pop(rng.randrange(len(flying))))
+            case "seal":
+                gatherer.seal(rng.choice((Reason.MANUAL, Reason.PRESSURE)), float(now))
+            case "evict" if (evicted := gatherer.evict_oldest()) is not None:
+                log.append((evicted.item, evicted.receipt is None))
+            case _:
+                pass
+        log.append((gatherer.snapshot(), gatherer.queued, {*gatherer.active}))
+    log.append([leftover.item for leftover in gatherer.clear(99.0)])
+    return log
+
+
+def together(gatherer: Keyed[Row], group: AddGroup[Row], now: float) -> None:
+    gatherer.offer(group, now)
+
+
+def one_by_one(gatherer: Keyed[Row], group: AddGroup[Row], now: float) -> None:
+    for item, receipt, key in group.unsized_rows():
+        gatherer.offer_one(item, 0, receipt, now, key)
+
+
+def compared(first: int, count: int) -> None:
+    for seed in range(first, first + count):
+        with run_by(
+            'import sys; sys.path.append("tests/batcher"); import test_keyed_groups as it; '
+            f"it.compared({seed}, 1)"
+        ):
+            assert gathered(seed, together) == gathered(seed, one_by_one)
+
+
+def test_a_group_makes_the_batches_that_its_items_would_make() -> None:
+    """See above."""
+    compared(0, 300)
+
+
+@pytest.mark.parametrize("kind", [str, float, tuple])
+async def test_keys_of_a_group_are_told_apart_as_single_ones(
+    fake_clock: FakeClock, kind: Any
+) -> None:
+    """Keys of any type; mixed with those that represent themselves."""
+
+    def key(item: int) -> object:
+        return {0: 1, 1: True, 2: 1.0}.get(item % 4, ("1", kind(str(item % 2))))
+
+    sink: FakeSink[int] = FakeSink()
+    limits = Limits(max_items=100, max_delay=1.0)
+    async with Batcher(sink, key=key, limits=limits, clock=fake_clock) as batcher:
+        await batcher.add_many(range(7))
+        await batcher.add_many(range(7, 9))
+        await batcher.flush()
+    assert [call.items for call in sink.calls] == [(0, 1, 2, 3), (4, 5, 6, 7), (8,)]
+
+
+async def test_a_group_with_a_key_that_is_none_is_refused_as_a_whole(fake_clock: FakeClock) -> None:
+    """Also behind items whose keys are good, and if the function raises."""
+    sink: FakeSink[int] = FakeSink()
+    for bad, error in (
+        (lambda item: [item], TypeError),
+        (lambda item: 1 // (item - 5), ItemFunctionError),
+    ):
+
+        def key(item: int, bad: Any = bad) -> object:
+            return bad(item) if item == 5 else item
+
+        async with Batcher(sink, key=key, clock=fake_clock) as batcher:
+            with pytest.raises(error):
+                await batcher.add_many(range(7))
+            assert batcher.tally().accepted == 0
+            await batcher.add_many(range(5))
+            assert batcher.tally().accepted == 5
+
+
+async def test_a_group_with_an_item_of_a_failed_key_is_refused_as_a_whole(
+    fake_clock: FakeClock,
+) -> None:
+    """Nothing of it is inside."""
+    sink: FakeSink[int] = FakeSink([fail()])
+    async with Batcher(
+        sink, key=lambda item: item % 3, on_key_failure="fail", clock=fake_clock
+    ) as batcher:
+        await batcher.add(0)
+        await batcher.flush()
+        with pytest.raises(KeyFailedError):
+            await batcher.add_many((1, 2, 3))
+        assert (batcher.tally().accepted, batcher.tally().refused) == (1, 3)
+        await batcher.add_many((1, 2, 4))
+        await batcher.flush()
+    assert sink.applied == [1, 2, 4]
+
+
+def test_an_item_joins_the_batch_in_which_its_key_goes_on() -> None:
+    """Behind those that waited in its lane, if the sink is safe for prefixes."""
+    gatherer: Keyed[Row] = Keyed(key=lambda row: row[0], max_items=5, repeats=True)
+    for now in range(3):
+        gatherer.offer(AddGroup(((1, now),), None, None, (1,)), float(now))
+        if not now:
+            gatherer.seal(Reason.PRESSURE, 0.0)
+    first = gatherer.take(3.0)
+    assert first is not None
+    gatherer.done(first)
+    gatherer.offer(AddGroup(((1, 3), (2, 4)), None, None, (1, 2)), 4.0)
+    second = gatherer.take(9.0)
+    assert second is not None
+    assert second.items == [(1, 1), (1, 2), (1, 3), (2, 4)]
+
+
+async def test_a_group_fills_the_lane_of_a_parked_key_up_to_its_bound(
+    fake_clock: FakeClock,
+) -> None:
+    """What is beyond goes to the dead letters, oldest first."""
+    letters: FakeSink[Any] = FakeSink()
+    sink: FakeSink[Row] = FakeSink([fail(PermanentError("no"))])
+    async with Batcher(
+        stack(sink, DeadLetter(letters)),
+        key=lambda row: row[0],
+        on_key_failure="park",
+        max_parked_items=2,
+        clock=fake_clock,
+    ) as batcher:
+        await batcher.add((1, 0))
+        await batcher.flush()
+        await batcher.add_many([(1, number) for number in range(1, 6)])
+        await fake_clock.run_until_idle()
+        assert [letter.item for letter in letters.applied] == [(1, number) for number in range(4)]
+        assert batcher.stats().held_items == 2
+        assert batcher.unpark(1) == 2
+    assert sink.applied == [(1, 4), (1, 5)]
