@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
-from .._core import checks
-from .._core.errors import ClosedError, ConfigError
+from .._core.errors import ConfigError
 from .._core.keywords import takes
-from .._core.order.keys import shown
 from .batching.batch_options import BatchOptions, checked_limits
-from .blocked import UNBLOCKING
-from .dead_letters import LetterWriter
-from .engine import Engine
 from .handlers import as_batch_handler, as_handler
-from .health import NOT_OPEN
 from .observing import observed
+from .operated import Operated
 from .settings import ConsumerOptions, checked_settings
 from .single_messages import SingleMessages
 from .stepping import with_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
     from typing import Self, Unpack
 
-    from .._core.source import Source, TopicPartition
-    from .blocked import Unblocking
-    from .explain import Explanation
+    from .._core.source import Source
+    from .engine import Engine
     from .handlers import BatchHandler, MessageHandler
-    from .health import Health
-    from .lag import Lag
-    from .report import BlockedMessage, DrainReport
-    from .stats import ConsumerStats
-    from .unparking import Unparked
+    from .report import DrainReport
 
 
-class Consumer:
+class Consumer(Operated):
     """Handles the records of a source: in order per key, parallel across keys, and with a stored
     position that never passes a message that is not settled.
 
@@ -89,26 +78,13 @@ class Consumer:
 
     @takes(ConsumerOptions, checked_settings)
     def __init__(self, source: Source, **options: Unpack[ConsumerOptions]) -> None:
-        self._settings = checked_settings(source, **options)
-        self._source = source
-        self._engine: Engine | None = None
+        super().__init__(source, checked_settings(source, **options))
         self._stack = AsyncExitStack()
         self._has_run = False
 
     async def __aenter__(self) -> Self:
-        if self._engine is not None:
-            raise ConfigError("this consumer has been opened before; make a new one")
         async with AsyncExitStack() as stack:
-            letters = self._letters()
-            if letters is not None:
-                await stack.enter_async_context(letters.open())
-            if isinstance(self._settings.parked, AbstractAsyncContextManager):
-                await stack.enter_async_context(self._settings.parked)
-            engine = Engine(self._source, self._settings, letters)
-            stack.callback(engine.closed)
-            engine.opening()
-            await stack.enter_async_context(self._source.open(engine.claims))
-            self._engine = engine
+            await self._enter(stack)
             self._stack = stack.pop_all()
         return self
 
@@ -186,149 +162,9 @@ class Consumer:
         async with self:
             return await self.run_batch(handler, **options)
 
-    def stop(self) -> None:
-        """Begin the drain: `run` returns its report. No effect a second time."""
-        self._open().ending.begin()
-
-    async def commit(self) -> None:
-        """Store the positions now. Raises the source's error."""
-        await self._open().committer.commit()
-
-    def pause(self, *partitions: TopicPartition) -> None:
-        """Fetch nothing of these partitions, or of any; what is inside is still handled.
-
-        A pause of a partition holds over rebalances, until `resume`.
-        """
-        self._open().claims.pause(partitions or None)
-
-    def resume(self, *partitions: TopicPartition) -> None:
-        """Fetch again from these partitions, or from all."""
-        self._open().claims.resume(partitions or None)
-
-    @property
-    def name(self) -> str:
-        """Its name in logs, metrics and dead letters."""
-        return self._settings.name
-
-    @property
-    def blocked(self) -> tuple[BlockedMessage, ...]:
-        """The messages that could not be handled and keep their keys, the longest blocked first."""
-        return self._open().failures.blocked.messages()
-
-    def unblock(
-        self,
-        key: object,
-        *,
-        partition: TopicPartition | None = None,
-        action: Unblocking = "retry",
-    ) -> int:
-        """Continue with the blocked messages of a key, and with what waits behind them.
-
-        Args:
-            key: the order key, as `blocked` shows it; `None` for records without one, and for a
-                consumer with `ordering="partition"`.
-            partition: only of this partition; default: of any.
-            action: `retry`: handle them again, their attempts from 1. `skip`: give them up, with a
-                dead letter if there are dead letters and they have none yet; otherwise they are
-                counted as `terminated` and logged.
-
-        Returns how many there are. Does not suspend: a dead letter is written in the background,
-        and the key waits for it. Raises `NoSuchKey`, which names what is blocked, if nothing of the
-        key is, and `ConfigError` for another action.
-        """
-        checks.choice("action", action, UNBLOCKING)
-        return self._open().failures.blocked.unblock(key, partition, action)
-
-    # -- for operators -----------------------------------------------------------------------------
-
-    def stats(self) -> ConsumerStats:
-        """A snapshot of counts and levels. May be called in any thread."""
-        return self._open().views.stats()
-
-    def explain(self) -> Explanation:
-        """Why each partition is where it is, and what would move it; `str()` is for operators.
-
-        Costs a few passes over the messages inside. Call it in the loop's thread.
-        """
-        return self._open().views.explain()
-
-    async def lag(self) -> Mapping[TopicPartition, Lag]:
-        """How far each partition is behind its end, in messages (by offsets) and in seconds.
-
-        Suspends until the source has told its ends. Raises the source's error.
-        """
-        return await self._open().views.lag()
-
-    def health(self) -> Health:
-        """Readiness and liveness with their reasons. May be called in any thread, at any time."""
-        return NOT_OPEN if self._engine is None else self._engine.views.health()
-
-    @property
-    def ready(self) -> bool:
-        """Whether records are fetched and handled: false before the source's first assignment,
-        while the source has trouble, and from the beginning of the drain on.
-        """
-        return self.health().is_ready
-
-    @property
-    def alive(self) -> bool:
-        """Whether the consumer goes on: false after a failure or its end, and while the event loop
-        is blocked.
-        """
-        return self.health().is_alive
-
-    @property
-    def stalled(self) -> bool:
-        """Whether nothing has been settled for `stall_after` seconds although there is work."""
-        return self.health().stalled is not None
-
-    async def wait_ready(self) -> None:
-        """Suspend until `ready`. Raises `ClosedError` if the consumer ends before."""
-        await self._open().views.wait_ready()
-
-    async def unpark(self, key: object, *, partition: TopicPartition | None = None) -> Unparked:
-        """Handle the parked records of a key, in order, and then continue with the key.
-
-        Args:
-            key: the order key; as for `unblock`.
-            partition: only of this partition's scope; default: of any.
-
-        Records are handled as any message, their attempts from 1, and removed from the park store
-        one by one. One that fails for good stays parked, with those behind it. New records of the
-        key wait meanwhile.
-
-        Suspends until that is done, or until the partition is lost or the consumer stops: then the
-        rest stays parked. A cancelled call ends the replay after the message that is being handled.
-        Do not await it in a handler, whose worker it may need.
-        Raises `NoSuchKey`, which names what is parked, if the key is not parked here, and the
-        store's error if it cannot be read.
-        """
-        engine = self._open()
-        if engine.failures.replays is None:
-            raise ConfigError(f"{self._settings.name} has no parked=, so no key is parked")
-        await engine.claims.wait_read()
-        return await engine.failures.replays.unpark(key, partition)
-
-    @property
-    def parked(self) -> tuple[object, ...]:
-        """The parked keys of the partitions that this consumer owns, as `unpark` takes them."""
-        return tuple([shown(each.key) for each in self._open().schedule.parked])
-
-    def _open(self) -> Engine:
-        if self._engine is None:
-            raise ClosedError(f"{self._settings.name} is not open; use `async with`")
-        return self._engine
-
     def _begin(self) -> Engine:
         engine = self._open()
         if self._has_run:
             raise ConfigError(f"{self._settings.name} has run already; make a new consumer")
         self._has_run = True
         return engine
-
-    def _letters(self) -> LetterWriter | None:
-        target, name, clock = self._settings.dead_letters, self._settings.name, self._settings.clock
-        return None if target is None else LetterWriter(target, name, clock)
-
-    def __repr__(self) -> str:
-        return f"Consumer({self._source!r}, name={self._settings.name!r})"

@@ -66,6 +66,7 @@ class Engine:
         source: Source,
         settings: ConsumerSettings,
         letters: Letters | None,
+        schedule: type[Schedule] = Schedule,
     ) -> None:
         self._source = source
         self._settings = settings
@@ -74,7 +75,7 @@ class Engine:
         self.commons = commons = Commons(settings.name, settings.clock, observers=observers)
         keys = KeyRules(settings.ordering, settings.key, settings.key_scope, settings.keyless)
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
-        self.schedule = Schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
+        self.schedule = schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
         self.workers = Workers(settings.concurrency, self.ending.begin)
         self.errands = Errands(self.ending.begin, commons.signals.settled)
         self.failures = failures(
@@ -220,7 +221,7 @@ class Engine:
             await wait_until(clock, math.inf, ending.signal)
         self.schedule.complete(clock.now())
         self.workers.wake()
-        while not ending.is_begun and not self.schedule.is_stuck:
+        while not (ending.is_begun or self.workers.is_stuck):
             await wait_until(clock, math.inf, ending.signal, self.commons.signals.settled)
         if ending.error is not None:
             raise ending.error
@@ -252,6 +253,7 @@ class Engine:
         tasks[0].cancel()
         self.schedule.complete(began)
         claims = self.claims.close_all()
+        self.workers.hurry(began + drain - min(1.0, drain / 5))
         going = {*claims, *self._quiet.busy()}  # also what runs of claims that have ended
         self.workers.stop()
         cut: list[Message] = []

@@ -72,6 +72,8 @@ class Quiet:
         With `keep_batch`, the batch that is being formed stays, to be handled.
         """
         dropped = self._schedule.drop(claims, keep_batch=keep_batch)
+        if not keep_batch:
+            self._workers.withdraw(claims)
         self._commons.counts.count("dropped", len(dropped))
         self._settler.dropped(dropped)
         self._signals.work.fire()

@@ -247,19 +247,21 @@ class Schedule:
 
     def finish(self, message: Message) -> None:
         """A message is settled, or left to a later claim: free its key and its place."""
+        self._end_turn(message)
+        self.window.give(1, message.size)
+
+    def _end_turn(self, message: Message) -> None:
+        """Free the key of a message: the next one of its lane becomes ready."""
         following = message.claim.lanes.leave(message.lane_key)
         if following is not None:
             self.ready.append(following)
-        self.window.give(1, message.size)
 
     def back_off(self, message: Message, due: float, *, keeps_key: bool = True) -> None:
         """Run a message again at `due`."""
         message.begin_again()
         self.retries.push(due, BackingOff(message, keeps_key))
         if not keeps_key:
-            following = message.claim.lanes.leave(message.lane_key)
-            if following is not None:
-                self.ready.append(following)
+            self._end_turn(message)
 
     def release_due(self, now: float) -> None:
         """Make ready what has backed off until now."""
@@ -355,9 +357,7 @@ class Schedule:
             gone += formed.others
         self._without(is_dead)
         for message in heads:
-            following = message.claim.lanes.leave(message.lane_key)
-            if following is not None:
-                self.ready.append(following)
+            self._end_turn(message)
         self.crowded.end(claims)
         self.ready.extend(self.parked.end(claims))
         gone += [*waiting, *heads]

@@ -22,7 +22,7 @@ from .._core.told import for_log
 from .results import Ack, Manual, Nak, Skip, Terminate, ToDeadLetter, no_result, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from .._core.retry_policy import RetryPolicy
     from .claim import Attempts
@@ -109,6 +109,18 @@ class Settler:
         self.settle(message, result)
         self._signals.work.fire()
         return is_open
+
+    def lend(self, messages: Iterable[Message]) -> None:
+        """Let these wait for an answer from outside, as after `Manual`."""
+        self._manual.update(messages)
+
+    def take_back(self, message: Message) -> bool:
+        """Note the answer for a lent message; return false if it has been left meanwhile."""
+        manual = self._manual
+        if message not in manual:
+            return False
+        manual.remove(message)
+        return True
 
     def _wait_for_settle(self, message: Message) -> None:
         """Carry out the result of `settle` now if it was called before the handler ended."""

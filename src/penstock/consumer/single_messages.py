@@ -13,7 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeAlias
 
 from .results import Ack, Nak
-from .workers import Slot, is_closed, result_of_cut
+from .workers import Handling, Slot, is_closed, result_of_cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -29,7 +29,7 @@ Handler: TypeAlias = "Callable[[Message], Awaitable[object]]"
 TURNS_BEFORE_YIELD = 128
 
 
-class SingleMessages:
+class SingleMessages(Handling):
     """Handles one message at a time."""
 
     def __init__(
@@ -40,7 +40,7 @@ class SingleMessages:
         commons: Commons,
         handler: Handler,
     ) -> None:
-        self.schedule = schedule
+        super().__init__(schedule)
         self.settler = settler
         self.workers = workers
         self.commons = commons

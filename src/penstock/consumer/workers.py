@@ -24,9 +24,11 @@ from .._core.runtime.loops import running_loop
 from .results import Nak
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
+    from .claim import Claim
     from .message import Message
+    from .schedule import Schedule
 
 
 class Slot:
@@ -108,9 +110,38 @@ class Work(Protocol):
         """Whether a worker would find something to do."""
         ...
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing goes on unless an operator unblocks a message."""
+        ...
+
     def make_worker(self) -> Slot:
         """Make another worker."""
         ...
+
+    def withdraw(self, claims: Collection[Claim]) -> None:
+        """Take back what was passed on of these claims and has not begun."""
+
+    def hurry(self, until: float) -> None:
+        """End what was passed on, until that time at the latest: the consumer drains."""
+
+
+class Handling:
+    """Work that ends in the worker that began it: nothing is passed on."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing goes on unless an operator unblocks a message."""
+        return self.schedule.is_stuck
+
+    def withdraw(self, claims: Collection[Claim]) -> None:
+        """Nothing was passed on."""
+
+    def hurry(self, until: float) -> None:
+        """Nothing was passed on."""
 
 
 class Workers:
@@ -166,6 +197,21 @@ class Workers:
             if not waiter.done():
                 waiter.set_result(None)
         self._idle.clear()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether nothing goes on unless an operator unblocks a message."""
+        return self._work is None or self._work.is_stuck
+
+    def withdraw(self, claims: Collection[Claim]) -> None:
+        """Take back what the work has passed on of these claims and has not begun."""
+        if self._work is not None:
+            self._work.withdraw(claims)
+
+    def hurry(self, until: float) -> None:
+        """Have what the work has passed on end, until that time at the latest."""
+        if self._work is not None:
+            self._work.hurry(until)
 
     def end_on_exit(self, error: BaseException) -> None:
         """End the consumer if a handler raised an exit of the program."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from ..results import Nak
 from ..stepping import Sifted, sift
-from ..workers import Slot, is_closed, result_of_cut
+from ..workers import Handling, Slot, is_closed, result_of_cut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BatchFunction: TypeAlias = "Callable[[list[Message]], Awaitable[object]]"
 
 
-class BatchMessages:
+class BatchMessages(Handling):
     """Handles messages in batches."""
 
     def __init__(
@@ -41,6 +41,7 @@ class BatchMessages:
         handler: BatchFunction,
         steps: Sequence[Step],
     ) -> None:
+        super().__init__(schedule)
         self.settler = settler
         self.workers = workers
         self.commons = commons
