@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class ArrivalSchedule(Schedule):
     """Messages that become ready as they arrive; no key waits for another message."""
 
+    message_type: type[Message] = Message
+
     def _enter(
         self,
         claim: Claim,
@@ -29,10 +31,10 @@ class ArrivalSchedule(Schedule):
         sizes: Sequence[int],
         indices: Sequence[int],
     ) -> list[Broken]:
-        ready, errors = self.ready, self.sizes.errors
+        ready, errors, make = self.ready, self.sizes.errors, self.message_type
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
-            message = Message(_name_of(record), size, record, claim, index)
+            message = make(_name_of(record), size, record, claim, index)
             if errors and (error := errors.get(record.offset)) is not None:
                 broken.append(Broken(message, error))
             else:

@@ -267,7 +267,7 @@ class Schedule:
         """Make ready what has backed off until now."""
         for message, keeps_key in self.retries.pop_due(now):
             if keeps_key or message.claim.lanes.enter(message):
-                self.ready.append(message)
+                self._start(message)
             else:
                 for look in (*self._looks(), self.crowded.arrived):
                     look(message)
@@ -280,6 +280,10 @@ class Schedule:
     def unblock(self, message: Message) -> None:
         """Make a blocked message ready."""
         del self.blocked[message]
+        self._start(message)
+
+    def _start(self, message: Message) -> None:
+        """Begin the next try of a message."""
         self.ready.append(message)
 
     def take_blocked(self, message: Message) -> None:

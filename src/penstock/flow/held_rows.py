@@ -1,0 +1,111 @@
+"""Failed rows that wait to be sent again. No clock, no task, no I/O.
+
+1. A failed row holds its key in the batcher. All failed rows of a key wait here, in the order in
+   which their records arrived, and are sent again together.
+2. The record of a key's first row is its *head*: its backoff is the key's. A record whose rows have
+   several keys is a head once it is the first one of each of them and none of its rows is inside.
+   Since all keys have the same order, there always is such a record.
+3. A head is *driven* once, until its rows are taken or removed.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterator
+
+    from ..consumer.claim import Claim
+    from .piped import FailedRow, PipedMessage
+
+
+class HeldRows:
+    """Failed rows by key."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Hashable, list[FailedRow]] = {}
+        self._keys: dict[PipedMessage, list[Hashable]] = {}
+        self._driven: set[PipedMessage] = set()
+        self._touched: set[Hashable] = set()
+
+    def __contains__(self, message: PipedMessage) -> bool:
+        return message in self._keys
+
+    def add(self, key: Hashable, row: FailedRow) -> None:
+        """Let a row wait."""
+        message = row.message
+        insort(self._rows.setdefault(key, []), row, key=_arrival)
+        keys = self._keys.setdefault(message, [])
+        if key not in keys:
+            keys.append(key)
+        self._touched.add(key)
+
+    def touch(self, message: PipedMessage) -> None:
+        """Look at a record again: its last row is no longer inside."""
+        self._touched.update(self._keys.get(message, ()))
+
+    def take_heads(self) -> Iterator[PipedMessage]:
+        """The records that have become heads since the last call."""
+        touched, self._touched = self._touched, set()
+        for key in touched:
+            rows = self._rows.get(key)
+            if rows and self._is_head(rows[0].message):
+                self._driven.add(rows[0].message)
+                yield rows[0].message
+
+    def _is_head(self, message: PipedMessage) -> bool:
+        if message.inside or message in self._driven:
+            return False
+        return all(self._rows[key][0].message is message for key in self._keys[message])
+
+    def rows_of(self, message: PipedMessage) -> list[FailedRow]:
+        """The failed rows of a record."""
+        found = [self._rows[key] for key in self._keys.get(message, ())]
+        return [row for rows in found for row in rows if row.message is message]
+
+    def groups_of(self, head: PipedMessage) -> list[list[FailedRow]]:
+        """The rows of each of a head's keys, those of other records behind its own included."""
+        return [self._rows[key] for key in self._keys[head]]
+
+    def take(self, head: PipedMessage) -> list[list[FailedRow]]:
+        """Remove what `groups_of` returns, to be sent again."""
+        groups: list[list[FailedRow]] = []
+        for key in tuple(self._keys[head]):
+            rows = self._rows.pop(key)
+            groups.append(rows)
+            for message in dict.fromkeys([row.message for row in rows]):
+                self._leave(message, key)
+        return groups
+
+    def _leave(self, message: PipedMessage, key: Hashable) -> None:
+        keys = self._keys[message]
+        keys.remove(key)
+        if not keys:
+            del self._keys[message]
+            self._driven.discard(message)
+
+    def remove(self, message: PipedMessage) -> list[FailedRow]:
+        """Remove the rows of a record; return one for each key that no failed row holds now."""
+        freed: list[FailedRow] = []
+        for key in self._keys.pop(message, ()):
+            rows = self._rows[key]
+            left = [row for row in rows if row.message is not message]
+            if left:
+                self._rows[key] = left
+                self._touched.add(key)
+            else:
+                del self._rows[key]
+                freed.append(rows[0])
+        self._driven.discard(message)
+        return freed
+
+    def of(self, claims: Collection[Claim]) -> list[PipedMessage]:
+        """The records of these claims, in the order of their arrival."""
+        found = [message for message in self._keys if message.claim in claims]
+        return sorted(found, key=lambda message: (message.claim.number, message.index))
+
+
+def _arrival(row: FailedRow) -> tuple[int, int]:
+    message = row.message
+    return message.claim.number, message.index

@@ -1,0 +1,125 @@
+"""The arguments of a pipe, checked. Nothing has been started when one is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from .._core import checks
+from .._core.errors import ErrorClass
+from ..batcher.batcher import Batcher
+from ..consumer.settings import checked_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import timedelta
+
+    from .._core.consumer_observer import ConsumerObserver
+    from .._core.retry_policy import RetryPolicy
+    from .._core.sink import SinkLike
+    from .._core.source import Source, SourceRecord
+    from ..batcher.setup import Setup
+    from ..consumer.poison import PoisonStrategy
+    from ..consumer.settings import ConsumerSettings
+
+
+class PipeOptions(TypedDict, total=False):
+    """The keywords of `pipe`, which explains them."""
+
+    name: str
+    on_rejected: PoisonStrategy | None
+    retry: RetryPolicy | None
+    dead_letters: SinkLike[Any] | None
+    max_dead_letter_ratio: float | None
+    max_consecutive_dead_letters: int | None
+    max_in_flight: int | None
+    max_in_flight_bytes: int
+    fetch_max: int
+    refill_below: float
+    size_of: Callable[[SourceRecord], int] | None
+    concurrency: int
+    drain: float | timedelta
+    commit_every: float | timedelta
+    commit_after: int | None
+    stall_after: float | timedelta | None
+    observers: Iterable[ConsumerObserver]
+
+
+def checked_pipe(
+    source: Source,
+    batcher: Batcher[Any],
+    *,
+    name: str = "pipe",
+    on_rejected: PoisonStrategy | None = None,
+    retry: RetryPolicy | None = None,
+    dead_letters: SinkLike[Any] | None = None,
+    max_dead_letter_ratio: float | None = None,
+    max_consecutive_dead_letters: int | None = None,
+    max_in_flight: int | None = None,
+    max_in_flight_bytes: int = 64 << 20,
+    fetch_max: int = 500,
+    refill_below: float = 0.75,
+    size_of: Callable[[SourceRecord], int] | None = None,
+    concurrency: int = 100,
+    drain: float | timedelta = 5.0,
+    commit_every: float | timedelta = 1.0,
+    commit_after: int | None = 10_000,
+    stall_after: float | timedelta | None = 60.0,
+    observers: Iterable[ConsumerObserver] = (),
+) -> ConsumerSettings:
+    """Check the arguments of a pipe. Raises `ConfigError`."""
+    setup = checked_batcher(batcher)
+    settings = checked_settings(
+        source,
+        name=name,
+        poison=_strategy(on_rejected),
+        retry=retry,
+        dead_letters=dead_letters,
+        max_dead_letter_ratio=max_dead_letter_ratio,
+        max_consecutive_dead_letters=max_consecutive_dead_letters,
+        max_in_flight=setup.limits.ledger_items if max_in_flight is None else max_in_flight,
+        max_in_flight_bytes=max_in_flight_bytes,
+        fetch_max=fetch_max,
+        refill_below=refill_below,
+        size_of=size_of,
+        concurrency=concurrency,
+        drain=drain,
+        commit_every=commit_every,
+        commit_after=commit_after,
+        stall_after=stall_after,
+        observers=observers,
+        ordering="unordered",
+        clock=setup.clock,
+    )
+    if settings.poison != "block":
+        return settings
+    policy = replace(settings.retry, final=settings.retry.final - {ErrorClass.PERMANENT})
+    return replace(settings, retry=policy)
+
+
+def checked_batcher(batcher: object) -> Setup[Any]:
+    """Check that a pipe may write through this batcher. Raises `ConfigError`."""
+    if not isinstance(batcher, Batcher):
+        raise checks.bad("batcher", batcher, "must be a Batcher(sink, ...)")
+    setup = cast("Batcher[Any]", batcher).setup
+    if setup.overflow != "block":
+        rule = "must be 'block' in a pipe: a row that is dropped or refused would be lost"
+        raise checks.bad("overflow", setup.overflow, rule)
+    if setup.last_resort is not None:
+        rule = "has no use in a pipe: what was not written comes again from the source"
+        raise checks.bad("last_resort", setup.last_resort, rule)
+    if setup.on_key_failure != "skip":
+        rule = "has no effect in a pipe, whose on_rejected= decides"
+        raise checks.bad("on_key_failure", setup.on_key_failure, rule)
+    if setup.tenants.has_caps:
+        rule = "has caps, which a pipe cannot keep: one full tenant would stop all; use weights"
+        raise checks.bad("tenants", setup.tenants, rule)
+    return setup
+
+
+def _strategy(on_rejected: PoisonStrategy | None) -> PoisonStrategy | None:
+    """Check the strategy for records whose rows are rejected."""
+    if cast("object", on_rejected) == "park_key":
+        rule = "must be 'skip', 'block' or 'block_and_dead_letter' in a pipe"
+        raise checks.bad("on_rejected", on_rejected, rule)
+    return on_rejected

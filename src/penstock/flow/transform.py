@@ -1,0 +1,135 @@
+"""From a record to its rows.
+
+1. A function of a message returns `None` (no row), a list or a generator (a row for each element),
+   or anything else, which is the row itself. Without a function the record is the row.
+2. A result such as `Skip()` or `ToDeadLetter("why")` settles the message without rows.
+3. An error that may pass (unavailable, throttled, a lost connection) is tried again in place, as
+   the policy says: nothing passes the record meanwhile. Any other error makes the record poison,
+   and those beside it go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from .._core import checks
+from .._core.classify import classified
+from .._core.errors import ErrorClass
+from .._core.patience import asked_wait
+from .._core.say import say
+from .._core.told import for_log
+from ..consumer.results import Ack, Terminate, ToDeadLetter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+    from .._core.retry_policy import RetryPolicy
+    from ..consumer.commons import Commons
+    from ..consumer.message import Message
+
+logger = logging.getLogger("penstock.flow")
+
+MOST = 500
+"""Messages whose rows are made before other tasks run."""
+
+Transform: TypeAlias = "Callable[[Message], object] | Callable[[Message], Awaitable[object]]"
+Transformed: TypeAlias = "list[Any] | Ack | ToDeadLetter | Terminate"
+"""The rows of a record, or the result that settles it without rows."""
+
+_PASSING = frozenset(
+    {ErrorClass.TRANSIENT, ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE}
+)
+
+
+_ROWS = frozenset((dict, tuple))
+"""Types that are always a row: the fast path."""
+_RESULTS = (Ack, ToDeadLetter, Terminate)
+_RULE = "must be a function of a message that returns no row, a row, or a list of rows"
+_AGAIN = "%s: the transform of %s failed (%s); next try in %.3g s"
+
+
+def checked_transform(transform: object) -> Any:
+    """Check the function from a message to its rows. Raises `ConfigError`."""
+    if transform is None:
+        return None
+    if inspect.isasyncgenfunction(transform):
+        raise checks.bad("transform", transform, f"{_RULE}, not an asynchronous generator")
+    if isinstance(transform, type) or not callable(transform) or not checks.accepts(transform, 1):
+        raise checks.bad("transform", transform, _RULE)
+    return transform
+
+
+class Transformer:
+    """Turns messages into rows, in their order."""
+
+    def __init__(
+        self, transform: Any, policy: RetryPolicy, commons: Commons, *, concurrency: int
+    ) -> None:
+        self._transform = transform
+        self._policy = policy
+        self._name = commons.name
+        self._clock = commons.clock
+        self.most = concurrency if checks.is_async(transform) else MOST
+        """The most messages of one call of `rows_of`."""
+
+    async def rows_of(self, messages: Sequence[Message]) -> list[Transformed]:
+        """The rows of each message, or what settles it; async functions run side by side.
+
+        Suspends if the function does, and between tries. Raises `SystemExit` and
+        `KeyboardInterrupt` of the function.
+        """
+        transform = self._transform
+        if transform is None:
+            return [[message.record] for message in messages]
+        if checks.is_async(transform):
+            return await asyncio.gather(*[self._insist(message) for message in messages])
+        found: list[Transformed] = []
+        for message in messages:
+            try:
+                answer = transform(message)
+                rows = [answer] if type(answer) in _ROWS else await _rows(answer)
+            except Exception as error:
+                rows = await self._insist(message, error)
+            found.append(cast("Transformed", rows))
+        return found
+
+    async def _insist(self, message: Message, error: Exception | None = None) -> Transformed:
+        """Try, again and again while the error may pass; `error` is that of the first try."""
+        tries = counted = 0
+        while True:
+            if error is None:
+                try:
+                    return await _rows(self._transform(message))
+                except Exception as raised:
+                    error = raised
+            kind = classified(error)
+            tries, counted = tries + 1, counted + (kind not in self._policy.uncounted)
+            if kind not in _PASSING or self._policy.is_over(kind, counted):
+                return Terminate(error=error)
+            asked = asked_wait(error, self._policy.max_retry_after) or 0.0
+            wait = max(self._policy.backoff(tries, error), asked)
+            told = for_log(error)
+            say(logger, logging.WARNING, _AGAIN, self._name, message.coordinates, told, wait)
+            await self._clock.sleep(wait)
+            error = None
+            if message.claim.is_closing:
+                return []
+
+
+async def _rows(answer: object) -> Transformed:
+    """The rows of an answer. Raises what a generator raises."""
+    if inspect.isawaitable(answer):
+        answer = await answer
+    if answer is None:
+        return []
+    if isinstance(answer, list):
+        return cast("list[Any]", answer)
+    if isinstance(answer, GeneratorType):
+        return list(cast("Iterator[Any]", answer))
+    if isinstance(answer, _RESULTS):
+        return answer
+    return [answer]
