@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .handlers import BatchHandler, MessageHandler
     from .report import DrainReport
+    from .stats import ConsumerStats
 
 
 class Consumer(Operated):
@@ -161,6 +162,10 @@ class Consumer(Operated):
         checked_limits(self._settings, **options)
         async with self:
             return await self.run_batch(handler, **options)
+
+    def stats(self) -> ConsumerStats:
+        """A snapshot of counts and levels. May be called in any thread."""
+        return self._open().views.stats()
 
     def _begin(self) -> Engine:
         engine = self._open()

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from .lag import Lag
     from .report import BlockedMessage
     from .settings import ConsumerSettings
-    from .stats import ConsumerStats
     from .unparking import Unparked
 
 
@@ -112,10 +111,6 @@ class Operated:
         return self._open().failures.blocked.unblock(key, partition, action)
 
     # -- for operators -----------------------------------------------------------------------------
-
-    def stats(self) -> ConsumerStats:
-        """A snapshot of counts and levels. May be called in any thread."""
-        return self._open().views.stats()
 
     def explain(self) -> Explanation:
         """Why each partition is where it is, and what would move it; `str()` is for operators.

@@ -33,8 +33,10 @@ class Pipe(Operated):
         transform: Transform | None = None,
         **options: Unpack[PipeOptions],
     ) -> None:
-        super().__init__(source, checked_pipe(source, batcher, **options), PipedSchedule)
+        settings = checked_pipe(source, batcher, **options)
+        super().__init__(source, settings.consumer, PipedSchedule)
         self._batcher = batcher
+        self._concurrency = settings.concurrency
         self._transform = checked_transform(transform)
 
     async def run(self) -> PipeReport:
@@ -55,7 +57,7 @@ class Pipe(Operated):
                 self._transform,
                 settings.retry,
                 engine.commons,
-                concurrency=settings.concurrency,
+                concurrency=self._concurrency,
             )
             pump = Pump(
                 engine,
@@ -79,7 +81,7 @@ class Pipe(Operated):
 
     def stats(self) -> PipeStats:
         """A snapshot of counts and levels. May be called in any thread."""
-        return PipeStats(super().stats(), self._batcher.stats())
+        return PipeStats(self._open().views.stats(), self._batcher.stats())
 
 
 def pipe(

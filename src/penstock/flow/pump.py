@@ -16,7 +16,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.classify import classified
-from .._core.errors import ErrorClass, UnknownOutcomeError
+from .._core.errors import ClosedError, ErrorClass, UnknownOutcomeError, WithdrawnError
 from .._core.outcome import Outcome
 from ..consumer.results import Nak, Terminate
 from ..consumer.workers import Slot, is_closed
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED)
 """The outcomes after which later rows of a key wait."""
+_GONE = (ClosedError, WithdrawnError, asyncio.CancelledError)
+"""The errors of rows that were not accepted for no fault of theirs."""
 STILL_WRITTEN = 0.05
 """Seconds until the next look at a key whose last write has not ended."""
 
@@ -153,12 +155,16 @@ class Pump:
         if not self.settler.take_back(message):
             self.departed(message)  # left meanwhile, with its claim
             return
-        for row in self._held.rows_of(message):
-            error = row.error or UnknownOutcomeError(f"a row ended {row.outcome.value}")
-            if self._is_poison(row, error):
-                self.settler.settle(message, Terminate(error=error))
-                return
-        self.settler.settle(message, Nak(error=error))
+        rows = [(row, _error_of(row)) for row in self._held.rows_of(message)]
+        refused = [error for row, error in rows if row.is_refused]
+        if gone := [error for error in refused if isinstance(error, _GONE)]:
+            self._poison.leave(message)
+            if not message.claim.is_closing:
+                self._stop(gone[0])
+            return
+        poison = [error for row, error in rows if self._is_poison(row, error)]
+        answer = Terminate(error=poison[0]) if poison else Nak(error=rows[0][1])
+        self.settler.settle(message, answer)
 
     def _is_poison(self, row: FailedRow, error: BaseException) -> bool:
         """Whether the row is not worth another try."""
@@ -204,8 +210,15 @@ class Pump:
 
     async def submit(self, receipts: Sequence[PipedMessage | PipedRow]) -> None:
         """Submit rows in this order. Suspends while the batcher is full."""
-        items = [receipt.item for receipt in receipts]
-        for index, error in await self.feed.submit(items, receipts):
+        submission = self.feed.submit([receipt.item for receipt in receipts], receipts)
+        try:
+            await submission
+        except (ClosedError, asyncio.CancelledError) as error:
+            for receipt in receipts[submission.taken :]:
+                receipt.message.refuse(receipt, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        for index, error in submission.refused:
             receipts[index].message.refuse(receipts[index], error)
 
     def _submit_soon(self, rows: Sequence[FailedRow]) -> None:
@@ -295,3 +308,7 @@ class PumpWorker(Slot):
             return
         if receipts := pump.enter(messages, made):
             await pump.submit(receipts)
+
+
+def _error_of(row: FailedRow) -> BaseException:
+    return row.error or UnknownOutcomeError(f"a row ended {row.outcome.value}")

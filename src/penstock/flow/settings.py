@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from .._core import checks
 from .._core.errors import ErrorClass
@@ -45,6 +45,15 @@ class PipeOptions(TypedDict, total=False):
     observers: Iterable[ConsumerObserver]
 
 
+class PipeSettings(NamedTuple):
+    """The checked arguments of a pipe."""
+
+    consumer: ConsumerSettings
+    """The arguments of its consumer's parts; one worker moves the records."""
+    concurrency: int
+    """The most calls of an async transform at once."""
+
+
 def checked_pipe(
     source: Source,
     batcher: Batcher[Any],
@@ -66,7 +75,7 @@ def checked_pipe(
     commit_after: int | None = 10_000,
     stall_after: float | timedelta | None = 60.0,
     observers: Iterable[ConsumerObserver] = (),
-) -> ConsumerSettings:
+) -> PipeSettings:
     """Check the arguments of a pipe. Raises `ConfigError`."""
     setup = checked_batcher(batcher)
     settings = checked_settings(
@@ -82,7 +91,7 @@ def checked_pipe(
         fetch_max=fetch_max,
         refill_below=refill_below,
         size_of=size_of,
-        concurrency=concurrency,
+        concurrency=1,
         drain=drain,
         commit_every=commit_every,
         commit_after=commit_after,
@@ -91,10 +100,10 @@ def checked_pipe(
         ordering="unordered",
         clock=setup.clock,
     )
-    if settings.poison != "block":
-        return settings
-    policy = replace(settings.retry, final=settings.retry.final - {ErrorClass.PERMANENT})
-    return replace(settings, retry=policy)
+    if settings.poison == "block":
+        policy = replace(settings.retry, final=settings.retry.final - {ErrorClass.PERMANENT})
+        settings = replace(settings, retry=policy)
+    return PipeSettings(settings, checks.count("concurrency", concurrency))
 
 
 def checked_batcher(batcher: object) -> Setup[Any]:

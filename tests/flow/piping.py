@@ -1,0 +1,72 @@
+"""Pipes from a log in memory into a destination that remembers what was applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock import Batcher, Capabilities, Limits, PermanentError, flow
+from penstock._core.source import Record, TopicPartition
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock import Batch
+    from penstock.testing import FakeClock
+
+P0 = TopicPartition("t", 0)
+P1 = TopicPartition("t", 1)
+
+
+def records(keys: Iterable[object], partition: int = 0, first: int = 0) -> list[Record]:
+    """A record per key, with consecutive offsets, and its offset as the value."""
+    return [
+        Record("t", partition, first + place, key, b"%d" % (first + place))
+        for place, key in enumerate(keys)
+    ]
+
+
+class Destination:
+    """A sink that applies rows, fails as a test says, and remembers what it has applied."""
+
+    def __init__(self, *, prefix_safe: bool = True) -> None:
+        self.capabilities = Capabilities(key_prefix_safe=prefix_safe)
+        self.applied: list[Any] = []
+        self.writes: list[list[Any]] = []
+        self.before: Callable[[Batch[Any]], Any] | None = None
+        """Called, and awaited, before anything of a batch is applied."""
+
+    async def write(self, batch: Batch[Any]) -> None:
+        """Apply a batch."""
+        self.writes.append(list(batch))
+        if self.before is not None:
+            await self.before(batch)
+        self.applied += batch
+
+    @property
+    def offsets(self) -> list[int]:
+        """The offsets of the applied records, in order."""
+        return [row.offset for row in self.applied]
+
+
+def key_of(row: Record) -> object:
+    """The key of a row that is the record itself."""
+    return row.key
+
+
+def piped(
+    log: MemoryLog, sink: Any, clock: FakeClock, *, ends: bool = True, **options: Any
+) -> flow.Pipe:
+    """A pipe from a log into a sink, keyed by the record's key unless the options say otherwise."""
+    batcher = options.pop("batcher", None) or Batcher(
+        sink,
+        key=options.pop("key", key_of),
+        limits=options.pop("limits", Limits(max_items=4, max_delay=0.1, workers=2)),
+        clock=clock,
+    )
+    return flow.pipe(MemorySource(log, ends=ends, clock=clock), batcher, **options)
+
+
+async def refuse(batch: Batch[Any]) -> None:
+    """Refuse a batch for good."""
+    raise PermanentError("refused")

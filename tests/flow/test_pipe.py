@@ -1,0 +1,166 @@
+"""Records through a pipe: their rows, their order, their positions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from piping import P0, Destination, piped, records
+
+from penstock import (
+    Batcher,
+    ConfigError,
+    DeadLetter,
+    Limits,
+    MemorySink,
+    PermanentError,
+    RetryPolicy,
+    Skip,
+    Terminate,
+    UnknownOutcomeError,
+    WriteResult,
+    flow,
+    stack,
+)
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from penstock import Batch
+    from penstock.testing import FakeClock
+
+
+async def test_records_become_rows_in_order_per_key_and_positions_follow(
+    fake_clock: FakeClock,
+) -> None:
+    log = MemoryLog(records("abcab" * 20))
+    sink = Destination()
+    report = await piped(log, sink, fake_clock).run()
+    assert sorted(sink.offsets) == list(range(100))
+    for key in "abc":
+        mine = [row.offset for row in sink.applied if row.key == key]
+        assert mine == sorted(mine)
+    assert log.positions[P0].offset == 100
+    assert report.complete
+    assert report.positions == {P0: 100}
+    assert report.source.counts.acked == 100
+    assert report.batcher.tally.delivered == 100
+    report.batcher.verify()
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_record_has_no_row_one_row_or_many(fake_clock: FakeClock, is_async: bool) -> None:
+    log = MemoryLog(records("aabbc"))
+
+    def rows(message: Any) -> Any:
+        offset = message.offset
+        return [None, {"n": 1}, [{"n": 2}, {"n": 3}], (n for n in "xy"), Skip()][offset]
+
+    async def rows_later(message: Any) -> Any:
+        await fake_clock.sleep(0.1)
+        return rows(message)
+
+    sink = Destination()
+    transform = rows_later if is_async else rows
+    report = await piped(log, sink, fake_clock, transform=transform, key=str).run()
+    assert sink.applied == [{"n": 1}, {"n": 2}, {"n": 3}, "x", "y"]
+    assert log.positions[P0].offset == 5
+    assert report.source.counts.skipped == 1
+    assert report.source.counts.acked == 4
+    assert report.batcher.tally.accepted == 5
+
+
+async def test_a_transform_that_fails_makes_poison_of_its_record_alone(
+    fake_clock: FakeClock,
+) -> None:
+    log = MemoryLog(records("aaaa"))
+    letters = MemorySink()
+
+    def decode(message: Any) -> Any:
+        if message.offset == 1:
+            raise ValueError("no JSON")
+        if message.offset == 2:
+            return Terminate("not wanted")
+        return json.loads(message.value)
+
+    sink = Destination()
+    pipe = piped(
+        log,
+        sink,
+        fake_clock,
+        transform=decode,
+        key=str,
+        on_rejected="skip",
+        dead_letters=letters,
+    )
+    report = await pipe.run()
+    assert sink.applied == [0, 3]
+    assert [letter.message for letter in letters.items] == ["no JSON", "not wanted"]
+    assert log.positions[P0].offset == 4
+    assert report.source.counts.dead_lettered == 2
+
+
+async def test_an_unknown_outcome_holds_its_key_and_is_sent_again_first(
+    fake_clock: FakeClock,
+) -> None:
+    """Later rows of the key wait; others go on."""
+    log = MemoryLog(records("abababab"))
+    sink = Destination(prefix_safe=False)
+    marks: list[frozenset[int]] = []
+    cut: list[int] = []
+
+    async def before(batch: Batch[Any]) -> None:
+        offsets = [row.offset for row in batch]
+        if 2 in offsets:
+            marks.append(frozenset(offsets[i] for i in batch.maybe_applied))
+            if not cut:
+                cut.append(2)
+                raise UnknownOutcomeError("the answer was lost")
+
+    sink.before = before
+    report = await piped(log, sink, fake_clock).run()
+    assert [offset for offset in sink.offsets if offset % 2 == 0] == [0, 2, 4, 6]
+    assert [offset for offset in sink.offsets if offset % 2 == 1] == [1, 3, 5, 7]
+    assert marks == [frozenset(), frozenset({2})]
+    assert report.batcher.tally.unknown >= 1
+    assert report.source.counts.acked == 8
+    assert log.positions[P0].offset == 8
+
+
+async def test_a_rejected_row_under_block_holds_its_key_and_the_position(
+    fake_clock: FakeClock,
+) -> None:
+    log = MemoryLog(records("abab"))
+    sink = Destination()
+    repaired: list[bool] = []
+
+    async def before(batch: Batch[Any]) -> WriteResult | None:
+        if any(row.offset == 0 for row in batch) and not repaired:
+            raise PermanentError("a constraint")
+
+    sink.before = before
+    pipe = piped(
+        log,
+        sink,
+        fake_clock,
+        ends=False,
+        limits=Limits(max_items=1, max_delay=0.1),
+        on_rejected="block",
+        retry=RetryPolicy(attempts=3),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(pipe.run())
+        await fake_clock.advance(5.0)
+        assert sink.offsets == [1, 3]
+        assert [each.offset for each in pipe.blocked] == [0]
+        assert log.start(P0).offset == 0
+        assert len([write for write in sink.writes if write[0].offset == 0]) == 3
+        assert "blocked" in str(pipe.explain())
+        repaired.append(True)
+        assert pipe.unblock("a") == 1
+        await fake_clock.advance(5.0)
+        assert sink.offsets == [1, 3, 0, 2]
+        assert log.start(P0).offset == 4
+        pipe.stop()
+    assert run.result().complete
