@@ -358,6 +358,11 @@ class Batcher(Generic[T]):
     # -- state -------------------------------------------------------------------------------------
 
     @property
+    def setup(self) -> Setup[T]:
+        """The checked arguments."""
+        return self._setup
+
+    @property
     def name(self) -> str:
         """The batcher's name."""
         return self._setup.name

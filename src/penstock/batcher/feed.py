@@ -11,15 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core import checks
+from .._core.classify import classified
 from .._core.errors import ConfigError, WithdrawnError
 from .._core.outcome import Outcome
+from .._core.sink import classifier_of, walk
 from .._core.withdrawn import WITHDRAWN
 from .resolvable import original
 from .submission import Submission
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
+    from .._core.errors import ErrorClass
     from .dispatch import Dispatcher
     from .intake import Intake
     from .resolvable import Resolvable
@@ -111,14 +114,19 @@ class Feed(Generic[T]):
         return ended
 
     def resubmit(
-        self, items: Iterable[T], receipts: Iterable[Resolvable], *, maybe_applied: bool
+        self,
+        items: Iterable[T],
+        receipts: Iterable[Resolvable],
+        *,
+        maybe_applied: bool | Collection[int],
     ) -> None:
         """Accept items of one key again, in front of the items that wait, and let the key go.
 
         They are for items that have ended with an outcome of `holds`, all those of the key, in
         their order. A write of the key's earlier turn that has not ended yet, since it ignores its
-        cancellation, is waited for. With `maybe_applied` the next batch says so of them
-        (`Batch.maybe_applied`), and so does their outcome. Without keys they go to the end.
+        cancellation, is waited for. With `maybe_applied`, for all or by index, the next batch says
+        so of them (`Batch.maybe_applied`), and so does their outcome. Without keys they go to the
+        end.
 
         They count as accepted once more, and need no room: the ledger may exceed its bound by them.
         Never suspends. Raises `ValueError` for items of several keys, `ClosedError` once closed,
@@ -135,9 +143,11 @@ class Feed(Generic[T]):
         keys = {*(group.keys or ())} if dispatcher.gathering.holds is not None else set[object]()
         if len(keys) > 1:
             raise ValueError(f"resubmit: items of {len(keys)} keys; resubmit one key at a time")
-        if maybe_applied:
-            doubts = dispatcher.flights.doubts
-            group = group._replace(receipts=tuple([doubts.wrap(receipt) for receipt in given]))
+        doubtful = range(len(rows)) if maybe_applied is True else maybe_applied or ()
+        if doubtful:
+            wrap = dispatcher.flights.doubts.wrap
+            doubts = [wrap(each) if i in doubtful else each for i, each in enumerate(given)]
+            group = group._replace(receipts=tuple(doubts))
         now = dispatcher.clock.now()
         dispatcher.window.close()
         dispatcher.fail(dispatcher.gathering.gatherer.resubmit(group, now))
@@ -160,3 +170,31 @@ class Feed(Generic[T]):
         count = holds.let_go(key, now)
         dispatcher.advance(now)
         return count
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def key_of(self, item: T) -> Hashable:
+        """What holds back later items when this one has ended with an outcome of `holds`: equal for
+        items of one key. `None` if nothing does.
+        """
+        gathering = self._dispatcher.gathering
+        if gathering.holds is None or gathering.identity is None:
+            return None
+        return gathering.identity(item)
+
+    def is_going(self, item: T) -> bool:
+        """Whether a write that had an item of this key has not ended yet."""
+        holds, key = self._dispatcher.gathering.holds, self.key_of(item)
+        return holds is not None and holds.is_going(key)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything inside is held behind failed items."""
+        dispatcher = self._dispatcher
+        held = dispatcher.gathering.held_items
+        return not dispatcher.flights and dispatcher.ledger.queued == held
+
+    def classify(self, error: BaseException) -> ErrorClass:
+        """The class of an error, as the sinks of the stack know it."""
+        parts = walk(self._dispatcher.setup.sink)
+        return classified(error, *[classifier_of(part) for part in parts])

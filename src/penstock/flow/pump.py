@@ -148,7 +148,8 @@ class Pump:
 
     def _key_of(self, row: FailedRow) -> Hashable:
         """What waits for the row: its key in the batcher, or only itself."""
-        return row.receipt if row.is_refused else self.feed.key_of(row.item, row.receipt)
+        key = None if row.is_refused else self.feed.key_of(row.item)
+        return row.receipt if key is None else (key,)  # a key of None is a key
 
     def _decide(self, message: PipedMessage) -> None:
         """Let a record back off, or leave, or be poison."""
@@ -176,7 +177,8 @@ class Pump:
 
     def resend(self, message: PipedMessage) -> None:
         """Send a record's failed rows again, and with them those of the same keys behind it."""
-        if any(self.feed.is_going(rows[0].item) for rows in self._held.groups_of(message)):
+        groups = self._held.groups_of(message)
+        if any(self.feed.is_going(rows[0].item) for rows in groups if not rows[0].is_refused):
             self.schedule.back_off(message, self.commons.clock.now() + STILL_WRITTEN)
             return
         groups = self._held.take(message)
@@ -195,7 +197,7 @@ class Pump:
         self.feed.resubmit(
             [row.item for row in rows],
             [row.receipt for row in rows],
-            maybe_applied=[row.outcome is Outcome.UNKNOWN for row in rows],
+            maybe_applied=[i for i, row in enumerate(rows) if row.outcome is Outcome.UNKNOWN],
         )
 
     def departed(self, message: PipedMessage) -> None:
@@ -290,7 +292,7 @@ class PumpWorker(Slot):
 
     async def _move(self, messages: list[PipedMessage], task: asyncio.Task[object]) -> None:
         pump = self._pump
-        self.running = list[Message](messages)
+        self.running = [*messages]
         error: BaseException | None = None
         made: list[Transformed] = []
         try:

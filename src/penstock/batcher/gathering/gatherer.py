@@ -140,6 +140,10 @@ class Holding(Protocol):
     def stop(self, batch: Sealed[Any], indices: Sequence[int]) -> None:
         """Hold the keys of these items: items behind them wait until `let_go`."""
 
+    def is_going(self, key: Hashable) -> bool:
+        """Whether items of a held key are in a batch."""
+        ...
+
     def let_go(self, key: Hashable, now: float) -> int:
         """Release a key; return how many items it held."""
         ...

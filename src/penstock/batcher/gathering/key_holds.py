@@ -112,6 +112,11 @@ class KeyHolds(Generic[T]):
             self._eras.left_lane(entry.era)
         return entries
 
+    def is_going(self, key: Hashable) -> bool:
+        """Whether items of a held key are in a batch."""
+        lane = self._lanes.lane(key)
+        return lane is not None and lane.going
+
     def let_go(self, key: Hashable, now: float) -> int:
         """Release a key; return how many items it held."""
         lane = self._lanes.lane(key)

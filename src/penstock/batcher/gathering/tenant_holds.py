@@ -46,6 +46,12 @@ class TenantHolds(Generic[T]):
             queue.holds.stop(batch, indices)
         self.keys += queue.held_keys - before
 
+    def is_going(self, key: Hashable) -> bool:
+        """Whether items of a held key (a `TenantKey`) are in a batch."""
+        own = cast("TenantKey", key)
+        queue = self._tenants.known(own)
+        return queue is not None and queue.holds is not None and queue.holds.is_going(own.key)
+
     def let_go(self, key: Hashable, now: float) -> int:
         """Release a tenant's key (a `TenantKey`); return how many items it held."""
         queue = self._tenants.known(cast("TenantKey", key))
