@@ -10,21 +10,16 @@ import pytest
 from piping import P0, Destination, piped, records
 
 from penstock import (
-    Batcher,
-    ConfigError,
-    DeadLetter,
     Limits,
     PermanentError,
     RetryPolicy,
     Terminate,
     UnknownOutcomeError,
     WriteResult,
-    flow,
-    stack,
 )
 from penstock.consumer import Skip
 from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
     from penstock import Batch

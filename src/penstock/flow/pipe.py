@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from .._core.keywords import takes
 from ..consumer.operated import Operated
 from .piped import PipedSchedule
-from .pump import HELD, Pump
+from .pump import Pump
 from .report import PipeReport, PipeStats
+from .row_ends import HELD, RowEnds
 from .settings import PipeOptions, checked_pipe
 from .transform import Transformer, checked_transform
 
@@ -59,13 +60,9 @@ class Pipe(Operated):
                 engine.commons,
                 concurrency=self._concurrency,
             )
-            pump = Pump(
-                engine,
-                self._batcher,
-                self._batcher.feed(holds=HELD),
-                transformer,
-                insists=settings.poison == "block",
-            )
+            feed = self._batcher.feed(holds=HELD)
+            ends = RowEnds(engine, feed, insists=settings.poison == "block")
+            pump = Pump(engine, self._batcher, feed, transformer, ends)
             drained = await engine.run(pump)
         assert self._batcher.report is not None
         return PipeReport(drained, self._batcher.report)

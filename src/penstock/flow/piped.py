@@ -31,7 +31,7 @@ class FailedRow(NamedTuple):
         return self.receipt.message
 
 
-class RowsEnd(Protocol):
+class EndsRows(Protocol):
     """Where messages go whose rows have ended."""
 
     def delivered(self, message: PipedMessage) -> None:
@@ -73,13 +73,13 @@ class PipedMessage(Message):
         """Itself; a row of several has another message."""
         return self
 
-    def enters(self, end: RowsEnd, item: object) -> None:
+    def enters(self, end: EndsRows, item: object) -> None:
         """Note that its only row is about to be accepted."""
         self._end = end
         self.item = item
         self.inside = 1
 
-    def enters_as(self, end: RowsEnd, items: Sequence[object]) -> list[PipedRow]:
+    def enters_as(self, end: EndsRows, items: Sequence[object]) -> list[PipedRow]:
         """Note that its rows are about to be accepted; return their receipts."""
         self._end = end
         self.inside = len(items)
@@ -111,10 +111,10 @@ class PipedMessage(Message):
         elif not self.inside:
             self._end.delivered(self)
 
-    def refuse(self, receipt: PipedMessage | PipedRow, item: object, error: BaseException) -> None:
+    def refuse(self, receipt: PipedMessage | PipedRow, error: BaseException) -> None:
         """Note that the batcher has not accepted a row."""
         self.inside -= 1
-        self._end.failed(FailedRow(receipt, item, Outcome.REJECTED, error, is_refused=True))
+        self._end.failed(FailedRow(receipt, receipt.item, Outcome.REJECTED, error, is_refused=True))
 
     def resend(self) -> None:
         """Send the failed rows again."""

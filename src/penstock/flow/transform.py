@@ -21,6 +21,7 @@ from .._core.classify import classified
 from .._core.errors import ErrorClass
 from .._core.patience import asked_wait
 from .._core.say import say
+from .._core.send import is_cut
 from .._core.told import for_log
 from ..consumer.results import Ack, Terminate, ToDeadLetter
 
@@ -92,20 +93,22 @@ class Transformer:
             try:
                 answer = transform(message)
                 rows = [answer] if type(answer) in _ROWS else await _rows(answer)
-            except Exception as error:
+            except (Exception, asyncio.CancelledError) as error:
                 rows = await self._insist(message, error)
-            found.append(cast("Transformed", rows))
+            found.append(rows)
         return found
 
-    async def _insist(self, message: Message, error: Exception | None = None) -> Transformed:
+    async def _insist(self, message: Message, error: BaseException | None = None) -> Transformed:
         """Try, again and again while the error may pass; `error` is that of the first try."""
         tries = counted = 0
         while True:
             if error is None:
                 try:
                     return await _rows(self._transform(message))
-                except Exception as raised:
+                except (Exception, asyncio.CancelledError) as raised:
                     error = raised
+            if is_cut():
+                raise error
             kind = classified(error)
             tries, counted = tries + 1, counted + (kind not in self._policy.uncounted)
             if kind not in _PASSING or self._policy.is_over(kind, counted):

@@ -1,0 +1,197 @@
+"""What becomes of records once their rows have ended.
+
+1. A record's message is the receipt of its row. Once all its rows are safe, the message is
+   acknowledged there and then.
+2. A failed row holds its key in the batcher. What becomes of it is decided outside the batcher's
+   step: it is sent again in front of its key's later rows, after a backoff, or its record is poison.
+3. A key is free again once no failed row holds it. In a drain it stays held: what is behind is
+   handed back unsent, and comes again from the source.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from .._core.errors import ClosedError, ErrorClass, UnknownOutcomeError, WithdrawnError
+from .._core.outcome import Outcome
+from ..consumer.results import Nak, Terminate
+from .held_rows import HeldRows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Sequence
+
+    from ..batcher.feed import Feed
+    from ..consumer.claim import Claim
+    from ..consumer.engine import Engine
+    from .piped import FailedRow, PipedMessage, PipedRow
+
+HELD = (Outcome.UNKNOWN, Outcome.REJECTED)
+"""The outcomes after which later rows of a key wait."""
+STILL_WRITTEN = 0.05
+"""Seconds until the next look at a key whose last write has not ended."""
+_GONE = (ClosedError, WithdrawnError, asyncio.CancelledError)
+"""The errors of rows that were not accepted for no fault of theirs."""
+
+
+class RowEnds:
+    """Settles records by the outcomes of their rows."""
+
+    def __init__(self, engine: Engine, feed: Feed[Any], *, insists: bool) -> None:
+        self._schedule = engine.schedule
+        self._settler = engine.settler
+        self._poison = engine.failures.poison
+        self._stop = engine.ending.begin
+        self._signals = engine.commons.signals
+        self._clock = engine.commons.clock
+        self._feed = feed
+        self._insists = insists
+        self._held = HeldRows()
+        self._failed: list[FailedRow] = []
+        self._is_looking = False
+        self._is_draining = False
+        self._submitting: set[asyncio.Task[None]] = set()
+
+    @property
+    def are_told(self) -> bool:
+        """Whether no failed row waits for a decision."""
+        return not self._failed
+
+    def withdraw(self, claims: Collection[Claim]) -> None:
+        """Forget what was to be sent again of these claims."""
+        for message in self._held.of(claims):
+            self.departed(message)
+            if self._settler.take_back(message):
+                self._poison.leave(message)
+
+    def drain(self) -> None:
+        """Keep held keys from now on."""
+        self._is_draining = True
+
+    def delivered(self, message: PipedMessage) -> None:
+        """Acknowledge a record whose rows are safe. The hot path: once per record."""
+        if not self._settler.take_back(message):
+            return  # left meanwhile, with its claim
+        schedule, signals = self._schedule, self._signals
+        if not schedule.acknowledge(message):
+            self._settler.settle(message, None)
+        if signals.settled.waiters:
+            signals.settled.fire()
+        if signals.room.waiters and schedule.window.has_resumed:
+            signals.room.fire()
+
+    def failed(self, row: FailedRow) -> None:
+        """Note a failed row, to be dealt with after the batcher's step."""
+        row.message.hold(is_held=True)
+        self._failed.append(row)
+        self._look_soon()
+
+    def look(self, message: PipedMessage) -> None:
+        """Look at a record with failed rows again: its last one is no longer inside."""
+        self._held.touch(message)
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        if not self._is_looking:
+            self._is_looking = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._is_looking = False
+        try:
+            rows, self._failed = self._failed, []
+            for row in rows:
+                self._held.add(self._key_of(row), row)
+            for message in self._held.take_heads():
+                self._decide(message)
+        except Exception as error:
+            self._stop(error)
+
+    def _key_of(self, row: FailedRow) -> Hashable:
+        """What waits for the row: its key in the batcher, or only itself."""
+        key = None if row.is_refused else self._feed.key_of(row.item)
+        return row.receipt if key is None else (key,)  # a key of None is a key
+
+    def _decide(self, message: PipedMessage) -> None:
+        """Let a record back off, or leave, or be poison."""
+        if not self._settler.take_back(message):
+            self.departed(message)  # left meanwhile, with its claim
+            return
+        rows = [(row, _error_of(row)) for row in self._held.rows_of(message)]
+        refused = [error for row, error in rows if row.is_refused]
+        if gone := [error for error in refused if isinstance(error, _GONE)]:
+            self._poison.leave(message)
+            if not message.claim.is_closing:
+                self._stop(gone[0])
+            return
+        poison = [error for row, error in rows if self._is_poison(row, error)]
+        answer = Terminate(error=poison[0]) if poison else Nak(error=rows[0][1])
+        self._settler.settle(message, answer)
+
+    def _is_poison(self, row: FailedRow, error: BaseException) -> bool:
+        """Whether the row is not worth another try."""
+        if row.is_refused:
+            return True
+        if row.outcome is not Outcome.REJECTED or self._insists:
+            return False
+        return self._feed.classify(error) is ErrorClass.PERMANENT
+
+    def resend(self, message: PipedMessage) -> None:
+        """Send a record's failed rows again, and with them those of the same keys behind it."""
+        groups = self._held.groups_of(message)
+        if any(self._feed.is_going(rows[0].item) for rows in groups if not rows[0].is_refused):
+            self._schedule.back_off(message, self._clock.now() + STILL_WRITTEN)
+            return
+        groups = self._held.take(message)
+        for rows in groups:
+            for row in rows:
+                row.message.enters_again()
+                row.message.hold(is_held=row.message in self._held)
+        self._settler.lend([message])
+        for rows in groups:
+            if rows[0].is_refused:
+                self._submit_soon(rows)
+            else:
+                self._resubmit(rows)
+
+    def _resubmit(self, rows: Sequence[FailedRow]) -> None:
+        self._feed.resubmit(
+            [row.item for row in rows],
+            [row.receipt for row in rows],
+            maybe_applied=[i for i, row in enumerate(rows) if row.outcome is Outcome.UNKNOWN],
+        )
+
+    def departed(self, message: PipedMessage) -> None:
+        """Free the keys of a record's failed rows, which are not sent again."""
+        message.hold(is_held=False)
+        for row in self._held.remove(message):
+            if not row.is_refused and not self._is_draining:
+                self._feed.release(row.item)
+        self._look_soon()
+
+    def _submit_soon(self, rows: Sequence[FailedRow]) -> None:
+        """Submit rows that were refused, in a task of their own."""
+        work = submit(self._feed, [row.receipt for row in rows])
+        task = asyncio.get_running_loop().create_task(work)
+        self._submitting.add(task)
+        task.add_done_callback(self._submitting.discard)
+
+
+async def submit(feed: Feed[Any], receipts: Sequence[PipedMessage | PipedRow]) -> None:
+    """Submit rows in this order; those that are not accepted have failed. Suspends while the
+    batcher is full.
+    """
+    submission = feed.submit([receipt.item for receipt in receipts], receipts)
+    try:
+        await submission
+    except (ClosedError, asyncio.CancelledError) as error:
+        for receipt in receipts[submission.taken :]:
+            receipt.message.refuse(receipt, error)
+        if isinstance(error, asyncio.CancelledError):
+            raise
+    for index, error in submission.refused:
+        receipts[index].message.refuse(receipts[index], error)
+
+
+def _error_of(row: FailedRow) -> BaseException:
+    return row.error or UnknownOutcomeError(f"a row ended {row.outcome.value}")
