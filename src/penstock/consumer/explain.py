@@ -141,6 +141,8 @@ class Explainer:
             yield WaitCause(WaitReason.NOT_ASSIGNED)
         if parts.claims.trouble is not None:
             yield WaitCause(WaitReason.SOURCE_TROUBLE, f"({parts.claims.trouble})")
+        if (trouble := parts.workers.trouble) is not None:
+            yield WaitCause(WaitReason.DESTINATION_TROUBLE, f"({trouble})")
         if window.is_full:
             messages = f"{window.messages} of {window.max_messages} messages"
             sizes = f"{window.bytes} of {window.max_bytes} bytes"

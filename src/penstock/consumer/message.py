@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .._core.order.keys import shown
 from .._core.order.lanes import Entry
 from .claim import NEVER_FAILED
+from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -24,6 +25,9 @@ class Message(Entry):
     """
 
     __slots__ = ("_early", "_value", "claim", "index", "record", "size")
+
+    lent_for = WaitReason.MANUAL
+    """What it waits for once its handler has ended without a result."""
 
     def __init__(
         self, lane_key: Hashable, size: int, record: SourceRecord, claim: Claim, index: int

@@ -65,7 +65,7 @@ def busy(parts: Parts) -> Iterator[Standing]:
     for message in parts.errands.running:
         yield Standing(message, parts.errands.doing(message))
     for message in parts.settler.manual:
-        yield Standing(message, WaitReason.MANUAL)
+        yield Standing(message, message.lent_for)
     for message, error in parts.schedule.blocked.items():
         yield Standing(message, WaitReason.BLOCKED, error=error)
 

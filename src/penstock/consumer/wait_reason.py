@@ -20,6 +20,7 @@ class WaitReason(StrEnum):
     QUEUED_BEHIND = "queued behind"
     BLOCKED = "blocked"
     MANUAL = "waiting for settle()"
+    IN_BATCHER = "in the batcher"
     DEAD_LETTER = "writing a dead letter"
     PARKING = "writing to the park store"
     FORMING = "batch being formed"
@@ -37,6 +38,7 @@ class WaitReason(StrEnum):
     NOT_RUNNING = "not running"
     NOT_ASSIGNED = "not assigned"
     SOURCE_TROUBLE = "source trouble"
+    DESTINATION_TROUBLE = "destination trouble"
     WINDOW_FULL = "window full"
 
 
@@ -48,6 +50,7 @@ REMEDIES = {
     WaitReason.QUEUED_BEHIND: "until that message is settled",
     WaitReason.BLOCKED: "until unblock()",
     WaitReason.MANUAL: "until message.settle(...)",
+    WaitReason.IN_BATCHER: "until its rows are written",
     WaitReason.DEAD_LETTER: "until the dead letters have accepted it",
     WaitReason.PARKING: "until the park store has accepted it",
     WaitReason.FORMING: "until the batch is full or has waited its time",
@@ -61,6 +64,7 @@ REMEDIES = {
     WaitReason.NOT_RUNNING: "until run()",
     WaitReason.NOT_ASSIGNED: "until the source assigns partitions",
     WaitReason.SOURCE_TROUBLE: "until the source can deliver again",
+    WaitReason.DESTINATION_TROUBLE: "until the destination accepts writes again",
     WaitReason.WINDOW_FULL: "until messages are settled",
 }
 """What ends each."""

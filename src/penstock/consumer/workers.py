@@ -115,6 +115,11 @@ class Work(Protocol):
         """Whether nothing goes on unless an operator unblocks a message."""
         ...
 
+    @property
+    def trouble(self) -> str | None:
+        """Why what was passed on cannot end now, in words for operators; `None`: it can."""
+        ...
+
     def make_worker(self) -> Slot:
         """Make another worker."""
         ...
@@ -136,6 +141,11 @@ class Handling:
     def is_stuck(self) -> bool:
         """Whether nothing goes on unless an operator unblocks a message."""
         return self.schedule.is_stuck
+
+    @property
+    def trouble(self) -> str | None:
+        """Nothing was passed on."""
+        return None
 
     def withdraw(self, claims: Collection[Claim]) -> None:
         """Nothing was passed on."""
@@ -202,6 +212,11 @@ class Workers:
     def is_stuck(self) -> bool:
         """Whether nothing goes on unless an operator unblocks a message."""
         return self._work is None or self._work.is_stuck
+
+    @property
+    def trouble(self) -> str | None:
+        """Why what was passed on cannot end now; `None`: it can, or nothing was."""
+        return None if self._work is None else self._work.trouble
 
     def withdraw(self, claims: Collection[Claim]) -> None:
         """Take back what the work has passed on of these claims and has not begun."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from .._core.outcome import Outcome
 from ..consumer.arrivals import ArrivalSchedule
 from ..consumer.message import Message
+from ..consumer.wait_reason import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -72,6 +73,11 @@ class PipedMessage(Message):
     def message(self) -> PipedMessage:
         """Itself; a row of several has another message."""
         return self
+
+    @property
+    def lent_for(self) -> WaitReason:  # type: ignore[override]  # a constant of other messages
+        """What it waits for: its rows, or those of its key that have failed before it."""
+        return WaitReason.QUEUED_BEHIND if self.is_held else WaitReason.IN_BATCHER
 
     def enters(self, end: EndsRows, item: object) -> None:
         """Note that its only row is about to be accepted."""

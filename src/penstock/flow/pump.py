@@ -64,6 +64,15 @@ class Pump:
         others = len(schedule.blocked) + len(self._settler.manual)
         return schedule.window.messages == others and self._ends.are_told and self._feed.is_idle
 
+    @property
+    def trouble(self) -> str | None:
+        """What the batcher's destination does not accept now, and since when."""
+        destination = self._batcher.stats().destination
+        if destination.state == "available":
+            return None
+        repair = f"; {destination.repair}" if destination.repair else ""
+        return f"{destination.state} for {destination.seconds:.1f} s: {destination.reason}{repair}"
+
     def make_worker(self) -> Slot:
         """Make the worker."""
         return PumpWorker(self)
