@@ -1,6 +1,7 @@
 """A schedule without lanes: messages become ready in the order of their arrival.
 
-For work that keeps the order per key itself. A message's key is only its name here.
+For work that keeps the order per key itself. Only parked keys have lanes: their records wait there
+to be written to the park store, one after another, or behind those that `unpark` replays.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._core.order.keys import PLAIN
+from .._core.runtime.exits import Exit
 from .keys import alone
-from .message import Message
 from .schedule import Broken, Schedule
 
 if TYPE_CHECKING:
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
     from .._core.source import SourceRecord
     from .claim import Claim
+    from .message import Message
+    from .parked_keys import ParkedKey
 
 
 class ArrivalSchedule(Schedule):
-    """Messages that become ready as they arrive; no key waits for another message."""
-
-    message_type: type[Message] = Message
+    """Messages that become ready as they arrive; only those of parked keys wait for another one."""
 
     def _enter(
         self,
@@ -32,13 +33,21 @@ class ArrivalSchedule(Schedule):
         indices: Sequence[int],
     ) -> list[Broken]:
         ready, errors, make = self.ready, self.sizes.errors, self.message_type
+        name_of = self._keys.lane_of if self._keys.by_key else _name_of
         broken: list[Broken] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
-            message = make(_name_of(record), size, record, claim, index)
-            if errors and (error := errors.get(record.offset)) is not None:
-                broken.append(Broken(message, error))
-            else:
+            error = errors.get(record.offset) if errors else None
+            try:
+                name = name_of(record)
+            except BaseException as raised:  # it becomes the reason of a dead letter
+                if isinstance(raised, Exit):
+                    raise
+                name, error = alone(record), raised
+            message = make(name, size, record, claim, index)
+            if error is None:
                 ready.append(message)
+            else:
+                broken.append(Broken(message, error))
         return broken
 
     def acknowledge(self, message: Message) -> bool:
@@ -57,8 +66,34 @@ class ArrivalSchedule(Schedule):
         self.window.release(message.size)
         return True
 
+    # -- parked keys -------------------------------------------------------------------------------
+
+    def waits_parked(self, message: Message) -> bool:
+        """Let a message wait in the lane of its parked key; return false if it is not parked."""
+        if not self.parked or message.is_unparked or self.parked.of(message) is None:
+            return False
+        message.claim.lanes.wait(message)
+        self.parked.arrived(message)
+        return True
+
+    def begin_parking(self, message: Message) -> None:
+        """Begin to park the key of a message, whose turn goes on."""
+        message.claim.lanes.active.add(message.lane_key)
+
+    def release(self, parked: ParkedKey) -> None:
+        """Let a parked key continue: what waits goes before what has arrived since."""
+        message = self.parked.forget(parked) if parked in self.parked else None
+        waiting: list[Message] = []
+        while message is not None:
+            waiting.append(message)
+            message = parked.lanes.leave(parked.key)
+        self.ready.extendleft(reversed(waiting))
+
     def _end_turn(self, message: Message) -> None:
-        """No message waits for the end of another one's turn."""
+        """End a turn of a parked key; no other message waits for the end of one."""
+        parked = self.parked.of(message) if self.parked else None
+        if parked is not None and parked.is_going:
+            message.claim.lanes.leave(message.lane_key)
 
 
 def _name_of(record: SourceRecord) -> Hashable:

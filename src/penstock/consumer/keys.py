@@ -51,6 +51,8 @@ class KeyRules:
         self._keyless = keyless
         self.takes_record_key = ordering == "key" and key is None and keyless == "serial"
         """Whether a record's own key is its lane, once it is an identity: the fast path."""
+        self.by_key = ordering == "key"
+        """Whether records have keys; otherwise they are alone, or all of a partition together."""
         self._has_keyless = False
 
     def scope_of(self, partition: TopicPartition) -> Hashable:

@@ -94,6 +94,7 @@ class Parker:
         say(logger, logging.ERROR, _PARKED, self._name, message.coordinates, told.for_log(error))
         claim, key = message.claim, message.lane_key
         name = self._keys.name_of(claim.partition, key)
+        self._schedule.begin_parking(message)
         self._schedule.parked.park(claim.lanes, key, name)
         self._start(message, name, error)
 

@@ -68,6 +68,8 @@ class BackingOff(NamedTuple):
 class Schedule:
     """The messages inside a consumer, and the order in which they are handled."""
 
+    message_type: type[Message] = Message
+
     def __init__(
         self,
         keys: KeyRules,
@@ -297,6 +299,9 @@ class Schedule:
         lanes.take_held(key, 1)
         self.window.take(1, message.size)
         self.ready.append(message)
+
+    def begin_parking(self, message: Message) -> None:
+        """Begin to park the key of a message, whose turn goes on."""
 
     def release(self, parked: ParkedKey) -> None:
         """Let a parked key continue."""

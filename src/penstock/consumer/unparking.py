@@ -23,7 +23,6 @@ from .._core.order.keys import shown
 from .._core.say import say
 from .._core.source import TopicPartition
 from .._core.told import for_log
-from .message import Message
 from .named_keys import is_same, none_of
 from .wait_reason import WaitReason
 
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from .departures import Departures
     from .errands import Errands
     from .insisting import Insisting
+    from .message import Message
     from .parked_keys import ParkedKey
     from .parker import Parker
     from .schedule import Schedule
@@ -152,7 +152,8 @@ class Replays:
         if claim is None:
             return ReplayEnd(is_handled=False)
         size = self._schedule.sizes.of([record])[0]
-        message = Message(parked.key, size, record, claim, next(self._indices))
+        make = self._schedule.message_type
+        message = make(parked.key, size, record, claim, next(self._indices))
         end: asyncio.Future[ReplayEnd] = asyncio.get_running_loop().create_future()
         self._running[message] = Replaying(parked, record, end)
         self._schedule.replay(message)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterator
 
     from ..consumer.claim import Claim
+    from ..consumer.message import Message
     from .piped import FailedRow, PipedMessage
 
 
@@ -35,7 +36,7 @@ class HeldRows:
     def add(self, key: Hashable, row: FailedRow) -> None:
         """Let a row wait."""
         message = row.message
-        insort(self._rows.setdefault(key, []), row, key=_arrival)
+        insort(self._rows.setdefault(key, []), row, key=_arrival_of)
         keys = self._keys.setdefault(message, [])
         if key not in keys:
             keys.append(key)
@@ -103,9 +104,13 @@ class HeldRows:
     def of(self, claims: Collection[Claim]) -> list[PipedMessage]:
         """The records of these claims, in the order of their arrival."""
         found = [message for message in self._keys if message.claim in claims]
-        return sorted(found, key=lambda message: (message.claim.number, message.index))
+        return sorted(found, key=arrival)
 
 
-def _arrival(row: FailedRow) -> tuple[int, int]:
-    message = row.message
+def arrival(message: Message) -> tuple[int, int]:
+    """Sorts records by their arrival, within a claim."""
     return message.claim.number, message.index
+
+
+def _arrival_of(row: FailedRow) -> tuple[int, int]:
+    return arrival(row.message)

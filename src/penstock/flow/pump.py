@@ -14,7 +14,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 from ..consumer.workers import Slot, is_closed
-from .row_ends import submit
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from ..batcher.feed import Feed
     from ..consumer.claim import Claim
     from ..consumer.engine import Engine
-    from .piped import PipedMessage, PipedRow
+    from .piped import PipedMessage, PipedRow, PipedSchedule
     from .row_ends import RowEnds
     from .transform import Transformed, Transformer
 
@@ -39,7 +38,7 @@ class Pump:
         transformer: Transformer,
         ends: RowEnds,
     ) -> None:
-        self.schedule = engine.schedule
+        self.schedule = cast("PipedSchedule", engine.schedule)
         self.workers = engine.workers
         self.clock = engine.commons.clock
         self.transformer = transformer
@@ -47,7 +46,7 @@ class Pump:
         self._poison = engine.failures.poison
         self._batcher = batcher
         self._feed = feed
-        self._ends = ends
+        self.ends = ends
         self._shutdown: asyncio.Task[object] | None = None
 
     # -- the work of a consumer --------------------------------------------------------------------
@@ -62,7 +61,7 @@ class Pump:
         """Whether every record inside is blocked, or waits behind a blocked one."""
         schedule = self.schedule
         others = len(schedule.blocked) + len(self._settler.manual)
-        return schedule.window.messages == others and self._ends.are_told and self._feed.is_idle
+        return schedule.window.messages == others and self.ends.are_told and self._feed.is_idle
 
     @property
     def trouble(self) -> str | None:
@@ -81,19 +80,15 @@ class Pump:
         """Take the rows of claims back from the batcher, and forget what was to be sent again."""
         dead = set(claims)
         self._feed.withdraw(lambda receipt: cast("PipedRow", receipt).message.claim in dead)
-        self._ends.withdraw(dead)
+        self.ends.withdraw(dead)
 
     def hurry(self, until: float) -> None:
         """Shut the batcher down, so that what is inside is written until then."""
-        self._ends.drain()
+        self.ends.drain()
         seconds = max(0.0, until - self.clock.now())
         self._shutdown = asyncio.get_running_loop().create_task(self._batcher.shutdown(seconds))
 
     # -- into the batcher --------------------------------------------------------------------------
-
-    async def submit(self, receipts: Sequence[PipedMessage | PipedRow]) -> None:
-        """Submit rows in this order. Suspends while the batcher is full."""
-        await submit(self._feed, receipts)
 
     def enter(
         self, messages: Sequence[PipedMessage], made: Sequence[Transformed]
@@ -104,18 +99,21 @@ class Pump:
         for message, rows in zip(messages, made, strict=True):
             if message.claim.is_closing:
                 self._poison.leave(message)
+            elif self.schedule.waits_parked(message):
+                continue
             elif not isinstance(rows, list):
                 self._settler.settle(message, rows)
             elif len(rows) == 1:
-                message.enters(self._ends, rows[0])
+                message.enters(self.ends, rows[0])
                 receipts.append(message)
                 lent.append(message)
             elif rows:
-                receipts += message.enters_as(self._ends, rows)
+                receipts += message.enters_as(self.ends, rows)
                 lent.append(message)
             else:
                 self._settler.settle(message, None)
         self._settler.lend(lent)
+        self._poison.look()
         return receipts
 
     def turn_back(self, messages: Sequence[PipedMessage]) -> None:
@@ -168,4 +166,4 @@ class PumpWorker(Slot):
             await self.settle_down()
             return
         if receipts := pump.enter(messages, made):
-            await pump.submit(receipts)
+            await pump.ends.submit(receipts)

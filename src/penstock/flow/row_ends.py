@@ -11,12 +11,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from .._core.errors import ClosedError, ErrorClass, UnknownOutcomeError, WithdrawnError
 from .._core.outcome import Outcome
 from ..consumer.results import Nak, Terminate
-from .held_rows import HeldRows
+from .entering import Entering
+from .held_rows import HeldRows, arrival
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from ..batcher.feed import Feed
     from ..consumer.claim import Claim
     from ..consumer.engine import Engine
-    from .piped import FailedRow, PipedMessage, PipedRow
+    from ..consumer.message import Message
+    from .piped import FailedRow, PipedMessage, PipedRow, PipedSchedule
 
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED)
 """The outcomes after which later rows of a key wait."""
@@ -38,7 +40,7 @@ class RowEnds:
     """Settles records by the outcomes of their rows."""
 
     def __init__(self, engine: Engine, feed: Feed[Any], *, insists: bool) -> None:
-        self._schedule = engine.schedule
+        self._schedule = cast("PipedSchedule", engine.schedule)
         self._settler = engine.settler
         self._poison = engine.failures.poison
         self._stop = engine.ending.begin
@@ -50,7 +52,8 @@ class RowEnds:
         self._failed: list[FailedRow] = []
         self._is_looking = False
         self._is_draining = False
-        self._submitting: set[asyncio.Task[None]] = set()
+        self._entering: set[Entering] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def are_told(self) -> bool:
@@ -99,13 +102,16 @@ class RowEnds:
     def _look(self) -> None:
         self._is_looking = False
         try:
-            rows, self._failed = self._failed, []
-            for row in rows:
-                self._held.add(self._key_of(row), row)
+            self._note_failed()
             for message in self._held.take_heads():
                 self._decide(message)
         except Exception as error:
             self._stop(error)
+
+    def _note_failed(self) -> None:
+        rows, self._failed = self._failed, []
+        for row in rows:
+            self._held.add(self._key_of(row), row)
 
     def _key_of(self, row: FailedRow) -> Hashable:
         """What waits for the row: its key in the batcher, or only itself."""
@@ -117,6 +123,8 @@ class RowEnds:
         if not self._settler.take_back(message):
             self.departed(message)  # left meanwhile, with its claim
             return
+        if self._parks(message):
+            return
         rows = [(row, _error_of(row)) for row in self._held.rows_of(message)]
         refused = [error for row, error in rows if row.is_refused]
         if gone := [error for error in refused if isinstance(error, _GONE)]:
@@ -127,6 +135,8 @@ class RowEnds:
         poison = [error for row, error in rows if self._is_poison(row, error)]
         answer = Terminate(error=poison[0]) if poison else Nak(error=rows[0][1])
         self._settler.settle(message, answer)
+        if self._schedule.parked.of(message) is not None:
+            self._take_followers(message)
 
     def _is_poison(self, row: FailedRow, error: BaseException) -> bool:
         """Whether the row is not worth another try."""
@@ -169,28 +179,58 @@ class RowEnds:
                 self._feed.release(row.item)
         self._look_soon()
 
+    # -- into the batcher --------------------------------------------------------------------------
+
+    async def submit(self, receipts: Sequence[PipedMessage | PipedRow]) -> None:
+        """Submit rows in this order. Suspends while the batcher is full."""
+        entering = Entering(self._feed, receipts)
+        self._entering.add(entering)
+        try:
+            await entering.run()
+        finally:
+            self._entering.discard(entering)
+
     def _submit_soon(self, rows: Sequence[FailedRow]) -> None:
         """Submit rows that were refused, in a task of their own."""
-        work = submit(self._feed, [row.receipt for row in rows])
+        work = self.submit([row.receipt for row in rows])
         task = asyncio.get_running_loop().create_task(work)
-        self._submitting.add(task)
-        task.add_done_callback(self._submitting.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- parked keys -------------------------------------------------------------------------------
+
+    def _parks(self, message: PipedMessage) -> bool:
+        """Let a record that comes back from the batcher wait with others of its parked key."""
+        if self._schedule.parked.of(message) is None or message.is_unparked:
+            return False
+        self.departed(message)
+        self._schedule.waits_parked(message)
+        self._poison.look()
+        return True
+
+    def _take_followers(self, head: PipedMessage) -> None:
+        """Take the later records of a key that has just been parked out of the batcher, in order.
+
+        Those that are being written follow if that fails.
+        """
+        found = [message for message in self._settler.manual if _is_behind(message, head)]
+        if not found:
+            return
+        behind = set(found)
+        self._feed.withdraw(lambda receipt: cast("PipedRow", receipt).message in behind)
+        for entering in self._entering:
+            entering.tell_refused()
+        self._note_failed()
+        for message in sorted(cast("list[PipedMessage]", found), key=arrival):
+            if not message.inside and self._settler.take_back(message):
+                self._parks(message)
 
 
-async def submit(feed: Feed[Any], receipts: Sequence[PipedMessage | PipedRow]) -> None:
-    """Submit rows in this order; those that are not accepted have failed. Suspends while the
-    batcher is full.
-    """
-    submission = feed.submit([receipt.item for receipt in receipts], receipts)
-    try:
-        await submission
-    except (ClosedError, asyncio.CancelledError) as error:
-        for receipt in receipts[submission.taken :]:
-            receipt.message.refuse(receipt, error)
-        if isinstance(error, asyncio.CancelledError):
-            raise
-    for index, error in submission.refused:
-        receipts[index].message.refuse(receipts[index], error)
+def _is_behind(message: Message, head: Message) -> bool:
+    """Whether a record has come after another one of its key."""
+    if message.lane_key != head.lane_key or message.claim.lanes is not head.claim.lanes:
+        return False
+    return not message.is_unparked and arrival(message) > arrival(head)
 
 
 def _error_of(row: FailedRow) -> BaseException:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._core.consumer_observer import ConsumerObserver
+    from .._core.park_store import ParkStore
     from .._core.retry_policy import RetryPolicy
     from .._core.sink import SinkLike
     from .._core.source import Source, SourceRecord
@@ -30,6 +31,8 @@ class PipeOptions(TypedDict, total=False):
     on_rejected: PoisonStrategy | None
     retry: RetryPolicy | None
     dead_letters: SinkLike[Any] | None
+    parked: ParkStore | None
+    key: Callable[[SourceRecord], object] | None
     max_dead_letter_ratio: float | None
     max_consecutive_dead_letters: int | None
     max_in_flight: int | None
@@ -62,6 +65,8 @@ def checked_pipe(
     on_rejected: PoisonStrategy | None = None,
     retry: RetryPolicy | None = None,
     dead_letters: SinkLike[Any] | None = None,
+    parked: ParkStore | None = None,
+    key: Callable[[SourceRecord], object] | None = None,
     max_dead_letter_ratio: float | None = None,
     max_consecutive_dead_letters: int | None = None,
     max_in_flight: int | None = None,
@@ -78,12 +83,16 @@ def checked_pipe(
 ) -> PipeSettings:
     """Check the arguments of a pipe. Raises `ConfigError`."""
     setup = checked_batcher(batcher)
+    if key is not None and parked is None:
+        raise checks.bad("key", key, "has no effect without parked=, which stores records by it")
     settings = checked_settings(
         source,
         name=name,
-        poison=_strategy(on_rejected),
+        poison=on_rejected,
         retry=retry,
         dead_letters=dead_letters,
+        parked=parked,
+        key=key,
         max_dead_letter_ratio=max_dead_letter_ratio,
         max_consecutive_dead_letters=max_consecutive_dead_letters,
         max_in_flight=setup.limits.ledger_items if max_in_flight is None else max_in_flight,
@@ -97,7 +106,7 @@ def checked_pipe(
         commit_after=commit_after,
         stall_after=stall_after,
         observers=observers,
-        ordering="unordered",
+        ordering="unordered" if parked is None else "key",
         clock=setup.clock,
     )
     if settings.poison == "block":
@@ -124,11 +133,3 @@ def checked_batcher(batcher: object) -> Setup[Any]:
         rule = "has caps, which a pipe cannot keep: one full tenant would stop all; use weights"
         raise checks.bad("tenants", setup.tenants, rule)
     return setup
-
-
-def _strategy(on_rejected: PoisonStrategy | None) -> PoisonStrategy | None:
-    """Check the strategy for records whose rows are rejected."""
-    if cast("object", on_rejected) == "park_key":
-        rule = "must be 'skip', 'block' or 'block_and_dead_letter' in a pipe"
-        raise checks.bad("on_rejected", on_rejected, rule)
-    return on_rejected

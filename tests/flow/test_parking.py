@@ -1,0 +1,142 @@
+"""Parked keys of a pipe: a record that is rejected, and the later ones of its key."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from piping import P0, Destination, piped, records
+
+from penstock import Limits, PermanentError, Terminate, WriteResult
+from penstock._core.errors import KeyStopped
+from penstock.letters.parked import MemoryParkStore
+from penstock.sources.memory import MemoryLog
+
+if TYPE_CHECKING:
+    from penstock import Batch
+    from penstock.testing import FakeClock
+
+
+class DurableStore(MemoryParkStore):
+    """A store that outlives the pipes of a test."""
+
+    is_durable = True
+
+    async def offsets(self) -> list[int]:
+        """The offsets of the parked records, in order."""
+        keys = sorted(await self.keys("billing"))
+        return [each.offset for key in keys for each in await self.first("billing", key, 1000)]
+
+
+class Picky(Destination):
+    """Refuses the rows of these offsets, as long as they are in the set."""
+
+    def __init__(self, *offsets: int, prefix_safe: bool = True) -> None:
+        super().__init__(prefix_safe=prefix_safe)
+        self.bad = set(offsets)
+
+    async def write(self, batch: Batch[Any]) -> WriteResult:
+        """Apply the rows that are not refused, and of a key none behind a refused one."""
+        errors: dict[int, BaseException] = {}
+        stopped: set[object] = set()
+        for index, row in enumerate(batch):
+            if row.offset in self.bad:
+                errors[index] = PermanentError("a constraint")
+                stopped.add(row.key)
+            elif row.key in stopped:
+                errors[index] = KeyStopped("behind a refused row")
+            else:
+                self.applied.append(row)
+        return WriteResult.failed(batch, errors)
+
+
+@pytest.mark.parametrize("prefix_safe", [False, True])
+@pytest.mark.parametrize("max_items", [1, 4])
+async def test_followers_of_a_rejected_row_are_parked_in_order_and_others_go_on(
+    fake_clock: FakeClock, prefix_safe: bool, max_items: int
+) -> None:
+    """The position passes what is parked; nothing of the key is written until `unpark`."""
+    log = MemoryLog(records("ab" * 20))
+    store, sink = DurableStore(), Picky(2, prefix_safe=prefix_safe)
+    pipe = piped(
+        log,
+        sink,
+        fake_clock,
+        ends=False,
+        name="billing",
+        parked=store,
+        limits=Limits(max_items=max_items, max_delay=0.1, workers=2),
+        transform=lambda message: message.record,
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(pipe.run())
+        await fake_clock.advance(5.0)
+        parked = await store.offsets()
+        written = [offset for offset in sink.offsets if offset % 2 == 0]
+        assert parked[0] == 2
+        assert parked == sorted(parked)
+        assert sorted(written + parked) == list(range(0, 40, 2))
+        assert [offset for offset in sink.offsets if offset % 2] == list(range(1, 40, 2))
+        assert log.start(P0).offset == 40
+        assert pipe.parked == ("a",)
+        for record in records("ab", first=40):
+            log.append(record)
+        await fake_clock.advance(2.0)
+        assert (await store.offsets())[-1] == 40
+        sink.bad.clear()
+        unparked = await pipe.unpark("a")
+        assert unparked.is_done
+        log.append(records("a", first=42)[0])
+        await fake_clock.advance(2.0)
+        mine = [offset for offset in sink.offsets if offset % 2 == 0]
+        assert mine == list(range(0, 43, 2))
+        assert await store.offsets() == []
+        assert log.start(P0).offset == 43
+        pipe.stop()
+
+
+async def test_a_later_owner_reads_the_parked_keys_back_before_it_fetches(
+    fake_clock: FakeClock,
+) -> None:
+    log = MemoryLog(records("aab"))
+    store, sink = DurableStore(), Picky(0)
+    first = piped(log, sink, fake_clock, name="billing", parked=store)
+    assert (await first.run()).source.counts.parked == 2
+    for record in records("ab", first=3):
+        log.append(record)
+    sink.bad.clear()
+    second = piped(log, sink, fake_clock, name="billing", parked=store)
+    await second.run()
+    assert sink.offsets == [2, 4]
+    assert await store.offsets() == [0, 1, 3]
+    assert log.positions[P0].offset == 5
+
+
+async def test_a_transform_parks_a_record_and_what_follows_it(fake_clock: FakeClock) -> None:
+    log = MemoryLog(records("aaaab"))
+
+    def decode(message: Any) -> Any:
+        return Terminate("no") if message.offset == 1 else message.record
+
+    store, sink = DurableStore(), Destination()
+    report = await piped(
+        log, sink, fake_clock, name="billing", parked=store, transform=decode
+    ).run()
+    assert sink.offsets == [0, 4]
+    assert await store.offsets() == [1, 2, 3]
+    assert report.source.counts.parked == 3
+
+
+async def test_a_record_that_is_rejected_again_stays_parked(fake_clock: FakeClock) -> None:
+    log = MemoryLog(records("aa"))
+    store, sink = DurableStore(), Picky(0)
+    pipe = piped(log, sink, fake_clock, ends=False, name="billing", parked=store)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(pipe.run())
+        await fake_clock.advance(2.0)
+        unparked = await pipe.unpark("a")
+        assert not unparked.is_done
+        assert isinstance(unparked.error, PermanentError)
+        assert await store.offsets() == [0, 1]
+        pipe.stop()
