@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 from .._core.checks import bad
 from .._core.errors import ClosedError
-from .consumer import Consumer
+from .operated import Operated
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, MutableMapping
@@ -32,7 +32,7 @@ Verdict: TypeAlias = "tuple[str, str | None]"
 """A consumer's name, and why it fails a probe; `None` if it does not."""
 
 
-def probes(*consumers: Consumer, restart_when_stalled: bool = False) -> Probes:
+def probes(*consumers: Operated, restart_when_stalled: bool = False) -> Probes:
     """An ASGI application that answers `GET /ready` and `GET /live` with 200 or 503.
 
     Args:
@@ -45,7 +45,7 @@ def probes(*consumers: Consumer, restart_when_stalled: bool = False) -> Probes:
     if not consumers:
         raise bad("consumers", consumers, "must be at least one consumer")
     for consumer in consumers:
-        if not isinstance(consumer, Consumer):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(consumer, Operated):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise bad("consumers", consumer, "must be consumers")
     if not isinstance(restart_when_stalled, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise bad("restart_when_stalled", restart_when_stalled, "must be True or False")
@@ -64,7 +64,7 @@ class Answer(NamedTuple):
 class Probes:
     """The ASGI application of `probes`."""
 
-    def __init__(self, consumers: tuple[Consumer, ...], *, restart_when_stalled: bool) -> None:
+    def __init__(self, consumers: tuple[Operated, ...], *, restart_when_stalled: bool) -> None:
         self._consumers = consumers
         self._restart_when_stalled = restart_when_stalled
 
@@ -89,7 +89,7 @@ class Probes:
         write = _json if _accepts_json(scope) else _text
         return write(status, path[1:], verdicts, told)
 
-    def _verdict(self, consumer: Consumer, path: str) -> Verdict:
+    def _verdict(self, consumer: Operated, path: str) -> Verdict:
         health = consumer.health()
         if path == READY:
             return consumer.name, health.not_ready
@@ -97,7 +97,7 @@ class Probes:
         return consumer.name, health.not_alive or stalled
 
 
-def _explained(consumer: Consumer) -> str:
+def _explained(consumer: Operated) -> str:
     try:
         return str(consumer.explain())
     except ClosedError as error:

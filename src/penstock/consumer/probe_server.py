@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import uvicorn
 
-    from .consumer import Consumer
+    from .operated import Operated
     from .probe_app import Probes
 
 LAST_PORT = 65535
@@ -27,7 +27,7 @@ GRACE = 1
 
 @contextlib.asynccontextmanager
 async def serve_probes(
-    *consumers: Consumer,
+    *consumers: Operated,
     host: str = "127.0.0.1",
     port: int = 8080,
     restart_when_stalled: bool = False,
