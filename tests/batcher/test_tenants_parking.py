@@ -58,7 +58,7 @@ IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)
 
 
 def let_go(batcher: Any, lane: Lane) -> int:
-    held: int = (batcher.unpark if batcher._setup.on_key_failure == "park" else batcher.resume)(
+    held: int = (batcher.unpark if batcher.setup.on_key_failure == "park" else batcher.resume)(
         lane.key, tenant=lane.tenant
     )
     return held

@@ -251,7 +251,7 @@ async def test_batchers_of_one_name_add_up_and_closed_ones_keep_their_counts(
         await two.add_many(range(5))
         assert value(registry, "batcher_enqueued_total") == 11
         assert value(registry, "batcher_queue_depth") == 5
-        two._setup.sink.release()  # type: ignore[attr-defined]
+        two.setup.sink.release()  # type: ignore[attr-defined]
     assert value(registry, "batcher_flushed_ok_total") == 11
     assert b"batcher_enqueued_total" in generate_latest(registry)
 
@@ -310,7 +310,7 @@ async def test_a_batcher_in_the_middle_of_a_step(fake_clock: FakeClock) -> None:
         empty = batcher.stats()
         await batcher.add_many(range(5))
         full = batcher.stats()
-        batcher._setup.sink.release()  # type: ignore[attr-defined]  # pyright: ignore
+        batcher.setup.sink.release()  # type: ignore[attr-defined]  # pyright: ignore
     other = Other()
     PrometheusObserver(registry).on_open("audit", other.stats)
     seen: list[float | None] = []

@@ -117,7 +117,8 @@ class Batcher(Generic[T]):
         self._use(checked_setup(type(self), sink, **options))
 
     def _use(self, setup: Setup[T]) -> None:
-        self._setup = setup
+        self.setup = setup
+        """The checked arguments; read-only."""
         self._renew()
 
     def _renew(self) -> None:
@@ -133,7 +134,7 @@ class Batcher(Generic[T]):
         """The report of the last shutdown; `None` before."""
 
     def _new_dispatcher(self) -> Dispatcher[T]:
-        return Dispatcher(self._setup)
+        return Dispatcher(self.setup)
 
     # -- opening and closing -----------------------------------------------------------------------
 
@@ -188,7 +189,7 @@ class Batcher(Generic[T]):
         Cancellation means *now*: the deadline becomes the present, the shutdown ends, then the
         cancellation goes on.
         """
-        default = self._setup.shutdown_deadline
+        default = self.setup.shutdown_deadline
         seconds = checks.seconds("deadline", default if deadline is None else deadline, zero=True)
         self._lifecycle.check_here()
         self._lifecycle.check_entered()
@@ -358,19 +359,14 @@ class Batcher(Generic[T]):
     # -- state -------------------------------------------------------------------------------------
 
     @property
-    def setup(self) -> Setup[T]:
-        """The checked arguments."""
-        return self._setup
-
-    @property
     def name(self) -> str:
         """The batcher's name."""
-        return self._setup.name
+        return self.setup.name
 
     @property
     def limits(self) -> Limits:
         """The limits. `stats()` has the values in force of an adaptive batcher."""
-        return self._setup.limits
+        return self.setup.limits
 
     def tally(self) -> Tally:
         """The current counts of all outcomes and of the items inside."""

@@ -253,7 +253,7 @@ class Schedule:
         self.window.give(1, message.size)
 
     def _end_turn(self, message: Message) -> None:
-        """Free the key of a message: the next one of its lane becomes ready."""
+        """Free the key of a message for the next one of its lane."""
         following = message.claim.lanes.leave(message.lane_key)
         if following is not None:
             self.ready.append(following)
@@ -364,7 +364,9 @@ class Schedule:
             formed = self.former.drop(is_dead, keep_next=keep_batch)
             heads += formed.heads
             gone += formed.others
-        self._without(is_dead)
+        left = [message for message in self.ready if not is_dead(message)]
+        self.ready.clear()  # in place: workers hold the queue
+        self.ready.extend(left)
         for message in heads:
             self._end_turn(message)
         self.crowded.end(claims)
@@ -372,12 +374,6 @@ class Schedule:
         gone += [*waiting, *heads]
         self.window.give(len(gone), sum([message.size for message in gone]))
         return gone
-
-    def _without(self, is_dead: Callable[[Message], bool]) -> None:
-        """Remove ready messages in place: workers hold the queue."""
-        left = [message for message in self.ready if not is_dead(message)]
-        self.ready.clear()
-        self.ready.extend(left)
 
     @property
     def waiting(self) -> int:
@@ -395,12 +391,10 @@ def _noting(
     wait: Callable[[Message], None], looks: Sequence[Callable[[Message], None]]
 ) -> Callable[[Message], None]:
     """`wait`, told to others."""
-    if not looks:
-        return wait
 
     def wait_and_note(message: Message) -> None:
         wait(message)
         for look in looks:
             look(message)
 
-    return wait_and_note
+    return wait_and_note if looks else wait

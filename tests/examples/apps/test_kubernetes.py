@@ -36,7 +36,7 @@ def test_the_drain_fits_into_the_grace_period(app: Any) -> None:
     server = option("--timeout-graceful-shutdown")
     last_seconds = pre_stop + server + app.SHUTDOWN_DEADLINE + MARGIN
     assert last_seconds < POD["spec"]["terminationGracePeriodSeconds"]
-    assert app.make_batcher()._setup.shutdown_deadline == app.SHUTDOWN_DEADLINE
+    assert app.make_batcher().setup.shutdown_deadline == app.SHUTDOWN_DEADLINE
     longest_wait = app.ROOM_WITHIN + app.SAFE_WITHIN
     assert longest_wait < server  # or the server cuts requests that wait
 

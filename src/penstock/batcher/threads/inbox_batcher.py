@@ -49,27 +49,27 @@ class InboxBatcher(Batcher[T]):
         self._use(setup)
 
     def _new_dispatcher(self) -> Dispatcher[T]:
-        return Dispatcher(self._setup, on_room=self._lend)
+        return Dispatcher(self.setup, on_room=self._lend)
 
     @property
     def needs_entries(self) -> bool:
         """Whether items need a size, a key or a tenant."""
-        return self._setup.sized or self._setup.orders_itself
+        return self.setup.sized or self.setup.orders_itself
 
     @property
     def drops(self) -> bool:
         """Whether a full ledger drops items."""
-        return self._setup.drops
+        return self.setup.drops
 
     @property
     def makes_room(self) -> bool:
         """Whether a full ledger evicts older items for newer ones."""
-        return self._setup.overflow == "drop_oldest"
+        return self.setup.overflow == "drop_oldest"
 
     @property
     def deadline(self) -> float:
         """Default seconds for a shutdown."""
-        return self._setup.shutdown_deadline
+        return self.setup.shutdown_deadline
 
     def entries(self, items: tuple[T, ...], receipts: Receipts) -> list[InboxEntry[T]] | None:
         """The items as measured entries; `None` if a size or a failed key is refused."""
