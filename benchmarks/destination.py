@@ -82,15 +82,19 @@ class Destination:
             f"DROP TABLE IF EXISTS {self.table.name}", self.table.definition, *statements
         )
 
-    async def check(self, count: int) -> None:
-        """Raise `AssertionError` unless the table holds so many rows."""
+    async def value(self, query: str) -> Any:
+        """The one value that a query returns."""
         import asyncpg
 
         connection = await asyncpg.connect(self.dsn)
         try:
-            found = await connection.fetchval(f"SELECT count(*) FROM {self.table.name}")
+            return await connection.fetchval(query)
         finally:
             await connection.close()
+
+    async def check(self, count: int) -> None:
+        """Raise `AssertionError` unless the table holds so many rows."""
+        found = await self.value(f"SELECT count(*) FROM {self.table.name}")
         if found != count:
             raise AssertionError(f"{found} of {count} rows arrived")
 

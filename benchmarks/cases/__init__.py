@@ -19,6 +19,7 @@ from . import (
     kafka_beside,
     kafka_keys,
     kafka_parts,
+    kafka_postgres,
     keyed,
     loops,
     memory,
@@ -64,4 +65,5 @@ CASES: tuple[Case, ...] = (
     kafka_keys.CASE,
     *kafka_parts.CASES,
     *kafka_beside.CASES,
+    *kafka_postgres.CASES,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import batcher, consumer, kafka, postgres, spark
+from . import batcher, consumer, kafka, pipe, postgres, spark
 
 if TYPE_CHECKING:
     from .judging import GoalTable
@@ -15,4 +15,5 @@ TABLES: tuple[GoalTable, ...] = (
     spark.TABLE,
     consumer.TABLE,
     kafka.TABLE,
+    pipe.TABLE,
 )

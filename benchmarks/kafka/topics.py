@@ -48,9 +48,24 @@ def fill(
 ) -> None:
     """Create a topic with so many records of so many keys, in an order without a pattern."""
     draw = random.Random(1)
-    given = ((b"key-%d" % draw.randrange(keys), None) for _ in range(count))
+    fill_with(
+        broker,
+        topic,
+        ((b"key-%d" % draw.randrange(keys), value) for _ in range(count)),
+        partitions=partitions,
+    )
+
+
+def fill_with(
+    broker: EmbeddedKafka,
+    topic: str,
+    given: Iterable[tuple[bytes, bytes]],
+    *,
+    partitions: int,
+) -> None:
+    """Create a topic with these keys and values, each in the partition of its key."""
     broker.create_topic(topic, partitions=partitions)
-    asyncio.run(_send(broker.bootstrap, topic, given, value))
+    asyncio.run(_send(broker.bootstrap, topic, ((key, None, value) for key, value in given)))
 
 
 def fill_beside(broker: EmbeddedKafka, topic: str, count: int, *, keys: int, others: int) -> None:
@@ -59,15 +74,17 @@ def fill_beside(broker: EmbeddedKafka, topic: str, count: int, *, keys: int, oth
     """
     draw = random.Random(1)
     broker.create_topic(topic, partitions=others + 1)
-    given = [(b"key-%d" % draw.randrange(keys), 1 + number % others) for number in range(count)]
-    asyncio.run(_send(broker.bootstrap, topic, [(b"one", 0)] * (count // others), VALUE))
-    asyncio.run(_send(broker.bootstrap, topic, given, VALUE))
+    given = [
+        (b"key-%d" % draw.randrange(keys), 1 + number % others, VALUE) for number in range(count)
+    ]
+    asyncio.run(_send(broker.bootstrap, topic, [(b"one", 0, VALUE)] * (count // others)))
+    asyncio.run(_send(broker.bootstrap, topic, given))
 
 
 async def _send(
-    bootstrap: str, topic: str, given: Iterable[tuple[bytes, int | None]], value: bytes
+    bootstrap: str, topic: str, given: Iterable[tuple[bytes, int | None, bytes]]
 ) -> None:
-    """Send records with these keys, to these partitions or those of the keys."""
+    """Send records of these keys, partitions (`None`: that of the key) and values."""
     aiokafka: Any = importlib.import_module("aiokafka")
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5)
     await producer.start()
@@ -76,7 +93,7 @@ async def _send(
         while chunk := [*itertools.islice(left, CHUNK)]:
             sent = [
                 await producer.send(topic, value, key=key, partition=partition)
-                for key, partition in chunk
+                for key, partition, value in chunk
             ]
             await asyncio.gather(*sent)
     finally:

@@ -36,15 +36,18 @@ QUIET = 5_000
 
 
 @contextlib.asynccontextmanager
-async def joined(bootstrap: str, topic: str) -> AsyncGenerator[Any]:
-    """A bare client that is a member of a new group, without commits."""
+async def joined(
+    bootstrap: str, topic: str, *, group: str | None = None, **options: Any
+) -> AsyncGenerator[Any]:
+    """A bare client that is a member of that group, or a new one, without automatic commits."""
     aiokafka: Any = importlib.import_module("aiokafka")
     client = aiokafka.AIOKafkaConsumer(
         topic,
         bootstrap_servers=bootstrap,
-        group_id=uuid.uuid4().hex,
+        group_id=group or uuid.uuid4().hex,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
+        **options,
     )
     await client.start()
     try:

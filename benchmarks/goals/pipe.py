@@ -1,0 +1,55 @@
+"""The goals for a pipe from Kafka into PostgreSQL, and what was measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..cases.kafka_postgres import CASE, COPY, HOT_CASE, INSERT, KEYED, PLAIN, SIZE
+from ..harness import name_of
+from ..stopwatch import Clock
+from .judging import Goal, GoalTable
+from .ratios import as_fast
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .judging import Found
+
+
+def _against(line: str, peer: str, goal: float) -> Goal:
+    return Goal(
+        f"{line}, against {peer}",
+        as_fast(CASE, name_of(line, SIZE), name_of(peer, SIZE)),
+        goal,
+        at_least=True,
+    )
+
+
+def _per_second(found: Found, clock: str) -> list[float]:
+    """Records of the hot key per second."""
+    rounds = found[HOT_CASE.name].by(Clock(clock))
+    return [HOT_CASE.unit.per_second / took for took in rounds[KEYED]]
+
+
+def _wall(_: Found) -> Sequence[tuple[str, str]]:
+    return [(Clock.WALL, "wall time")]
+
+
+TABLE = GoalTable(
+    "pipe",
+    frozenset({CASE.name, HOT_CASE.name}),
+    (
+        _against(PLAIN, INSERT, 1.5),
+        _against(PLAIN, COPY, 0.9),
+        _against(KEYED, INSERT, 1.0),
+        Goal(
+            "one hot key over writes of 10 ms, in order",
+            _per_second,
+            5_000,
+            25_000,
+            " records/s",
+            at_least=True,
+        ),
+    ),
+    _wall,
+)

@@ -1,0 +1,1 @@
+"""What the cases of Kafka to PostgreSQL are made of."""
