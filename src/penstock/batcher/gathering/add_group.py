@@ -35,11 +35,6 @@ class AddGroup(NamedTuple, Generic[T]):
             None if self.keys is None else self.keys[cut],
         )
 
-    def unsized_rows(self) -> Iterator[tuple[T, Resolvable | None, Hashable]]:
-        """Each item with its receipt and key."""
-        nothing = (None,) * len(self.items)
-        return zip(self.items, self.receipts or nothing, self.keys or nothing, strict=True)
-
     def rows(self) -> Iterator[tuple[T, int, Resolvable | None, Hashable]]:
         """Each item with its size, receipt and key."""
         count = len(self.items)

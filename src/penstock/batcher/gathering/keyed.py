@@ -135,8 +135,8 @@ class KeyedGatherer(Generic[T]):
         """Accept items, and seal full batches. Keys are those of `identity`."""
         self._now = now
         self._ledger.entered(len(group.items), group.bytes)
-        if group.sizes is None:
-            self._offer_unsized(group, now)
+        if self._shape.max_bytes is None:
+            self._offer_together(group, now)
             return self.holds.failed()
         for item, size, receipt, key in group.rows():
             if self._has_place(key, size):
@@ -146,15 +146,16 @@ class KeyedGatherer(Generic[T]):
             self.holds.wait([Waiting(key, item, size, receipt, at=now, era=era)])
         return self.holds.failed()
 
-    def _offer_unsized(self, group: AddGroup[T], now: float) -> None:
-        most, rows = self._shape.max_items, group.unsized_rows()
+    def _offer_together(self, group: AddGroup[T], now: float) -> None:
+        most, rows = self._shape.max_items, group.rows()
         behind = self.pack.join_free(rows, most, now)
         while len(self.pack.items) >= most:
             self.seal(Reason.SIZE, now)
             behind += self.pack.join_free(rows, most, now)
         era = self._numbers.last + 1
-        waiting = [Waiting(key, item, 0, receipt, at=now, era=era) for item, receipt, key in behind]
-        self.holds.wait(waiting)
+        self.holds.wait(
+            [Waiting(key, item, size, r, at=now, era=era) for item, size, r, key in behind]
+        )
 
     def _has_place(self, key: Hashable, size: int) -> bool:
         """Whether an item may join the open batch; seals it first if it has no room."""
@@ -178,7 +179,7 @@ class KeyedGatherer(Generic[T]):
             self.seal(Reason.BYTES, self._now)
 
     def _go_all(self, entries: Sequence[Waiting[T]]) -> None:
-        """Begin turns of these items' keys, without sizes."""
+        """Begin turns of these items' keys, without a bound on a batch's bytes."""
         most = self._shape.max_items
         if self.repeats:
             entries = self._lanes.with_followers(entries, most - len(self.pack.items), most)
@@ -285,7 +286,7 @@ class KeyedGatherer(Generic[T]):
 
     def _land(self, batch: Sealed[T]) -> None:
         entries, held = self._lanes.leave_all(batch.lanes)
-        if self._shape.sized or self._eras.is_behind:
+        if self._shape.max_bytes is not None or self._eras.is_behind:
             for entry in entries:
                 self._go(entry)
         else:
@@ -312,7 +313,7 @@ class KeyedGatherer(Generic[T]):
             most = self._shape.max_items if self.repeats else 1
             self._eras.begin(entry, self._lanes, most, self._shape.max_bytes)
             return
-        if not self._shape.sized:
+        if self._shape.max_bytes is None:
             self._go_all([entry])
             return
         key = entry.lane_key

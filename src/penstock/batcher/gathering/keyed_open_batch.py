@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Row = tuple[T, "Resolvable | None", "Hashable"]
-"""An item without a size, its receipt and its key."""
+Row = tuple[T, int, "Resolvable | None", "Hashable"]
+"""An item, its size, its receipt and its key."""
 
 
 class FastPath(Protocol[T]):
@@ -86,15 +86,17 @@ class KeyedOpenBatch(list[T]):
         self.keys.append(key)
         self.join(item)
 
-    def join_free(self, rows: Iterator[Row[T]], most: int, receipts: Receipts) -> list[Row[T]]:
+    def join_free(
+        self, rows: Iterator[Row[T]], most: int, receipts: Receipts, sizes: list[int] | None
+    ) -> list[Row[T]]:
         """Append items of free and open keys, up to `most` in the batch; return those passed over.
 
-        Items without sizes, with their receipts and keys.
+        Receipts and sizes are noted where they are given.
         """
         active, open_keys, keys, repeats = self._active, self.open_keys, self.keys, self._repeats
         behind: list[Row[T]] = []
         for row in rows:
-            item, receipt, key = row
+            item, size, receipt, key = row
             if key not in active:
                 active.add(key)
                 if repeats:
@@ -104,6 +106,8 @@ class KeyedOpenBatch(list[T]):
                 continue
             if receipt is not None:
                 receipts[len(keys)] = receipt
+            if sizes is not None:
+                sizes.append(size)
             keys.append(key)
             self.join(item)
             if len(keys) >= most:
@@ -171,7 +175,7 @@ class KeyedPack(Pack[T]):
             self.weigh(size)
 
     def join_all(self, entries: Sequence[Waiting[T]]) -> None:
-        """As `join` for each, without sizes."""
+        """As `join` for each."""
         opened = self.opened
         filled, oldest_at = len(opened), min([entry.at for entry in entries])
         if not filled or oldest_at < self.oldest_at:
@@ -184,13 +188,18 @@ class KeyedPack(Pack[T]):
         opened.keys.extend(keys)
         if self._repeats:
             opened.open_keys.update(keys)
+        if self.sizes is not None:
+            self.weigh_all([entry.size for entry in entries])
 
     def join_free(self, rows: Iterator[Row[T]], most: int, at: float) -> list[Row[T]]:
         """Append items as `KeyedOpenBatch.join_free`; return those that have to wait."""
         opened = self.opened
         if not opened:
             self.begin(at)
-        return opened.join_free(rows, most, self.receipts)
+        sizes: list[int] | None = None if self.sizes is None else []
+        behind = opened.join_free(rows, most, self.receipts, sizes)
+        self.weigh_all(sizes or ())
+        return behind
 
     def withdraw(self, matches: Matches, number: int) -> Sealed[T] | None:
         """As `Pack.withdraw`; the batch has its keys."""

@@ -200,6 +200,12 @@ class Pack(Generic[T]):
             self.sizes.append(size)
             self.bytes += size
 
+    def weigh_all(self, sizes: Sequence[int]) -> None:
+        """As `weigh`, of several items."""
+        if self.sizes is not None:
+            self.sizes.extend(sizes)
+            self.bytes += sum(sizes)
+
     def full(self, max_items: int, max_bytes: int | None) -> Reason | None:
         """Why the batch is complete; `None` if it is not."""
         if len(self.items) >= max_items:
