@@ -175,17 +175,17 @@ class Feed(Generic[T]):
 
     def key_of(self, item: T) -> Hashable:
         """What holds back later items when this one has ended with an outcome of `holds`: equal for
-        items of one key. `None` if nothing does.
+        items of one key. `None` if nothing does; a key of `None` is a key.
         """
         gathering = self._dispatcher.gathering
         if gathering.holds is None or gathering.identity is None:
             return None
-        return gathering.identity(item)
+        return (gathering.identity(item),)
 
     def is_going(self, item: T) -> bool:
         """Whether a write that had an item of this key has not ended yet."""
-        holds, key = self._dispatcher.gathering.holds, self.key_of(item)
-        return holds is not None and holds.is_going(key)
+        holds, identity = self._dispatcher.gathering.holds, self._dispatcher.gathering.identity
+        return holds is not None and identity is not None and holds.is_going(identity(item))
 
     @property
     def is_idle(self) -> bool:

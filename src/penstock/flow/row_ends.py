@@ -116,7 +116,7 @@ class RowEnds:
     def _key_of(self, row: FailedRow) -> Hashable:
         """What waits for the row: its key in the batcher, or only itself."""
         key = None if row.is_refused else self._feed.key_of(row.item)
-        return row.receipt if key is None else (key,)  # a key of None is a key
+        return row.receipt if key is None else key
 
     def _decide(self, message: PipedMessage) -> None:
         """Let a record back off, or leave, or be poison."""
