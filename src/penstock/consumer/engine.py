@@ -264,6 +264,7 @@ class Engine:
         except asyncio.CancelledError as error:  # now
             self.ending.hasten(error)
             until = clock.now()
+            self.workers.hurry(until)
             with contextlib.suppress(asyncio.CancelledError):
                 await self._quiet.wait(going, until, cut)
         now = clock.now()

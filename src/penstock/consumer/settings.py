@@ -149,7 +149,7 @@ def checked_settings(
 ) -> ConsumerSettings:
     """Check the arguments of a consumer. Raises `ConfigError`."""
     _check_source(source)
-    strategy = _strategy(poison, dead_letters, parked)
+    strategy = checked_strategy("poison", poison, dead_letters, parked)
     _check_parked(parked, name)
     return ConsumerSettings(
         name=checks.text("name", name),
@@ -200,19 +200,21 @@ def _check_source(source: object) -> None:
     raise checks.bad("source", source, rule)
 
 
-def _strategy(poison: object, dead_letters: object, parked: object) -> PoisonStrategy:
-    """The poison strategy, by default the one that what is given allows."""
+def checked_strategy(
+    name: str, poison: object, dead_letters: object, parked: object
+) -> PoisonStrategy:
+    """The poison strategy of the argument `name`, by default the one that what is given allows."""
     if poison is None:
         if parked is not None:
             return "park_key"
         return "block" if dead_letters is None else "block_and_dead_letter"
-    strategy = checks.choice("poison", cast("PoisonStrategy", poison), STRATEGIES)
+    strategy = checks.choice(name, cast("PoisonStrategy", poison), STRATEGIES)
     if strategy == "park_key" and parked is None:
-        raise checks.bad("poison", poison, "needs parked=, the store of parked messages")
+        raise checks.bad(name, poison, "needs parked=, the store of parked messages")
     if strategy == "block_and_dead_letter" and dead_letters is None:
-        raise checks.bad("poison", poison, "needs dead_letters=, the sink of dead letters")
+        raise checks.bad(name, poison, "needs dead_letters=, the sink of dead letters")
     if parked is not None and strategy != "park_key":
-        raise checks.bad("parked", parked, f"has no effect with poison={strategy!r}")
+        raise checks.bad("parked", parked, f"has no effect with {name}={strategy!r}")
     return strategy
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 from .._core import checks
 from .._core.errors import ErrorClass
 from ..batcher.batcher import Batcher
-from ..consumer.settings import checked_settings
+from ..consumer.settings import checked_settings, checked_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -88,7 +88,7 @@ def checked_pipe(
     settings = checked_settings(
         source,
         name=name,
-        poison=on_rejected,
+        poison=checked_strategy("on_rejected", on_rejected, dead_letters, parked),
         retry=retry,
         dead_letters=dead_letters,
         parked=parked,

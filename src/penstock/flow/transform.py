@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+from asyncio import gather
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -20,6 +21,7 @@ from .._core import checks
 from .._core.classify import classified
 from .._core.errors import ErrorClass
 from .._core.patience import asked_wait
+from .._core.runtime.exits import Exit
 from .._core.say import say
 from .._core.send import is_cut
 from .._core.told import for_log
@@ -87,7 +89,7 @@ class Transformer:
         if transform is None:
             return [[message.record] for message in messages]
         if checks.is_async(transform):
-            return await asyncio.gather(*[self._insist(message) for message in messages])
+            return [_raised(each) for each in await gather(*map(self._kept, messages))]
         found: list[Transformed] = []
         for message in messages:
             try:
@@ -97,6 +99,13 @@ class Transformer:
                 rows = await self._insist(message, error)
             found.append(rows)
         return found
+
+    async def _kept(self, message: Message) -> Transformed | BaseException:
+        """As `_insist`; returns an exit, which would end the loop if a task raised it."""
+        try:
+            return await self._insist(message)
+        except Exit as error:
+            return error
 
     async def _insist(self, message: Message, error: BaseException | None = None) -> Transformed:
         """Try, again and again while the error may pass; `error` is that of the first try."""
@@ -121,6 +130,12 @@ class Transformer:
             error = None
             if message.claim.is_closing:
                 return []
+
+
+def _raised(answer: Transformed | BaseException) -> Transformed:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 async def _rows(answer: object) -> Transformed:

@@ -1,0 +1,214 @@
+"""Records that cannot become rows, rows that the batcher refuses, and records that an operator
+lets go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from piping import P0, Destination, piped, records
+
+from penstock import (
+    Batcher,
+    ConfigError,
+    Limits,
+    RetryPolicy,
+    Tenants,
+    UnavailableError,
+    flow,
+)
+from penstock.sinks import MemorySink
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from penstock.testing import FakeClock
+
+
+async def test_a_transform_whose_service_is_down_holds_everything_until_it_is_back(
+    fake_clock: FakeClock,
+) -> None:
+    """Nothing passes the record, no attempt is used up, and nothing becomes poison."""
+    log, sink, tries = MemoryLog(records("abc")), Destination(), 0
+
+    def look_up(message: Any) -> Any:
+        nonlocal tries
+        if message.offset == 1:
+            tries += 1
+            if fake_clock.now() < 60.0:
+                raise UnavailableError("the registry is down")
+        return message.record
+
+    await piped(log, sink, fake_clock, transform=look_up, retry=RetryPolicy(attempts=2)).run()
+    assert sink.offsets == [0, 1, 2]
+    assert tries > 2
+    assert fake_clock.now() >= 60.0
+
+
+async def test_a_cancelled_error_of_a_transform_is_poison_of_its_record(
+    fake_clock: FakeClock,
+) -> None:
+    def cancel(message: Any) -> Any:
+        if message.offset == 0:
+            raise asyncio.CancelledError
+        return message.record
+
+    log, sink = MemoryLog(records("ab")), Destination()
+    report = await piped(log, sink, fake_clock, transform=cancel, on_rejected="skip").run()
+    assert sink.offsets == [1]
+    assert report.source.counts.terminated == 1
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_an_exit_in_a_transform_ends_the_pipe_after_its_drain(
+    fake_clock: FakeClock, is_async: bool
+) -> None:
+    log, sink = MemoryLog(records("ab")), Destination()
+
+    def leave(message: Any) -> Any:
+        if message.offset == 1:
+            raise SystemExit(3)
+        return message.record
+
+    async def leave_later(message: Any) -> Any:
+        return leave(message)
+
+    pipe = piped(log, sink, fake_clock, transform=leave_later if is_async else leave)
+    with pytest.raises(SystemExit):
+        await pipe.run()
+    assert log.start(P0).offset <= 1
+
+
+async def test_what_the_batcher_refuses_is_poison_of_its_record_alone(
+    fake_clock: FakeClock,
+) -> None:
+    """A key that cannot be one, an item that is too large, a key function that raises."""
+    log, sink, letters = MemoryLog(records("abcdef")), Destination(), MemorySink()
+    rows = [b"fine", b"x" * 100, None, [[1]], b"raises", b"good"]
+
+    def key(row: Any) -> Any:
+        if row == b"raises":
+            raise KeyError("user")
+        return row
+
+    batcher = Batcher(
+        sink,
+        key=key,
+        size_of=len,
+        oversize="reject",
+        limits=Limits(max_items=4, max_delay=0.1, max_bytes=50),
+        clock=fake_clock,
+    )
+    report = await piped(
+        log,
+        sink,
+        fake_clock,
+        batcher=batcher,
+        transform=lambda message: rows[message.offset],
+        on_rejected="skip",
+        dead_letters=letters,
+    ).run()
+    assert sorted(sink.applied) == [b"fine", b"good"]
+    kinds = {letter.batch_id: letter.error_type for letter in letters.items}
+    assert kinds == {"t/0@1": "ItemTooLarge", "t/0@3": "TypeError", "t/0@4": "ItemFunctionError"}
+    assert log.positions[P0].offset == 6
+    assert report.source.counts.dead_lettered == 3
+
+
+async def test_a_blocked_record_goes_on_when_an_operator_says_so(fake_clock: FakeClock) -> None:
+    log, sink, is_repaired = MemoryLog(records("abc")), Destination(), False
+
+    def decode(message: Any) -> Any:
+        if message.offset == 1 and not is_repaired:
+            raise ValueError("no schema")
+        return message.record
+
+    pipe = piped(log, sink, fake_clock, ends=False, transform=decode, on_rejected="block")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(pipe.run())
+        await fake_clock.advance(60.0)
+        assert sink.offsets == [0, 2]
+        assert log.start(P0).offset == 1
+        assert [each.key for each in pipe.blocked] == ["b"]
+        is_repaired = True
+        assert pipe.unblock("b") == 1
+        await fake_clock.advance(2.0)
+        assert sink.offsets == [0, 2, 1]
+        assert log.start(P0).offset == 3
+        pipe.stop()
+
+
+async def test_tenants_share_a_pipe_by_weight(fake_clock: FakeClock) -> None:
+    log, sink = MemoryLog(records(["big"] * 200 + ["small"] * 20)), Destination()
+    batcher = Batcher(
+        sink,
+        tenant=lambda record: record.key,
+        tenants=Tenants(weights={"small": 4}),
+        limits=Limits(max_items=10, max_delay=0.1, workers=1),
+        clock=fake_clock,
+    )
+    report = await flow.pipe(MemorySource(log, ends=True, clock=fake_clock), batcher).run()
+    last_small = max(i for i, row in enumerate(sink.applied) if row.key == "small")
+    assert last_small < 100
+    assert report.source.counts.acked == 220
+
+
+async def test_bytes_inside_are_bounded_by_the_records(fake_clock: FakeClock) -> None:
+    """Nothing more is fetched while the rows of so many bytes are not written."""
+    log, sink = MemoryLog(records("abcdefghij")), Destination()
+    most: list[int] = []
+
+    async def look(batch: Any) -> None:
+        most.append(pipe.stats().source.in_flight.bytes)
+        await fake_clock.sleep(1.0)
+
+    sink.before = look
+    pipe = piped(log, sink, fake_clock, max_in_flight_bytes=4, limits=Limits(max_delay=0.0))
+    await pipe.run()
+    assert max(most) == 4
+    assert len(sink.applied) == 10
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"overflow": "drop_oldest"}, "overflow"),
+        ({"overflow": "reject"}, "overflow"),
+        ({"last_resort": MemorySink()}, "last_resort"),
+        ({"key": str, "on_key_failure": "pause"}, "on_key_failure"),
+        ({"tenant": str, "tenants": Tenants(max_pending_items=1000)}, "tenants"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_at_construction(
+    options: dict[str, Any], name: str
+) -> None:
+    batcher = Batcher(MemorySink(), **options)
+    with pytest.raises(ConfigError, match=name):
+        flow.pipe(MemorySource(MemoryLog()), batcher)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"transform": 3}, "transform"),
+        ({"transform": dict}, "transform"),
+        ({"key": str}, "key"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"on_rejected": "park_key"}, "on_rejected"),
+        ({"on_rejected": "drop"}, "on_rejected"),
+        ({"on_rejected": "block_and_dead_letter"}, "dead_letters"),
+        ({"max_in_flight": 0}, "max_in_flight"),
+        ({"on_reject": "skip"}, "on_rejected"),
+    ],
+)
+def test_bad_arguments_are_refused_at_construction(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        flow.pipe(MemorySource(MemoryLog()), Batcher(MemorySink()), **options)
+
+
+def test_what_is_no_batcher_or_source_is_refused() -> None:
+    with pytest.raises(ConfigError, match="batcher"):
+        flow.pipe(MemorySource(MemoryLog()), MemorySink())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="source"):
+        flow.pipe(MemoryLog(), Batcher(MemorySink()))  # type: ignore[arg-type]
