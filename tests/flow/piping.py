@@ -11,7 +11,7 @@ from penstock.sources.memory import MemoryLog, MemorySource
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock import Batch
+    from penstock import Batch, WriteResult
     from penstock.testing import FakeClock
 
 P0 = TopicPartition("t", 0)
@@ -36,12 +36,13 @@ class Destination:
         self.before: Callable[[Batch[Any]], Any] | None = None
         """Called, and awaited, before anything of a batch is applied."""
 
-    async def write(self, batch: Batch[Any]) -> None:
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Apply a batch."""
         self.writes.append(list(batch))
         if self.before is not None:
             await self.before(batch)
         self.applied += batch
+        return None
 
     @property
     def offsets(self) -> list[int]:
