@@ -1,20 +1,21 @@
 """Failed rows that wait to be sent again. No clock, no task, no I/O.
 
 1. A failed row holds its key in the batcher. All failed rows of a key wait here, in the order in
-   which their records arrived, and are sent again together.
+   which they entered the batcher, and are sent again together.
 2. The record of a key's first row is its *head*: its backoff is the key's. A record whose rows have
-   several keys is a head once it is the first one of each of them and none of its rows is inside.
-   Since all keys have the same order, there always is such a record.
+   several keys is a head once it is the first one of each of them and none of its rows is inside,
+   but for those that are queued there behind its own failed ones. Since all keys have the same
+   order, there always is such a record.
 3. A head is *driven* once, until its rows are taken or removed.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator
+    from collections.abc import Callable, Collection, Hashable, Iterator
 
     from ..consumer.claim import Claim
     from ..consumer.message import Message
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 class HeldRows:
     """Failed rows by key."""
 
-    def __init__(self) -> None:
+    def __init__(self, key_of: Callable[[Any], Hashable]) -> None:
+        self._key_of = key_of
         self._rows: dict[Hashable, list[FailedRow]] = {}
         self._keys: dict[PipedMessage, list[Hashable]] = {}
         self._driven: set[PipedMessage] = set()
@@ -36,7 +38,7 @@ class HeldRows:
     def add(self, key: Hashable, row: FailedRow) -> None:
         """Let a row wait."""
         message = row.message
-        insort(self._rows.setdefault(key, []), row, key=_arrival_of)
+        insort(self._rows.setdefault(key, []), row, key=_number_of)
         keys = self._keys.setdefault(message, [])
         if key not in keys:
             keys.append(key)
@@ -56,9 +58,12 @@ class HeldRows:
                 yield rows[0].message
 
     def _is_head(self, message: PipedMessage) -> bool:
-        if message.inside or message in self._driven:
+        if message in self._driven:
             return False
-        return all(self._rows[key][0].message is message for key in self._keys[message])
+        keys = self._keys[message]
+        if message.inside and any(self._key_of(row.item) not in keys for row in message.rows):
+            return False
+        return all(self._rows[key][0].message is message for key in keys)
 
     def rows_of(self, message: PipedMessage) -> list[FailedRow]:
         """The failed rows of a record."""
@@ -112,5 +117,5 @@ def arrival(message: Message) -> tuple[int, int]:
     return message.claim.number, message.index
 
 
-def _arrival_of(row: FailedRow) -> tuple[int, int]:
-    return arrival(row.message)
+def _number_of(row: FailedRow) -> int:
+    return row.receipt.number

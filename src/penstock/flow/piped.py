@@ -10,7 +10,7 @@ from ..consumer.message import Message
 from ..consumer.wait_reason import WaitReason
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from .._core.source import SourceRecord
     from ..consumer.claim import Claim
@@ -54,7 +54,7 @@ class EndsRows(Protocol):
 class PipedMessage(Message):
     """A message, and the receipt of its row; of several rows, the owner of their receipts."""
 
-    __slots__ = ("_end", "inside", "is_held", "item")
+    __slots__ = ("_end", "inside", "is_held", "item", "number", "rows")
 
     def __init__(
         self, lane_key: Hashable, size: int, record: SourceRecord, claim: Claim, index: int
@@ -79,21 +79,28 @@ class PipedMessage(Message):
         """What it waits for: its rows, or those of its key that have failed before it."""
         return WaitReason.QUEUED_BEHIND if self.is_held else WaitReason.IN_BATCHER
 
-    def enters(self, end: EndsRows, item: object) -> None:
-        """Note that its only row is about to be accepted."""
+    def enters(self, end: EndsRows, item: object, number: int) -> None:
+        """Note that its only row is about to be accepted, as the row of this number."""
         self._end = end
         self.item = item
+        self.number = number
         self.inside = 1
 
-    def enters_as(self, end: EndsRows, items: Sequence[object]) -> list[PipedRow]:
+    def enters_as(
+        self, end: EndsRows, items: Sequence[object], numbers: Iterator[int]
+    ) -> list[PipedRow]:
         """Note that its rows are about to be accepted; return their receipts."""
         self._end = end
-        self.inside = len(items)
-        return [PipedRow(self, item) for item in items]
+        rows = [PipedRow(self, item, next(numbers)) for item in items]
+        self.rows = set(rows)  # those in the batcher
+        self.inside = len(rows)
+        return rows
 
-    def enters_again(self) -> None:
+    def enters_again(self, receipt: PipedMessage | PipedRow) -> None:
         """Note that a failed row is about to be accepted again."""
         self.inside += 1
+        if isinstance(receipt, PipedRow):
+            self.rows.add(receipt)
 
     def hold(self, *, is_held: bool) -> None:
         """Note whether rows of it have failed, and wait."""
@@ -110,6 +117,7 @@ class PipedMessage(Message):
     def row_ended(self, row: PipedRow, outcome: Outcome, cause: BaseException | None) -> None:
         """Note the outcome of one of several rows."""
         self.inside -= 1
+        self.rows.remove(row)
         if not outcome.is_success:
             self._end.failed(FailedRow(row, row.item, outcome, cause))
         elif self.is_held:
@@ -120,6 +128,8 @@ class PipedMessage(Message):
     def refuse(self, receipt: PipedMessage | PipedRow, error: BaseException) -> None:
         """Note that the batcher has not accepted a row."""
         self.inside -= 1
+        if isinstance(receipt, PipedRow):
+            self.rows.remove(receipt)
         self._end.failed(FailedRow(receipt, receipt.item, Outcome.REJECTED, error, is_refused=True))
 
     def resend(self) -> None:
@@ -134,11 +144,12 @@ class PipedMessage(Message):
 class PipedRow:
     """The receipt of one of a record's rows."""
 
-    __slots__ = ("item", "message")
+    __slots__ = ("item", "message", "number")
 
-    def __init__(self, message: PipedMessage, item: object) -> None:
+    def __init__(self, message: PipedMessage, item: object, number: int) -> None:
         self.message = message
         self.item = item
+        self.number = number
 
     def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
         """The batcher's call with the outcome of the row."""

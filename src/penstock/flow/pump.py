@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
 from ..consumer.workers import Slot, is_closed
@@ -48,6 +49,7 @@ class Pump:
         self._feed = feed
         self.ends = ends
         self._shutdown: asyncio.Task[object] | None = None
+        self._numbers = count()
 
     # -- the work of a consumer --------------------------------------------------------------------
 
@@ -96,6 +98,7 @@ class Pump:
         """Settle the records without rows; return the receipts of the others' rows, in order."""
         lent: list[PipedMessage] = []
         receipts: list[PipedMessage | PipedRow] = []
+        numbers = self._numbers
         for message, rows in zip(messages, made, strict=True):
             if message.claim.is_closing:
                 self._poison.leave(message)
@@ -104,11 +107,11 @@ class Pump:
             elif not isinstance(rows, list):
                 self._settler.settle(message, rows)
             elif len(rows) == 1:
-                message.enters(self.ends, rows[0])
+                message.enters(self.ends, rows[0], next(numbers))
                 receipts.append(message)
                 lent.append(message)
             elif rows:
-                receipts += message.enters_as(self.ends, rows)
+                receipts += message.enters_as(self.ends, rows, numbers)
                 lent.append(message)
             else:
                 self._settler.settle(message, None)
@@ -144,8 +147,8 @@ class PumpWorker(Slot):
                 if not await workers.rest():
                     return
                 continue
-            count = min(len(ready), pump.transformer.most)
-            messages = cast("list[PipedMessage]", [ready.popleft() for _ in range(count)])
+            most = min(len(ready), pump.transformer.most)
+            messages = cast("list[PipedMessage]", [ready.popleft() for _ in range(most)])
             await self._move(messages, task)
             await sleep(0)
 

@@ -48,7 +48,7 @@ class RowEnds:
         self._clock = engine.commons.clock
         self._feed = feed
         self._insists = insists
-        self._held = HeldRows()
+        self._held = HeldRows(feed.key_of)
         self._failed: list[FailedRow] = []
         self._is_looking = False
         self._is_draining = False
@@ -155,7 +155,7 @@ class RowEnds:
         groups = self._held.take(message)
         for rows in groups:
             for row in rows:
-                row.message.enters_again()
+                row.message.enters_again(row.receipt)
                 row.message.hold(is_held=row.message in self._held)
         self._settler.lend([message])
         for rows in groups:
@@ -203,6 +203,8 @@ class RowEnds:
         """Let a record that comes back from the batcher wait with others of its parked key."""
         if self._schedule.parked.of(message) is None or message.is_unparked:
             return False
+        if message.inside:  # queued behind its own failed rows
+            self._take_out({message})
         self.departed(message)
         self._schedule.waits_parked(message)
         self._poison.look()
@@ -216,14 +218,17 @@ class RowEnds:
         found = [message for message in self._settler.manual if _is_behind(message, head)]
         if not found:
             return
-        behind = set(found)
-        self._feed.withdraw(lambda receipt: cast("PipedRow", receipt).message in behind)
-        for entering in self._entering:
-            entering.tell_refused()
-        self._note_failed()
+        self._take_out(set(found))
         for message in sorted(cast("list[PipedMessage]", found), key=arrival):
             if not message.inside and self._settler.take_back(message):
                 self._parks(message)
+
+    def _take_out(self, messages: Collection[Message]) -> None:
+        """Take the rows of records back from the batcher."""
+        self._feed.withdraw(lambda receipt: cast("PipedRow", receipt).message in messages)
+        for entering in self._entering:
+            entering.tell_refused()
+        self._note_failed()
 
 
 def _is_behind(message: Message, head: Message) -> bool:
