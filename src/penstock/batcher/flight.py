@@ -11,6 +11,7 @@ from .._core.causes import caused
 from .._core.delivery.delivery import GRACE, Delivery
 from .._core.errors import TimedOutError, UnknownOutcomeError, WithdrawnError
 from .._core.lineage import sealed_lineage
+from .._core.withdrawn import WITHDRAWN
 from .gathering.pack import matching
 
 if TYPE_CHECKING:
@@ -224,14 +225,17 @@ class Flight(Generic[T]):
 
         A write that has nothing left to send is ended.
         """
-        delivery, gone = self.batch.delivery, matching(self.sealed.receipts, matches)
-        if not gone:
+        if not (gone := matching(self.sealed.receipts, matches)):
             return 0
-        delivery.withdraw(gone)
-        if not self.backing_off or delivery.closed:
+        self.batch.delivery.withdraw(gone)
+        return self._end_withdrawn(error) if self.backing_off else 0
+
+    def _end_withdrawn(self, error: WithdrawnError) -> int:
+        delivery, gone = self.batch.delivery, self.batch.delivery.withdrawn or ()
+        if delivery.closed:
             return 0
         ended: dict[Outcome, list[int]] = {}
-        left = [index for index in gone if not delivery.is_settled(index)]
+        left = [index for index in sorted(gone) if not delivery.is_settled(index)]
         for index in left:
             ended.setdefault(delivery.verdict_unsent(index), []).append(index)
         delivery.left_out(dict.fromkeys(left, error))
@@ -267,6 +271,8 @@ class Flight(Generic[T]):
         """Release the slot during a backoff, unless total order needs it."""
         self.backing_off = True
         self.end_try(rests=True)
+        if self.batch.delivery.withdrawn:
+            self._end_withdrawn(WithdrawnError(f"not sent again: {WITHDRAWN}"))
         self._host.backs_off(self)
         if self.has_slot and not self._host.keeps_slot:
             self.release_slot()

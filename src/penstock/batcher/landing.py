@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import KeyStopped, UnknownOutcomeError, WithdrawnError
-from .._core.order.prefix import leaders
+from .._core.order.prefix import leaders, with_withdrawn
 from .._core.withdrawn import WITHDRAWN
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ def behind_failed(flight: Flight[Any], errors: dict[int, BaseException]) -> list
     delivery = flight.batch.delivery
     if not delivery.keeps_prefix or delivery.closed or not errors:
         return []
-    behind, doubtful = leaders(flight.batch, errors), delivery.maybe_applied
+    behind, doubtful = (
+        leaders(flight.batch, with_withdrawn(flight.batch, errors)),
+        delivery.maybe_applied,
+    )
     gone = delivery.withdrawn or ()
     return [
         index

@@ -154,6 +154,8 @@ class RetrySink(WrappingSink[T]):
         by_index = errors if is_whole else {part[i]: error for i, error in errors.items()}
         groups = by_error(by_index)
         kinds = {id(error): self._class_of(error) for error, _ in groups}
+        if retry.batch.delivery.withdrawn:  # those behind a withdrawn item stay
+            errors = {i: e for i, e in errors.items() if not isinstance(e, WithdrawnError)}
         behind = {part[i]: part[leader] for i, leader in leaders(answer.attempt, errors).items()}
         staying = retry.series.after(
             by_index,

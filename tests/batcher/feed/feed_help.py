@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from penstock import Capabilities, Outcome
 from penstock.testing import FakeClock
@@ -12,7 +12,7 @@ from penstock.testing import FakeClock
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from penstock import Batch, Batcher
+    from penstock import Batch, Batcher, WriteResult
 
 
 class Row(NamedTuple):
@@ -78,7 +78,7 @@ class Told:
         self.applied: list[Any] = []
         self.doubted: list[list[Any]] = []
 
-    async def write(self, batch: Batch[Any]) -> None:
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
         self.begun.append(tuple(batch))
         self.doubted.append([batch[i] for i in sorted(batch.maybe_applied)])
         answer = self.answers.pop(0) if self.answers else None
@@ -92,7 +92,10 @@ class Told:
             event, error = answer
             await event.wait()
             raise error
+        elif callable(answer):
+            return cast("WriteResult | None", answer(batch))
         self.applied.extend(batch)
+        return None
 
     async def _held(self, wait: Coroutine[Any, Any, object]) -> None:
         if not self.deaf:

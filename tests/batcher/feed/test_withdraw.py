@@ -32,6 +32,7 @@ from penstock import (
     TimedOutError,
     TransientError,
     WithdrawnError,
+    WriteResult,
     stack,
 )
 from penstock.testing import FakeClock
@@ -237,8 +238,9 @@ def test_a_branch_does_not_send_a_withdrawn_item_again() -> None:
                 feed.withdraw(of_claim("lost"))
                 if other and not other.applied:
                     assert outcomes(slips) == [[]] * 2  # a write has them
-                await clock.sleep(500)
+                await clock.sleep(10)  # the branch would sleep for longer
                 assert is_empty(batcher)
+                assert not batcher._dispatcher.flights
             assert outcomes(slips) == [[outcome]] * 2
             assert len(failing.begun) == 1
             assert other is None or other.applied == rows
@@ -327,5 +329,31 @@ def test_a_predicate_that_raises_spares_its_item_and_is_told() -> None:
                 feed.withdraw(predicate)
             batcher.tally().verify()
         assert outcomes(slips) == [["unsent"], ["delivered"], ["unsent"]]
+
+    on_virtual_time(main)
+
+
+def test_what_left_with_an_item_that_is_withdrawn_later_is_sent_again() -> None:
+    def refuse(batch: Any) -> WriteResult:
+        errors: dict[int, BaseException] = {0: PermanentError("this")}
+        errors |= {index: TransientError("behind or busy") for index in range(1, len(batch))}
+        return WriteResult.failed(batch, errors)
+
+    async def main(clock: FakeClock) -> None:
+        sink, letters = Told(refuse, prefix_safe=True), Told()
+        rows = [Row("t", "a", 0), Row("t", "a", 1), Row("t", "b", 0)]
+        slips = [Slip("lost"), Slip("kept"), Slip("kept")]
+        whole = stack(sink, Retry(backoff=SLOW), DeadLetter(letters))
+        async with batcher_of(whole, clock, {"key": key_of}) as batcher:
+            feed = batcher.feed()
+            await feed.submit(rows, slips)
+            await clock.sleep(1.5)
+            assert batcher.tally().backing_off == 3
+            assert feed.withdraw(of_claim("lost")) == 1
+            await clock.sleep(500)
+            assert is_empty(batcher)
+        assert sorted(sink.applied) == sorted(rows[1:])
+        assert not letters.begun
+        assert outcomes(slips) == [["unsent"], ["delivered"], ["delivered"]]
 
     on_virtual_time(main)

@@ -7,6 +7,7 @@ the later ones of its key were not applied, regardless of their errors; they are
 2. When it leaves for good, they leave with it: they are not dead letters, and return to their
    origin, to be sent after it.
 3. An item that an earlier try may have applied is not sent in another batch: it ends unknown.
+4. A withdrawn item leaves alone: those behind it are tried again without it.
 
 The rule holds for a batch made for it (`Delivery.keeps_prefix`), and not on branches: none of those
 is safe for prefixes.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..withdrawn import withdrawn_among
 from .keys import accepted
 from .stopped import behind as stopped
 
@@ -38,15 +40,30 @@ def leaders(batch: Batch[Any], errors: Mapping[int, BaseException]) -> dict[int,
     return behind
 
 
+def with_withdrawn(
+    batch: Batch[Any], errors: Mapping[int, BaseException]
+) -> Mapping[int, BaseException]:
+    """The errors, also of withdrawn items that have left already: others may have left with them."""
+    delivery = batch.delivery
+    if not delivery.keeps_prefix or delivery.withdrawn is None:
+        return errors
+    gone = withdrawn_among(batch)
+    failed = [i for i in gone if not delivery.verdict(batch.roots((i,))[0]).is_success]
+    return {**{index: gone[index] for index in failed}, **errors}
+
+
 def held_back(
     batch: Batch[Any], errors: Mapping[int, BaseException]
 ) -> Mapping[int, BaseException]:
     """The errors, those of items behind a failed one as `KeyStopped`; a cut leaves these unsent."""
-    behind = leaders(batch, errors)
+    if not errors:
+        return errors
+    known = with_withdrawn(batch, errors)
+    behind = {i: leader for i, leader in leaders(batch, known).items() if i in errors}
     if not behind:
         return errors
     batch.hold(behind)
     return {
-        index: stopped(errors[behind[index]]) if index in behind else error
+        index: stopped(known[behind[index]]) if index in behind else error
         for index, error in errors.items()
     }
