@@ -24,7 +24,52 @@ if TYPE_CHECKING:
 
 
 class Pipe(Operated):
-    """Moves the records of a source through a batcher into its sink; made by `pipe`."""
+    """Moves the records of a source through a batcher into its sink: in order per key of the
+    batcher, and with a stored position that never passes a record whose rows are not all safe.
+
+    Args:
+        source: where the records come from.
+        batcher: where their rows go: `Batcher(sink, key=...)`, not opened; its `key` decides what
+            is in order. `run` opens and closes it.
+        transform: a function from a `Message` to its rows: a row, a list or generator of rows, or
+            `None` for no row; `Skip()`, `ToDeadLetter(why)` or `Terminate(why)` settle the record
+            without rows. A plain function runs in the event loop and has to be quick. Default: the
+            record itself is the row.
+        name: names the pipe in logs, metrics, dead letters and the park store; there it has to be
+            the same in every process of a group, and another in every other group.
+        on_rejected: what becomes of a record with a row that is rejected for good, or that cannot
+            be transformed: `skip`, `block`, `block_and_dead_letter` or `park_key`. Default:
+            `park_key` with a store, else `block_and_dead_letter` with dead letters, else `block`.
+        retry: attempts and backoff of rows that ended `unknown` or `rejected`, and of a transform
+            whose error may pass; tries inside the sink's stack are not counted. Default: 5
+            attempts, 0.1 s doubled up to 30 s, with full jitter.
+        dead_letters: the sink, or stack of sinks, of dead letters of records. A `DeadLetter` in the
+            batcher's stack keeps rows instead, before they are rejected.
+        parked: the store of parked records.
+        key: a function from a record to the key that is parked; default: the record's own key. All
+            rows of one key of the batcher have to come from records of one such key. Only with
+            `parked`.
+        max_dead_letter_ratio: stop if more than this part of a partition's recent records became
+            dead letters.
+        max_consecutive_dead_letters: stop after this number of them in a row in a partition.
+        max_in_flight: the most records inside. Default: the most items that the batcher holds
+            (`Limits.max_pending_items`).
+        max_in_flight_bytes: the same in bytes of values; one larger record is taken alone.
+        fetch_max: the most records of one fetch.
+        refill_below: fetch again when the records inside have fallen to this part of a bound.
+        size_of: a function from a record to its size in bytes; default: the length of its value.
+        concurrency: the most calls of an async transform at once.
+        drain: seconds for what is inside the batcher to be written when the pipe stops, and for
+            writes that have begun when a partition is revoked.
+        commit_every: seconds between commits.
+        commit_after: commit after this number of settled records, too.
+        stall_after: seconds without progress after which the pipe is reported as stalled.
+        observers: metrics and traces of the records; those of the rows belong to the batcher.
+
+    The clock is the batcher's. A pipe runs once. Raises `ConfigError` for a bad argument, and for a
+    batcher with `overflow` other than `block`, with `last_resort`, with `on_key_failure`, or whose
+    tenants have caps.
+    """
 
     @takes(PipeOptions, checked_pipe)
     def __init__(
@@ -45,10 +90,11 @@ class Pipe(Operated):
         the source, then drain and close both.
 
         The drain has one deadline for both: what is inside the batcher is written, then the
-        positions are stored. Raises what opening raises, an error of the source or of the batcher,
-        and what the transform raises of `SystemExit` and `KeyboardInterrupt`, after the drain. A
-        cancellation drains, too, and is raised then; a second one ends the drain at once. A pipe
-        runs once.
+        positions are stored. What is not written then is delivered again to the next owner of its
+        partition. Raises what opening raises, an error of the source or of the batcher, and a
+        `SystemExit` or `KeyboardInterrupt` of the transform, after the drain. A cancellation
+        drains, too, and is raised then; a second one ends the drain at once. Raises `ConfigError`
+        the second time.
         """
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._open_batcher())
@@ -87,5 +133,8 @@ def pipe(
     transform: Transform | None = None,
     **options: Unpack[PipeOptions],
 ) -> Pipe:
-    """Make a pipe."""
+    """Make a `Pipe`, which moves the records of a source through a batcher into its sink.
+
+    Takes the arguments of `Pipe`. Nothing is opened until `run`.
+    """
     return Pipe(source, batcher, transform, **options)
