@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from penstock import LoopClock
-    from penstock.testing import EmbeddedKafka
+    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
 
 PAGE = "how-to/consume-from-kafka.md"
 TIMES: dict[str, Any] = {"session_timeout": 6.0, "rebalance_timeout": 12.0}
@@ -35,6 +35,7 @@ TIMES: dict[str, Any] = {"session_timeout": 6.0, "rebalance_timeout": 12.0}
 def kafka(embedded_kafka: EmbeddedKafka) -> EmbeddedKafka:
     """A broker with the topics of the programs."""
     embedded_kafka.create_topic("orders")
+    embedded_kafka.create_topic("payments")
     return embedded_kafka
 
 
@@ -42,6 +43,14 @@ def test_the_first_kafka_consumer(kafka: EmbeddedKafka, capsys: pytest.CaptureFi
     """Its second consumer begins at the stored position, and skips what the map lists behind it."""
     asyncio.run(load("first_kafka_consumer").main(kafka.bootstrap))
     assert [capsys.readouterr().out] == printed_on("tutorial/a-first-kafka-consumer.md")
+
+
+def test_payments_reach_postgresql(
+    kafka: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is no payment, or is refused by the table, becomes a dead letter; the rest is stored."""
+    asyncio.run(load("kafka_to_postgres").main(kafka.bootstrap, embedded_postgres.dsn))
+    assert capsys.readouterr().out == printed_on("how-to/source-into-postgresql.md")[0]
 
 
 async def test_positions_are_stored_on_demand(kafka: EmbeddedKafka, real_clock: LoopClock) -> None:

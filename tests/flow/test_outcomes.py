@@ -1,0 +1,10 @@
+"""The page says what each outcome does to a record and its position."""
+
+from __future__ import annotations
+
+from tests.flow.outcomes import on_the_page, table
+
+
+def test_the_table_of_outcomes_is_made_from_runs() -> None:
+    """Rewrite it with `PYTHONPATH=src python -m tests.flow.outcomes write`."""
+    assert on_the_page() == table()
