@@ -76,7 +76,7 @@ def test_every_name_with_its_file_in_prose_is_in_that_file() -> None:
     assert [each for each in named if each[0] not in names(PACKAGE / each[1])] == []
 
 
-@pytest.mark.parametrize("part", ["batcher", "consumer", "sources", "_core"])
+@pytest.mark.parametrize("part", ["batcher", "consumer", "flow", "sources", "_core"])
 def test_the_map_has_every_file(part: str) -> None:
     text = PAGE.read_text()
     files = [
