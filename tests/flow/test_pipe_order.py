@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from piping import Destination, piped, records
+from piping import P0, P1, Destination, key_of, piped, records
 
-from penstock import Limits, UnknownOutcomeError
-from penstock.sources.memory import MemoryLog
+from penstock import Batcher, Limits, UnknownOutcomeError, flow
+from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from penstock import Batch
@@ -60,3 +61,34 @@ async def test_a_record_whose_rows_wait_behind_its_own_failed_one_is_sent_again(
     assert [row for row in sink.applied if row[0] == "a"] == [("a", 0, part) for part in range(3)]
     assert len(sink.applied) == 6
     assert report.complete
+
+
+async def test_rows_of_a_lost_partition_are_not_sent_again_with_those_of_another(
+    fake_clock: FakeClock,
+) -> None:
+    """Both have the key, and the first one's row comes again. consumer/C:R2."""
+    log = MemoryLog([*records("a"), *records("a", partition=1)])
+    sink, reached = Destination(), asyncio.Event()
+
+    async def before(batch: Batch[Any]) -> None:
+        if not reached.is_set():
+            reached.set()
+            raise UnknownOutcomeError("the answer was lost")
+
+    sink.before = before
+    source = MemorySource(log, clock=fake_clock)
+    limits = Limits(max_items=1, max_delay=0.1)
+    pipe = flow.pipe(source, Batcher(sink, key=key_of, limits=limits, clock=fake_clock))
+    async with asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(pipe.run())
+        await reached.wait()
+        (first,) = sink.writes[0]
+        kept, gone = (P0, P1) if first.partition == 0 else (P1, P0)
+        await fake_clock.advance(0.05)  # the backoff is longer
+        source.lose([gone])
+        await fake_clock.advance(5.0)
+        pipe.stop()
+    assert [(row.partition, row.offset) for row in sink.applied] == [(kept.partition, 0)]
+    assert log.start(kept).offset == 1
+    assert log.start(gone).offset == 0
+    assert run.result().complete

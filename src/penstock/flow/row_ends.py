@@ -61,7 +61,11 @@ class RowEnds:
         return not self._failed
 
     def withdraw(self, claims: Collection[Claim]) -> None:
-        """Forget what was to be sent again of these claims."""
+        """Forget what was to be sent again of these claims, rows just taken back included."""
+        self._note_failed()
+        self._forget(claims)
+
+    def _forget(self, claims: Collection[Claim]) -> None:
         for message in self._held.of(claims):
             self.departed(message)
             if self._settler.take_back(message):
@@ -112,6 +116,9 @@ class RowEnds:
         rows, self._failed = self._failed, []
         for row in rows:
             self._held.add(self._key_of(row), row)
+        # held rows are sent again with the first one of their key, which may be of another claim
+        if gone := {row.message.claim for row in rows if row.message.claim.is_closing}:
+            self._forget(gone)
 
     def _key_of(self, row: FailedRow) -> Hashable:
         """What waits for the row: its key in the batcher, or only itself."""
