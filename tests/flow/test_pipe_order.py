@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, P1, Destination, key_of, piped, records
 
-from penstock import Batcher, Limits, UnknownOutcomeError, flow
+from penstock import Batcher, Limits, RetryPolicy, UnknownOutcomeError, flow
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
@@ -78,13 +78,14 @@ async def test_rows_of_a_lost_partition_are_not_sent_again_with_those_of_another
     sink.before = before
     source = MemorySource(log, clock=fake_clock)
     limits = Limits(max_items=1, max_delay=0.1)
-    pipe = flow.pipe(source, Batcher(sink, key=key_of, limits=limits, clock=fake_clock))
+    batcher = Batcher(sink, key=key_of, limits=limits, clock=fake_clock)
+    pipe = flow.pipe(source, batcher, retry=RetryPolicy())
     async with asyncio.TaskGroup() as tasks:
         run = tasks.create_task(pipe.run())
         await reached.wait()
         (first,) = sink.writes[0]
         kept, gone = (P0, P1) if first.partition == 0 else (P1, P0)
-        await fake_clock.advance(0.05)  # the backoff is longer
+        await fake_clock.advance(0.05)  # the backoff takes 0.1 s
         source.lose([gone])
         await fake_clock.advance(5.0)
         pipe.stop()
@@ -92,3 +93,15 @@ async def test_rows_of_a_lost_partition_are_not_sent_again_with_those_of_another
     assert log.start(kept).offset == 1
     assert log.start(gone).offset == 0
     assert run.result().complete
+
+
+async def test_records_without_rows_make_room_for_the_next_ones(fake_clock: FakeClock) -> None:
+    log = MemoryLog(records("abcdefgh"))
+
+    async def no_rows(message: Any) -> None:
+        await fake_clock.sleep(0.01)
+
+    pipe = piped(log, Destination(), fake_clock, max_in_flight=2, transform=no_rows)
+    report = await pipe.run()
+    assert report.source.counts.acked == 8
+    assert log.start(P0).offset == 8

@@ -50,6 +50,7 @@ class Pump:
         self.ends = ends
         self._shutdown: asyncio.Task[object] | None = None
         self._numbers = count()
+        self._room = engine.commons.signals.room
 
     # -- the work of a consumer --------------------------------------------------------------------
 
@@ -116,6 +117,8 @@ class Pump:
             else:
                 self._settler.settle(message, None)
         self._settler.lend(lent)
+        if self._room.waiters and self.schedule.window.has_resumed:
+            self._room.fire()  # by records without rows
         self._poison.look()
         return receipts
 
