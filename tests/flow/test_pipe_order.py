@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from piping import P0, P1, Destination, key_of, piped, records
 
-from penstock import Batcher, Limits, RetryPolicy, UnknownOutcomeError, flow
+from penstock import (
+    Batcher,
+    Limits,
+    PermanentError,
+    RefusedError,
+    Retry,
+    RetryPolicy,
+    UnknownOutcomeError,
+    flow,
+    stack,
+)
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
@@ -105,3 +115,33 @@ async def test_records_without_rows_make_room_for_the_next_ones(fake_clock: Fake
     report = await pipe.run()
     assert report.source.counts.acked == 8
     assert log.start(P0).offset == 8
+
+
+async def test_rows_behind_one_refused_in_a_probe_wait_with_their_key(
+    fake_clock: FakeClock,
+) -> None:
+    """While everything is refused a retry sends the first row alone, and that one is refused for good."""
+    log = MemoryLog(records("aa"))
+    sink = Destination()
+
+    async def before(batch: Batch[Any]) -> None:
+        if len(batch) == 2:
+            raise RefusedError("read-only")
+        if batch[0].offset == 0:
+            raise PermanentError("a constraint")
+
+    sink.before = before
+    limits = Limits(max_items=2, max_delay=0.1)
+    batcher = Batcher(stack(sink, Retry()), key=key_of, limits=limits, clock=fake_clock)
+    pipe = flow.pipe(
+        MemorySource(log, clock=fake_clock),
+        batcher,
+        on_rejected="block",
+        retry=RetryPolicy(attempts=1),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(pipe.run())
+        await fake_clock.advance(5.0)
+        assert [blocked.offset for blocked in pipe.blocked] == [0]
+        assert [[row.offset for row in write] for write in sink.writes] == [[0, 1], [0]]
+        pipe.stop()

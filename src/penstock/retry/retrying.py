@@ -165,6 +165,8 @@ class RetrySink(WrappingSink[T]):
             sent=part,
             groups=groups,
         )
+        if retry.series.pending and retry.batch.delivery.keeps_prefix:
+            retry.series.leave_behind(by_index)
         distinct = [error for error, _ in groups]
         return FailedTry(part, by_index, distinct, frozenset(kinds.values()), staying)
 

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 from .._core.causes import caused
 from .._core.error_groups import by_error
 from .._core.errors import ErrorClass, PermanentError, ResultMismatch, StoppedError
+from .._core.order.keys import accepted
 from .._core.told import for_log, text_of
 from .search import Search
 from .times import TryTimes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from .._core.error_groups import ErrorGroup
     from .._core.retry_policy import RetryPolicy
@@ -173,6 +174,28 @@ class RetrySeries:
         for index in leaders.keys() - following:
             self.final[index] = errors[index]
         return [index for index in sent if index in leading or index in following]
+
+    def leave_behind(self, tried: Iterable[int]) -> None:
+        """Give up the later items, of the keys of those tried ones that have left with an error,
+        that this try did not send: they leave with them.
+        """
+        keys = self._keys
+        if keys is None:
+            return
+        first: dict[object, int] = {}
+        for index in sorted(tried):
+            if index in self.final:
+                first.setdefault(accepted(keys[index]), index)
+        if not first:
+            return
+        left: list[int] = []
+        for index in self.pending:
+            leader = first.get(accepted(keys[index]), index)
+            if leader < index:
+                self.final[index] = self.final[leader]
+            else:
+                left.append(index)
+        self.pending = left
 
     def succeeded(self, sent: Sequence[int]) -> None:
         """Remove the items of a try that succeeded as a whole."""
