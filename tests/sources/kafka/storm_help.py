@@ -125,6 +125,22 @@ class Watch(ConsumerObserver):
         before = self.count(change)
         return self.news.until(lambda: self.count(change) > before)
 
+    async def owns(self, count: int) -> None:
+        """Wait until it owns this many partitions."""
+        await self.news.until(lambda: len(self.owned) == count)
+
+    async def stored(self, offset: int, partition: int = 0) -> None:
+        """Wait until a commit of this offset was stored."""
+
+        def is_stored() -> bool:
+            return any(
+                error is None and at.partition == partition and committed >= offset
+                for offsets, error in self.commits
+                for at, committed in offsets.items()
+            )
+
+        await self.news.until(is_stored)
+
 
 class Member:
     """A consumer that runs in a task, and the offsets that its handler has finished."""
@@ -183,19 +199,11 @@ class Member:
 
     async def owns(self, count: int) -> None:
         """Wait until it owns this many partitions."""
-        await self.news.until(lambda: len(self.watch.owned) == count)
+        await self.watch.owns(count)
 
     async def stored(self, offset: int, partition: int = 0) -> None:
         """Wait until a commit of this offset was stored."""
-
-        def is_stored() -> bool:
-            return any(
-                error is None and at.partition == partition and committed >= offset
-                for offsets, error in self.watch.commits
-                for at, committed in offsets.items()
-            )
-
-        await self.news.until(is_stored)
+        await self.watch.stored(offset, partition)
 
     async def stop(self) -> None:
         """Drain and close it."""

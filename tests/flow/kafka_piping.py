@@ -1,0 +1,125 @@
+"""Pipes from a real broker, and a destination that knows what every member of a group applied."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.sources.kafka.storm_help import QUICK, Watch
+from tests.sources.kafka.truth_help import Truth
+
+from penstock import Batcher, Capabilities, Limits, flow
+from penstock.sources.kafka import KafkaSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from penstock import Batch
+    from penstock.flow import PipeReport
+
+
+def key_of(row: Any) -> tuple[int, bytes | None]:
+    """What is in order: the records of one key in one partition."""
+    return row.partition, row.key
+
+
+class Applied(Truth):
+    """The rows that the members of a group have applied, in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[tuple[int, int]] = []
+        """Partition and offset of each application."""
+        self.by_key: defaultdict[object, list[int]] = defaultdict(list)
+        """The offsets applied for each key, those applied again included."""
+        self.late_starts: list[tuple[str, int, int]] = []
+        """Member, partition and offset of rows whose write began when the partition was lost."""
+
+    def applied(self, batch: Batch[Any]) -> None:
+        """A write has been applied."""
+        for row in batch:
+            at = (row.partition, row.offset)
+            self.order.append(at)
+            self.finished[at] += 1
+            self.by_key[key_of(row)].append(row.offset)
+        self.news.tell()
+
+    @property
+    def repeated(self) -> set[tuple[int, int]]:
+        """The records that were applied more than once."""
+        return {at for at, times in Counter(self.order).items() if times > 1}
+
+    def assert_in_order(self) -> None:
+        """Each key's first applications are in the order of its offsets."""
+        for key, offsets in self.by_key.items():
+            first = list(dict.fromkeys(offsets))
+            assert first == sorted(first), key
+
+
+class TruthSink:
+    """The destination of one member."""
+
+    capabilities = Capabilities(key_prefix_safe=True)
+
+    def __init__(
+        self, truth: Applied, name: str, before: Callable[[Batch[Any]], Awaitable[object]]
+    ) -> None:
+        self._truth = truth
+        self._name = name
+        self._before = before
+        self.watch = Watch()
+
+    async def write(self, batch: Batch[Any]) -> None:
+        """Apply a batch, after whatever the test waits for."""
+        owned = {partition.partition for partition in self.watch.owned}
+        self._truth.late_starts += [
+            (self._name, row.partition, row.offset) for row in batch if row.partition not in owned
+        ]
+        await self._before(batch)
+        self._truth.applied(batch)
+
+
+class PipeMember:
+    """A pipe that runs in a task, as a member of a group."""
+
+    def __init__(self, source: Any, batcher: Any, watch: Watch | None = None, **options: Any) -> None:
+        self.watch = Watch() if watch is None else watch
+        options = {"drain": 2.5, "commit_every": 0.1, "name": "piped", **options}
+        self.pipe = flow.pipe(source, batcher, observers=[self.watch], **options)
+        self.task: asyncio.Task[PipeReport] = asyncio.ensure_future(self.pipe.run())
+
+    async def stop(self) -> PipeReport:
+        """Drain and close it."""
+        self.pipe.stop()
+        return await self.task
+
+
+@asynccontextmanager
+async def pipe_member(
+    source: Any, batcher: Any, watch: Watch | None = None, **options: Any
+) -> AsyncIterator[PipeMember]:
+    """A running pipe; drained and closed at exit, unless it was before."""
+    running = PipeMember(source, batcher, watch, **options)
+    try:
+        yield running
+    except BaseException:
+        running.task.cancel()
+        await asyncio.wait([running.task])
+        raise
+    if not running.task.done():
+        await running.stop()
+    await running.task
+
+
+def kafka_source(topic: str, group: str, bootstrap: str, **options: Any) -> KafkaSource:
+    """A source with short times."""
+    times = {**QUICK, "session_timeout": 3.0, **options}
+    return KafkaSource(topic, bootstrap=bootstrap, group=group, **times)
+
+
+def keyed_batcher(sink: Any, **limits: Any) -> Batcher[Any]:
+    """A batcher of small batches in order per key and partition."""
+    limits = {"max_items": 10, "max_delay": 0.01, "workers": 4, **limits}
+    return Batcher(sink, key=key_of, limits=Limits(**limits))
