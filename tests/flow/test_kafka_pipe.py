@@ -128,3 +128,156 @@ class _Stage:
                 await asyncio.sleep(0)
 
         return before
+
+
+def test_a_write_that_outlasts_the_drain_repeats_only_its_own_rows(broker: EmbeddedKafka) -> None:
+    """The next owner begins with them; nothing behind them begins at the old one, and a key that
+    stays here waits for the write. consumer/C:R1, C5.
+    """
+
+    async def scenario() -> None:
+        topic, group, truth = await new_topic(broker, 2), new_name("group"), Applied()
+        slow, is_slow = asyncio.Event(), asyncio.Event()
+        held: set[tuple[int, int]] = set()
+
+        async def before(batch: Batch[Any]) -> None:
+            new = {row.partition for row in batch if row.offset >= 20} - {at[0] for at in held}
+            if not new:
+                return
+            held.update((row.partition, row.offset) for row in batch)
+            if {at[0] for at in held} == {0, 1}:
+                is_slow.set()
+            await slow.wait()
+
+        async def at_once(batch: Batch[Any]) -> None:
+            pass
+
+        sinks = [TruthSink(truth, "old", before), TruthSink(truth, "new", at_once)]
+        async with AsyncExitStack() as stack:
+
+            async def member(sink: TruthSink) -> PipeMember:
+                proxy = await stack.enter_async_context(proxied(broker, truth.check))
+                source = kafka_source(topic, group, proxy.bootstrap)
+                entered = pipe_member(source, keyed_batcher(sink), sink.watch, drain=0.3)
+                return await stack.enter_async_context(entered)
+
+            old = await member(sinks[0])
+            await old.watch.owns(2)
+            for partition in (0, 1):
+                await fill(broker, topic, 100, partition=partition, keys=5)
+            await is_slow.wait()
+            new = await member(sinks[1])
+            await new.watch.owns(1)
+            await old.watch.owns(1)
+            (lost,) = [partition.partition for partition in new.watch.owned]
+            await new.watch.stored(100, lost)
+            assert {at for at in held if at[0] == lost} <= set(truth.order)
+            assert not {at for at in held if at[0] != lost} & set(truth.order)
+            slow.set()
+            await truth.have_finished(200)
+            await old.watch.stored(100, 1 - lost)
+            reports = [await each.stop() for each in (old, new)]
+        assert truth.repeated == held
+        assert truth.late_starts == []
+        assert truth.untrue == []
+        truth.assert_in_order()
+        for report in reports:
+            report.batcher.verify()
+        at = await stored(broker, group)
+        assert {partition.partition: position for partition, position in at.items()} == {
+            0: Position(100),
+            1: Position(100),
+        }
+
+    run(scenario())
+
+
+def test_rows_of_a_lost_partition_are_neither_begun_nor_committed(broker: EmbeddedKafka) -> None:
+    """The group throws the member out while a write goes on and others wait. consumer/C:R2."""
+
+    async def scenario() -> None:
+        topic, group, truth = await new_topic(broker), new_name("group"), Applied()
+        client = new_name("client")
+        slow, is_slow = asyncio.Event(), asyncio.Event()
+        begun: list[int] = []
+        held: list[int] = []
+
+        async def before(batch: Batch[Any]) -> None:
+            if sink.watch.count("lost"):
+                begun.extend(row.offset for row in batch)
+            if not held and any(row.offset >= 40 for row in batch):
+                held.extend(row.offset for row in batch)
+                is_slow.set()
+                await slow.wait()
+
+        sink = TruthSink(truth, "only", before)
+        async with proxied(broker, truth.check) as proxy:
+            source = kafka_source(topic, group, proxy.bootstrap, client_id=client)
+            batcher = keyed_batcher(sink, workers=1)
+            async with pipe_member(source, batcher, sink.watch) as member:
+                await fill(broker, topic, 200, keys=5)
+                await is_slow.wait()
+                await member.watch.stored(held[0])
+                lost = member.watch.told("lost")
+                await lose(broker, group, source, client)
+                await lost
+                commits = truth.commits
+                slow.set()
+                await truth.news.until(lambda: truth.finished[0, held[0]])
+                assert truth.commits == commits
+                assert begun == []
+                await member.watch.stored(200)
+                assert (await member.stop()).batcher.withdrawn > 0
+        assert truth.repeated == {(0, offset) for offset in held}
+        assert truth.late_starts == []
+        assert truth.untrue == []
+        truth.assert_in_order()
+        assert (await stored(broker, group))[TopicPartition(topic, 0)] == Position(200)
+
+    run(scenario())
+
+
+def test_a_drain_that_outlasts_the_joining_members_patience_repeats_nothing(
+    broker: EmbeddedKafka,
+) -> None:
+    """The joining member gives up waiting for the group, and joins again: the drain that goes on
+    undoes nothing of the newer assignment. consumer/C:R4, N12.
+    """
+
+    async def scenario() -> None:
+        topic, group, truth = await new_topic(broker, 2), new_name("group"), Applied()
+        slow, is_slow = asyncio.Event(), asyncio.Event()
+
+        async def before(batch: Batch[Any]) -> None:
+            if any(row.offset == 25 for row in batch) and not slow.is_set():
+                is_slow.set()
+                await slow.wait()
+
+        sinks = [TruthSink(truth, name, before) for name in ("old", "new")]
+        times: dict[str, Any] = {"request_timeout_ms": 1_000, "rebalance_timeout": 30.0}
+        async with proxied(broker, truth.check) as one, proxied(broker, truth.check) as other:
+            first = kafka_source(topic, group, one.bootstrap, **times)
+            async with pipe_member(first, keyed_batcher(sinks[0]), sinks[0].watch, drain=14) as old:
+                await old.watch.owns(2)
+                for partition in (0, 1):
+                    await fill(broker, topic, 50, partition=partition)
+                await is_slow.wait()
+                second = kafka_source(topic, group, other.bootstrap, **times)
+                async with pipe_member(second, keyed_batcher(sinks[1]), sinks[1].watch) as new:
+                    await old.watch.told("revoked")
+                    await other.heard(Api.JOIN, "request", 4)
+                    slow.set()
+                    await new.watch.owns(1)
+                    await old.watch.owns(1)
+                    for partition in (0, 1):
+                        await fill(broker, topic, 10, partition=partition)
+                    ours, theirs = ([at.partition for at in m.watch.owned] for m in (old, new))
+                    await old.watch.stored(60, ours[0])
+                    await new.watch.stored(60, theirs[0])
+        assert len(truth.order) == 120
+        assert truth.repeated == set()
+        assert truth.late_starts == []
+        assert truth.untrue == []
+        truth.assert_in_order()
+
+    run(scenario())
