@@ -19,12 +19,10 @@ PROGRAM = Path(__file__).with_name("consumer_child.py")
 
 
 class Child:
-    """A running consumer process."""
+    """A running process that tells about itself."""
 
-    def __init__(self, process: asyncio.subprocess.Process, audit: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self._audit = audit
-        audit.touch()
 
     async def until(self, is_met: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """Read what it tells until a line is as wanted; return that."""
@@ -40,6 +38,15 @@ class Child:
         assert self.process.stderr is not None
         return (await self.process.stderr.read()).decode()
 
+
+class AuditedChild(Child):
+    """A running consumer process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, audit: Path) -> None:
+        super().__init__(process)
+        self._audit = audit
+        audit.touch()
+
     async def kill(self) -> list[int]:
         """End it at once; return the offsets that it had finished, in their order."""
         self.process.kill()
@@ -52,21 +59,28 @@ class Child:
 
 
 @asynccontextmanager
-async def consumer_child(
-    broker: EmbeddedKafka, topic: str, group: str, audit: Path, **options: Any
-) -> AsyncIterator[Child]:
-    """Start it; it is killed at the end if it still runs."""
-    given = {"bootstrap": broker.bootstrap, "topic": topic, "group": group, "audit": str(audit)}
+async def child_process(program: Path, **options: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start a program with these options; it is killed at the end if it still runs."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(PROGRAM),
-        json.dumps({**given, **options}),
+        str(program),
+        json.dumps(options),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        yield Child(process, audit)
+        yield process
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+@asynccontextmanager
+async def consumer_child(
+    broker: EmbeddedKafka, topic: str, group: str, audit: Path, **options: Any
+) -> AsyncIterator[AuditedChild]:
+    """Start a consumer."""
+    given = {"bootstrap": broker.bootstrap, "topic": topic, "group": group, "audit": str(audit)}
+    async with child_process(PROGRAM, **given, **options) as process:
+        yield AuditedChild(process, audit)

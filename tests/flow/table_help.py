@@ -1,0 +1,64 @@
+"""A table that shows in which order rows were written, and how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import asyncpg
+from tests.sinks.postgres_help import database
+
+from penstock.consumer import offset_map
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from tests.sinks.postgres_help import Database
+
+    from penstock.sources import Position
+
+
+class Written(NamedTuple):
+    """A row, and its place in the order of all that were written."""
+
+    number: int
+    part: int
+    at: int
+    key: str
+
+
+def table(dsn: str) -> AbstractAsyncContextManager[Database]:
+    """A table for rows that may come twice."""
+    return database(dsn, "n bigserial, part int, at bigint, key text")
+
+
+async def written(db: Database) -> list[Written]:
+    """All rows in the order in which they were written."""
+    con = await asyncpg.connect(db.dsn)  # the server may have been restarted
+    try:
+        found = await con.fetch(f"SELECT n, part, at, key FROM {db.table} ORDER BY n")
+    finally:
+        await con.close()
+    return [Written(*row) for row in found]
+
+
+def repeated(rows: list[Written]) -> set[tuple[int, int]]:
+    """The records that were written more than once."""
+    return {at for at, times in Counter((row.part, row.at) for row in rows).items() if times > 1}
+
+
+def assert_in_order(rows: list[Written]) -> None:
+    """The records of each key were first written in the order of their offsets."""
+    by_key: dict[Any, dict[int, None]] = {}
+    for row in rows:
+        by_key.setdefault((row.part, row.key), {}).setdefault(row.at)
+    for key, offsets in by_key.items():
+        assert list(offsets) == sorted(offsets), key
+
+
+def covered(position: Position) -> set[int]:
+    """The offsets that a stored position and its map tell of."""
+    known = set(range(position.offset))
+    for low, high in offset_map.decode(*position):
+        known.update(range(low, high))
+    return known

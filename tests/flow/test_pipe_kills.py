@@ -1,0 +1,90 @@
+"""Pipes into PostgreSQL that are killed: what was not stored comes again, and nothing else.
+
+`PENSTOCK_KILLS=100 pytest -m soak tests/flow/test_pipe_kills.py` kills at 100 random moments.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from table_help import Written, assert_in_order, covered, table, written
+from tests.sources.kafka.child_help import Child, child_process
+from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
+
+from penstock.sources import Position, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.sinks.postgres_help import Database
+
+    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+
+PROGRAM = Path(__file__).with_name("pipe_child.py")
+COUNT = 12_000
+KEYS = 300
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
+
+
+async def test_two_kills_at_random_moments_repeat_only_what_was_not_stored(
+    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
+) -> None:
+    """consumer/C:N1, C5: each record is written at least once, and in order per key."""
+    await _kill_at_random(broker, embedded_postgres, random.Random(0))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 1 + KILLS))
+async def test_many_kills_at_random_moments(
+    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, seed: int
+) -> None:
+    """Two kills each."""
+    await _kill_at_random(broker, embedded_postgres, random.Random(seed))
+
+
+async def _kill_at_random(
+    broker: EmbeddedKafka, postgres: EmbeddedPostgres, chance: random.Random
+) -> None:
+    topic, group = await new_topic(broker), new_name("killed")
+    await fill(broker, topic, COUNT, keys=KEYS)
+    partition = TopicPartition(topic, 0)
+    async with table(postgres.dsn) as db:
+        given = {"bootstrap": broker.bootstrap, "topic": topic, "group": group}
+        options = {**given, "dsn": db.dsn, "table": db.table}
+        known: set[int] = set()
+        before: list[Written] = []
+        for is_last in (False, False, True):
+            async with child_process(PROGRAM, **options) as process:
+                if is_last:
+                    await Child(process).until(lambda told: told["committed"] == COUNT)
+                else:
+                    await Child(process).until(_told_of(chance.randrange(COUNT - len(known))))
+                process.kill()
+                await process.wait()
+            await _end_sessions(db)
+            rows = await written(db)
+            fresh = {row.at for row in rows[len(before) :]}
+            assert not fresh & known, "a record was written again that was stored"
+            position = (await stored(broker, group)).get(partition, Position(0))
+            assert covered(position) <= {row.at for row in rows}, "stored, and not written"
+            before, known = rows, covered(position)
+        assert known == set(range(COUNT))
+        assert_in_order(rows)
+
+
+def _told_of(written: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda told: told["received"] > 0 and told["acked"] >= written
+
+
+async def _end_sessions(db: Database) -> None:
+    """End what a killed program has left at the server; return when it is gone."""
+    await db.con.fetch(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = $1",
+        db.table,
+    )

@@ -1,0 +1,172 @@
+"""Brokers and databases that go down under a pipe: nothing is lost, and rows come twice only where
+the report counts them as `unknown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from kafka_piping import PipeMember, kafka_source, pipe_member
+from pipe_child import COLUMNS, key_of, row_of
+from table_help import Written, assert_in_order, repeated, table, written
+from tests.sinks.postgres_help import proxied, role, until_blocked
+from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
+from tests.sources.kafka.storm_help import log_lines, run
+
+from penstock import Batcher, Limits, Retry, stack
+from penstock.sources import Position, TopicPartition
+from penstock.testing import embedded_postgres
+from penstock.testing.servers.require import there_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.sinks.postgres_help import Database
+    from tests.sources.kafka.own_help import OwnKafka
+
+    from penstock.flow import PipeReport
+    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+
+COUNT = 2_000
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """One that may be stopped and killed; tests leave it running."""
+    with there_or_skip("postgres", embedded_postgres({"fsync": "off"})) as server:
+        yield server
+
+
+class Piped(NamedTuple):
+    """A pipe into a table, and the position that its records end at."""
+
+    member: PipeMember
+    db: Database
+    broker: EmbeddedKafka
+    topic: str
+    group: str
+
+    async def more(self) -> None:
+        """Append records; return when their rows are written and their positions stored."""
+        partition = TopicPartition(self.topic, 0)
+        at = (await stored(self.broker, self.group)).get(partition, Position(0)).offset
+        await fill(self.broker, self.topic, COUNT, keys=50)
+        await self.member.watch.stored(at + COUNT)
+
+    async def ended(self, count: int) -> tuple[list[Written], PipeReport]:
+        """Stop the pipe; return the rows, which are complete and in order, and its report."""
+        report = await self.member.stop()
+        rows = await written(self.db)
+        assert report.complete
+        report.batcher.verify()
+        assert {row.at for row in rows} == set(range(count))
+        assert_in_order(rows)
+        assert len(rows) - count <= report.batcher.tally.unknown
+        assert len(rows) == report.batcher.tally.delivered + len(repeated(rows))
+        return rows, report
+
+
+@asynccontextmanager
+async def piped(broker: EmbeddedKafka, db: Database, dsn: str | None = None) -> AsyncIterator[Piped]:
+    """A pipe from a new topic into the table."""
+    topic, group = await new_topic(broker), new_name("group")
+    source = kafka_source(topic, group, broker.bootstrap, session_timeout=30, rebalance_timeout=30)
+    batcher = Batcher(
+        stack(db.sink(COLUMNS, dsn=dsn), Retry()),
+        key=key_of,
+        limits=Limits(max_items=100, max_delay=0.01, workers=4),
+    )
+    async with pipe_member(source, batcher, transform=row_of) as member:
+        yield Piped(member, db, broker, topic, group)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_database_that_restarts_costs_no_row(
+    broker: EmbeddedKafka, own_postgres: EmbeddedPostgres, how: str
+) -> None:
+    """Those whose write was cut are `unknown`, and come again in front of their keys."""
+
+    async def scenario() -> None:
+        async with table(own_postgres.dsn) as db, piped(broker, db) as pipe, log_lines() as log:
+            await pipe.more()
+            filling = asyncio.create_task(pipe.more())
+            down = own_postgres.kill if how == "kill" else own_postgres.stop
+            await asyncio.to_thread(down)
+            await log.wait("has been unavailable")
+            assert "unavailable" in str(pipe.member.pipe.explain())
+            await asyncio.to_thread(own_postgres.start)
+            await filling
+            await pipe.ended(2 * COUNT)
+
+    run(scenario())
+
+
+def test_sessions_that_are_terminated_in_the_middle_of_writes_cost_no_row(
+    broker: EmbeddedKafka, own_postgres: EmbeddedPostgres
+) -> None:
+    """Each write at the destination waits for a lock when its session is ended."""
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            db = await stack.enter_async_context(table(own_postgres.dsn))
+            writer = await stack.enter_async_context(role(db))
+            await db.con.execute(f"GRANT USAGE ON SEQUENCE {db.table}_n_seq TO {writer.name}")
+            pipe = await stack.enter_async_context(piped(broker, db, writer.dsn))
+            await pipe.more()
+            for _ in range(2):
+                async with db.con.transaction():
+                    await db.con.execute(f"LOCK TABLE {db.table} IN EXCLUSIVE MODE")
+                    filling = asyncio.create_task(pipe.more())
+                    await until_blocked(db.con, db.table)
+                    await writer.end_sessions()
+                await filling
+            await pipe.ended(3 * COUNT)
+
+    run(scenario())
+
+
+def test_lost_answers_repeat_only_rows_that_are_counted_as_unknown(
+    broker: EmbeddedKafka, own_postgres: EmbeddedPostgres
+) -> None:
+    """The rows are in the table, and the pipe cannot know."""
+
+    async def scenario() -> None:
+        async with (
+            table(own_postgres.dsn) as db,
+            proxied(own_postgres.dsn) as (proxy, through),
+            piped(broker, db, through) as pipe,
+        ):
+            for _ in range(3):
+                proxy.cut_answer = "COPY"
+                await pipe.more()
+            assert proxy.cuts == 3
+            rows, report = await pipe.ended(3 * COUNT)
+            assert 0 < len(rows) - 3 * COUNT == report.batcher.tally.unknown
+
+    run(scenario())
+
+
+def test_a_broker_that_restarts_costs_no_row_and_repeats_none(
+    own_broker: OwnKafka, own_postgres: EmbeddedPostgres
+) -> None:
+    """What is written during the outage is committed after it. consumer/C:C6."""
+
+    async def scenario() -> None:
+        async with table(own_postgres.dsn) as db, piped(own_broker, db) as pipe, log_lines() as log:
+            await pipe.more()
+            async with db.con.transaction():
+                await db.con.execute(f"LOCK TABLE {db.table} IN EXCLUSIVE MODE")
+                await fill(own_broker, pipe.topic, COUNT, keys=50)
+                await until_blocked(db.con, db.table)
+                await asyncio.to_thread(own_broker.kill)
+            await log.wait("no broker can be reached")
+            await asyncio.to_thread(own_broker.start)
+            await log.wait("delivers again")
+            await pipe.member.watch.stored(2 * COUNT)
+            rows, _ = await pipe.ended(2 * COUNT)
+            assert len(rows) == 2 * COUNT
+
+    run(scenario())
