@@ -45,6 +45,7 @@ from ._core.errors import (
     UnavailableError,
     UnitRefused,
     UnknownOutcomeError,
+    UnverifiableError,
     WithdrawnError,
 )
 from ._core.lineage import Lineage, Reason
@@ -277,6 +278,7 @@ __all__ = [
     "Unit",
     "UnitRefused",
     "UnknownOutcomeError",
+    "UnverifiableError",
     "WithdrawnError",
     "WriteResult",
     "check_transactional",

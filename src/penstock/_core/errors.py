@@ -30,6 +30,7 @@
         ├── ThrottledError                slow down; carries retry_after; does not count as an attempt
         ├── UnknownOutcomeError           the write may or may not have been applied
         │   ├── TimedOutError             cut off because it took too long
+        │   ├── UnverifiableError         an earlier try may have been applied, and the destination cannot tell
         │   └── ResultMismatch            an answer that does not fit its batch; never sent again by itself
         └── StoppedError                  given up because the batcher is stopping; not applied
             ├── DeadLetterLimit           too much goes to the dead letters: the batcher stops
@@ -240,6 +241,14 @@ class UnknownOutcomeError(SinkError):
 
 class TimedOutError(UnknownOutcomeError):
     """The write took too long and was cut off, or its answer did not come in time."""
+
+
+class UnverifiableError(UnknownOutcomeError):
+    """Not sent again: an earlier try may have been applied, and the destination cannot tell.
+
+    A pipe sends the row again all the same, as after a restart: its records are delivered at least
+    once.
+    """
 
 
 class ResultMismatch(UnknownOutcomeError):

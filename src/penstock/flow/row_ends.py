@@ -13,7 +13,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
-from .._core.errors import ClosedError, ErrorClass, UnknownOutcomeError, WithdrawnError
+from .._core.errors import (
+    ClosedError,
+    ErrorClass,
+    UnknownOutcomeError,
+    UnverifiableError,
+    WithdrawnError,
+)
 from .._core.outcome import Outcome
 from ..consumer.results import Nak, Terminate
 from .entering import Entering
@@ -175,7 +181,7 @@ class RowEnds:
         self._feed.resubmit(
             [row.item for row in rows],
             [row.receipt for row in rows],
-            maybe_applied=[i for i, row in enumerate(rows) if row.outcome is Outcome.UNKNOWN],
+            maybe_applied=[i for i, row in enumerate(rows) if _is_verifiable(row)],
         )
 
     def departed(self, message: PipedMessage) -> None:
@@ -243,6 +249,14 @@ def _is_behind(message: Message, head: Message) -> bool:
     if message.lane_key != head.lane_key or message.claim.lanes is not head.claim.lanes:
         return False
     return not message.is_unparked and arrival(message) > arrival(head)
+
+
+def _is_verifiable(row: FailedRow) -> bool:
+    """Whether the destination is to look for what an earlier try may have applied.
+
+    One that cannot tell gets the row as a new one: a restart would do the same.
+    """
+    return row.outcome is Outcome.UNKNOWN and not isinstance(row.error, UnverifiableError)
 
 
 def _error_of(row: FailedRow) -> BaseException:

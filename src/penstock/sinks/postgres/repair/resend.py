@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...._core.errors import UnknownOutcomeError
+from ...._core.errors import UnverifiableError
 from ..plan.temporary import EXACT
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ async def note_stored(sender: Sender, staging: str, skipped: Container[int]) -> 
 def _set_aside_unfindable(sender: Sender) -> None:
     """Fail rows that cannot be found again, since their key holds NULL.
 
-    Raises `UnknownOutcomeError` where the table has no usable key at all.
+    Raises `UnverifiableError` where the table has no usable key at all.
     """
     plan, remaining = sender.plan, sender.remaining
     places = plan.key_places
     if not places:
-        raise UnknownOutcomeError(
+        raise UnverifiableError(
             f"an earlier try may have stored these rows, and {plan.table.qualified} "
             "has no unique key among the columns "
             f"{', '.join(plan.columns)}, so that sending them again could store them "
@@ -73,7 +73,7 @@ def _set_aside_unfindable(sender: Sender) -> None:
         for place, index in enumerate(remaining.indices)
         if index in remaining.maybe and any(remaining.rows[place][key] is None for key in places)
     ]
-    remaining.drop({place: UnknownOutcomeError(_NULL_KEY) for place in lost})
+    remaining.drop({place: UnverifiableError(_NULL_KEY) for place in lost})
 
 
 def _is_conflict(sender: Sender, place: int, *, again: bool) -> bool:
