@@ -84,7 +84,9 @@ class TruthSink:
 class PipeMember:
     """A pipe that runs in a task, as a member of a group."""
 
-    def __init__(self, source: Any, batcher: Any, watch: Watch | None = None, **options: Any) -> None:
+    def __init__(
+        self, source: Any, batcher: Any, watch: Watch | None = None, **options: Any
+    ) -> None:
         self.watch = Watch() if watch is None else watch
         options = {"drain": 2.5, "commit_every": 0.1, "name": "piped", **options}
         self.pipe = flow.pipe(source, batcher, observers=[self.watch], **options)

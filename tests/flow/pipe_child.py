@@ -102,9 +102,7 @@ async def main(options: Options) -> None:
         rebalance_timeout=10.0,
     )
     named = {"server_settings": {"application_name": options.table}}
-    sink = PostgresSink(
-        options.dsn, table=options.table, columns=COLUMNS, connect_options=named
-    )
+    sink = PostgresSink(options.dsn, table=options.table, columns=COLUMNS, connect_options=named)
     batcher = Batcher(
         stack(sink, Retry()),
         key=key_of,

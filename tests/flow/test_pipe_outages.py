@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from kafka_piping import PipeMember, kafka_source, pipe_member
@@ -14,6 +14,7 @@ from pipe_child import COLUMNS, key_of, row_of
 from table_help import Written, assert_in_order, repeated, table, written
 from tests.sinks.postgres_help import proxied, role, until_blocked
 from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
+from tests.sources.kafka.proxy_help import proxied as proxied_broker
 from tests.sources.kafka.storm_help import log_lines, run
 
 from penstock import Batcher, Limits, Retry, stack
@@ -22,7 +23,7 @@ from penstock.testing import embedded_postgres
 from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from tests.sinks.postgres_help import Database
     from tests.sources.kafka.own_help import OwnKafka
@@ -70,10 +71,18 @@ class Piped(NamedTuple):
 
 
 @asynccontextmanager
-async def piped(broker: EmbeddedKafka, db: Database, dsn: str | None = None) -> AsyncIterator[Piped]:
+async def piped(
+    broker: EmbeddedKafka, db: Database, dsn: str | None = None, *, bootstrap: str = ""
+) -> AsyncIterator[Piped]:
     """A pipe from a new topic into the table."""
     topic, group = await new_topic(broker), new_name("group")
-    source = kafka_source(topic, group, broker.bootstrap, session_timeout=30, rebalance_timeout=30)
+    source = kafka_source(
+        topic,
+        group,
+        bootstrap or broker.bootstrap,
+        session_timeout=30,
+        rebalance_timeout=30,
+    )
     batcher = Batcher(
         stack(db.sink(COLUMNS, dsn=dsn), Retry()),
         key=key_of,
@@ -81,6 +90,11 @@ async def piped(broker: EmbeddedKafka, db: Database, dsn: str | None = None) -> 
     )
     async with pipe_member(source, batcher, transform=row_of) as member:
         yield Piped(member, db, broker, topic, group)
+
+
+async def blocked(db: Database) -> None:
+    """Return when a write waits for the lock on the table."""
+    await until_blocked(db.con, db.table)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
@@ -92,14 +106,17 @@ def test_a_database_that_restarts_costs_no_row(
     async def scenario() -> None:
         async with table(own_postgres.dsn) as db, piped(broker, db) as pipe, log_lines() as log:
             await pipe.more()
+            await db.con.execute(f"BEGIN; LOCK TABLE {db.table} IN EXCLUSIVE MODE")
             filling = asyncio.create_task(pipe.more())
+            await blocked(db)
             down = own_postgres.kill if how == "kill" else own_postgres.stop
             await asyncio.to_thread(down)
             await log.wait("has been unavailable")
             assert "unavailable" in str(pipe.member.pipe.explain())
             await asyncio.to_thread(own_postgres.start)
             await filling
-            await pipe.ended(2 * COUNT)
+            _, report = await pipe.ended(2 * COUNT)
+            assert report.batcher.tally.unknown
 
     run(scenario())
 
@@ -120,7 +137,7 @@ def test_sessions_that_are_terminated_in_the_middle_of_writes_cost_no_row(
                 async with db.con.transaction():
                     await db.con.execute(f"LOCK TABLE {db.table} IN EXCLUSIVE MODE")
                     filling = asyncio.create_task(pipe.more())
-                    await until_blocked(db.con, db.table)
+                    await blocked(db)
                     await writer.end_sessions()
                 await filling
             await pipe.ended(3 * COUNT)
@@ -140,7 +157,7 @@ def test_lost_answers_repeat_only_rows_that_are_counted_as_unknown(
             piped(broker, db, through) as pipe,
         ):
             for _ in range(3):
-                proxy.cut_answer = "COPY"
+                proxy.cut_answer = "INSERT"
                 await pipe.more()
             assert proxy.cuts == 3
             rows, report = await pipe.ended(3 * COUNT)
@@ -149,24 +166,63 @@ def test_lost_answers_repeat_only_rows_that_are_counted_as_unknown(
     run(scenario())
 
 
-def test_a_broker_that_restarts_costs_no_row_and_repeats_none(
-    own_broker: OwnKafka, own_postgres: EmbeddedPostgres
+def test_a_broker_that_is_away_for_a_while_costs_no_row_and_repeats_none(
+    broker: EmbeddedKafka, own_postgres: EmbeddedPostgres
 ) -> None:
     """What is written during the outage is committed after it. consumer/C:C6."""
 
     async def scenario() -> None:
-        async with table(own_postgres.dsn) as db, piped(own_broker, db) as pipe, log_lines() as log:
-            await pipe.more()
-            async with db.con.transaction():
-                await db.con.execute(f"LOCK TABLE {db.table} IN EXCLUSIVE MODE")
-                await fill(own_broker, pipe.topic, COUNT, keys=50)
-                await until_blocked(db.con, db.table)
-                await asyncio.to_thread(own_broker.kill)
-            await log.wait("no broker can be reached")
-            await asyncio.to_thread(own_broker.start)
-            await log.wait("delivers again")
-            await pipe.member.watch.stored(2 * COUNT)
-            rows, _ = await pipe.ended(2 * COUNT)
-            assert len(rows) == 2 * COUNT
+        async with proxied_broker(broker) as proxy:
+
+            async def down() -> None:
+                proxy.refuse()
+
+            await _broker_outage(broker, own_postgres, down, proxy.listen, proxy.bootstrap)
 
     run(scenario())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("turn", range(3))
+def test_a_broker_that_is_killed_and_started_again_costs_no_row_and_repeats_none(
+    own_broker: OwnKafka, own_postgres: EmbeddedPostgres, turn: int
+) -> None:
+    """As above, with a broker that has to read its log again."""
+
+    async def scenario() -> None:
+        async def down() -> None:
+            await asyncio.to_thread(own_broker.kill)
+
+        async def up() -> None:
+            await asyncio.to_thread(own_broker.start)
+
+        await _broker_outage(own_broker, own_postgres, down, up)
+
+    run(scenario())
+
+
+async def _broker_outage(
+    broker: EmbeddedKafka,
+    postgres: EmbeddedPostgres,
+    down: Callable[[], Awaitable[None]],
+    up: Callable[[], Awaitable[None]],
+    bootstrap: str = "",
+) -> None:
+    """Take the broker down in the middle of writes, which end then."""
+    async with (
+        table(postgres.dsn) as db,
+        piped(broker, db, bootstrap=bootstrap) as pipe,
+        log_lines() as log,
+    ):
+        await pipe.more()
+        async with db.con.transaction():
+            await db.con.execute(f"LOCK TABLE {db.table} IN EXCLUSIVE MODE")
+            await fill(broker, pipe.topic, COUNT, keys=50)
+            await blocked(db)
+            await down()
+        await log.wait("no broker can be reached")
+        await up()
+        await log.wait("delivers again")
+        await pipe.member.watch.stored(2 * COUNT)
+        rows, _ = await pipe.ended(2 * COUNT)
+        assert len(rows) == 2 * COUNT
