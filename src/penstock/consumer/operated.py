@@ -33,6 +33,8 @@ class Operated:
     have in common.
     """
 
+    _opened_by = "`async with`"
+
     def __init__(
         self, source: Source, settings: ConsumerSettings, schedule: type[Schedule] = Schedule
     ) -> None:
@@ -183,7 +185,7 @@ class Operated:
 
     def _open(self) -> Engine:
         if self._engine is None:
-            raise ClosedError(f"{self._settings.name} is not open; use `async with`")
+            raise ClosedError(f"{self._settings.name} is not open; use {self._opened_by}")
         return self._engine
 
     def _letters(self) -> LetterWriter | None:

@@ -71,6 +71,8 @@ class Pipe(Operated):
     tenants have caps.
     """
 
+    _opened_by = "`await pipe.run()`"
+
     @takes(PipeOptions, checked_pipe)
     def __init__(
         self,
