@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from piping import Destination, piped, records
+from piping import P0, Destination, piped, records
 
 from penstock import ClosedError
+from penstock.consumer import Manual, Nak
 from penstock.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
@@ -21,3 +22,30 @@ async def test_a_pipe_that_does_not_run_yet_says_how_to_run_it(
     pipe = piped(MemoryLog(records("a")), Destination(), fake_clock)
     with pytest.raises(ClosedError, match=r"pipe is not open; use `await pipe.run\(\)`"):
         getattr(pipe, name)()
+
+
+@pytest.mark.parametrize("kind", [Nak, Manual, "async generator"])
+async def test_a_transform_that_returns_what_is_no_row_is_told(
+    fake_clock: FakeClock, kind: Any
+) -> None:
+    """It is neither written as a row nor acknowledged."""
+
+    async def generator() -> Any:
+        yield {"n": 1}
+
+    def transform(message: Any) -> Any:
+        return generator() if isinstance(kind, str) else kind()
+
+    log, sink = MemoryLog(records("a")), Destination()
+    report = await piped(log, sink, fake_clock, transform=transform, key=str).run()
+    assert sink.applied == []
+    assert log.start(P0).offset == 0
+    (blocked,) = report.source.blocked
+    assert "to be tried again, raise TransientError" in str(blocked.error)
+
+
+async def test_any_iterator_is_a_row_per_element(fake_clock: FakeClock) -> None:
+    sink = Destination()
+    log = MemoryLog(records("ab"))
+    await piped(log, sink, fake_clock, transform=lambda message: map(str, "xy"), key=str).run()
+    assert sorted(sink.applied) == ["x", "x", "y", "y"]

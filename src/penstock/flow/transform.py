@@ -1,6 +1,6 @@
 """From a record to its rows.
 
-1. A function of a message returns `None` (no row), a list or a generator (a row for each element),
+1. A function of a message returns `None` (no row), a list or an iterator (a row for each element),
    or anything else, which is the row itself. Without a function the record is the row.
 2. A result such as `Skip()` or `ToDeadLetter("why")` settles the message without rows.
 3. An error that may pass (unavailable, throttled, a lost connection) is tried again in place, as
@@ -14,7 +14,7 @@ import asyncio
 import inspect
 import logging
 from asyncio import gather
-from types import GeneratorType
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core import checks
@@ -25,10 +25,10 @@ from .._core.runtime.exits import Exit
 from .._core.say import say
 from .._core.send import is_cut
 from .._core.told import for_log
-from ..consumer.results import Ack, Terminate, ToDeadLetter
+from ..consumer.results import Ack, Manual, Nak, ResultTypeError, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from .._core.retry_policy import RetryPolicy
     from ..consumer.commons import Commons
@@ -51,6 +51,12 @@ _PASSING = frozenset(
 _ROWS = frozenset((dict, tuple))
 """Types that are always a row: the fast path."""
 _RESULTS = (Ack, ToDeadLetter, Terminate)
+_NO_ROWS = (Nak, Manual, AsyncIterator)
+"""Types that are neither a row nor a result of a transform."""
+_NO_ROW = (
+    "the transform returned a value of type {}; expected no row, a row, a list or an iterator of rows, Skip(), "
+    "ToDeadLetter() or Terminate(); to be tried again, raise TransientError"
+)
 _RULE = "must be a function of a message that returns no row, a row, or a list of rows"
 _AGAIN = "%s: the transform of %s failed (%s); next try in %.3g s"
 
@@ -146,8 +152,10 @@ async def _rows(answer: object) -> Transformed:
         return []
     if isinstance(answer, list):
         return cast("list[Any]", answer)
-    if isinstance(answer, GeneratorType):
+    if isinstance(answer, Iterator):
         return list(cast("Iterator[Any]", answer))
     if isinstance(answer, _RESULTS):
         return answer
+    if isinstance(answer, _NO_ROWS):
+        raise ResultTypeError(_NO_ROW.format(type(answer).__name__))
     return [answer]
