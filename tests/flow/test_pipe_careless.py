@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from piping import P0, Destination, piped, records
+from piping import P0, Destination, piped, records, refuse
 
-from penstock import ClosedError
-from penstock.consumer import Manual, Nak
+from penstock import Batcher, ClosedError, ConfigError, Limits
+from penstock.consumer import ConsumerObserver, Manual, Nak
 from penstock.sources.memory import MemoryLog
 
 if TYPE_CHECKING:
@@ -49,3 +49,33 @@ async def test_any_iterator_is_a_row_per_element(fake_clock: FakeClock) -> None:
     log = MemoryLog(records("ab"))
     await piped(log, sink, fake_clock, transform=lambda message: map(str, "xy"), key=str).run()
     assert sorted(sink.applied) == ["x", "x", "y", "y"]
+
+
+async def test_an_open_batcher_is_refused(fake_clock: FakeClock) -> None:
+    """Whether the caller has opened it, or another pipe."""
+    log = MemoryLog(records("a"))
+    async with Batcher(Destination(), clock=fake_clock) as batcher:
+        with pytest.raises(ConfigError, match="is open: a pipe opens and closes its batcher"):
+            await piped(log, Destination(), fake_clock, batcher=batcher).run()
+        await batcher.add(1)
+    pipe = piped(log, Destination(), fake_clock, batcher=batcher)
+    assert (await pipe.run()).complete
+
+
+class PoisonWatch(ConsumerObserver):
+    """The offsets of poison messages, as they are told."""
+
+    def __init__(self) -> None:
+        self.offsets: list[int] = []
+
+    def on_poison(self, name: str, message: Any, error: BaseException, action: str) -> None:
+        self.offsets.append(message.offset)
+
+
+async def test_rejected_records_are_given_up_in_their_order(fake_clock: FakeClock) -> None:
+    sink, watch = Destination(), PoisonWatch()
+    sink.before = refuse
+    log, limits = MemoryLog(records("abcdefghij")), Limits(max_items=10, max_delay=0.1)
+    options = {"limits": limits, "on_rejected": "skip", "observers": [watch]}
+    await piped(log, sink, fake_clock, **options).run()
+    assert watch.offsets == list(range(10))

@@ -30,7 +30,7 @@ class HeldRows:
         self._rows: dict[Hashable, list[FailedRow]] = {}
         self._keys: dict[PipedMessage, list[Hashable]] = {}
         self._driven: set[PipedMessage] = set()
-        self._touched: set[Hashable] = set()
+        self._touched: dict[Hashable, None] = {}  # in the order of their failures
 
     def __contains__(self, message: PipedMessage) -> bool:
         return message in self._keys
@@ -42,15 +42,15 @@ class HeldRows:
         keys = self._keys.setdefault(message, [])
         if key not in keys:
             keys.append(key)
-        self._touched.add(key)
+        self._touched[key] = None
 
     def touch(self, message: PipedMessage) -> None:
         """Look at a record again: its last row is no longer inside."""
-        self._touched.update(self._keys.get(message, ()))
+        self._touched.update(dict.fromkeys(self._keys.get(message, ())))
 
     def take_heads(self) -> Iterator[PipedMessage]:
         """The records that have become heads since the last call."""
-        touched, self._touched = self._touched, set()
+        touched, self._touched = self._touched, {}
         for key in touched:
             rows = self._rows.get(key)
             if rows and self._is_head(rows[0].message):
@@ -99,7 +99,7 @@ class HeldRows:
             left = [row for row in rows if row.message is not message]
             if left:
                 self._rows[key] = left
-                self._touched.add(key)
+                self._touched[key] = None
             else:
                 del self._rows[key]
                 freed.append(rows[0])

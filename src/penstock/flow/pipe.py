@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from .._core.errors import ConfigError
 from .._core.keywords import takes
 from ..consumer.operated import Operated
 from .piped import PipedSchedule
@@ -118,6 +119,9 @@ class Pipe(Operated):
     @asynccontextmanager
     async def _open_batcher(self) -> AsyncIterator[None]:
         """Keep the batcher open in the context; its report tells what was not written."""
+        if (state := self._batcher.stats().state) not in {"new", "closed"}:
+            rule = "a pipe opens and closes its batcher, and is the only one that uses it"
+            raise ConfigError(f"batcher {self._batcher.name!r} is {state}: {rule}")
         await self._batcher.__aenter__()
         try:
             yield
