@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._core.errors import ConfigError
 from .._core.keywords import takes
+from .._core.runtime.incomplete import note_incomplete
 from ..consumer.operated import Operated
 from .piped import PipedSchedule
 from .pump import Pump
@@ -125,8 +126,12 @@ class Pipe(Operated):
         await self._batcher.__aenter__()
         try:
             yield
-        finally:
-            await self._batcher.shutdown()
+        except BaseException as error:
+            report = await self._batcher.shutdown()
+            if not report.complete:
+                note_incomplete(error, report)
+            raise
+        await self._batcher.shutdown()
 
     def stats(self) -> PipeStats:
         """A snapshot of counts and levels. May be called in any thread."""
