@@ -407,7 +407,7 @@ def test_the_short_form_of_leave_is_right_unless_the_key_has_a_lane() -> None:
 
 @pytest.mark.parametrize("ages", [False, True])
 def test_entries_that_wait_together_are_as_ones_that_wait_one_by_one(ages: bool) -> None:
-    """I3: also in a held lane, which may be empty."""
+    """Also in a held lane, which may be empty."""
     lanes: tuple[Lanes[Item], ...] = (Lanes(ages=ages), Lanes(ages=ages))
     for one in lanes:
         one.active.update(range(4))

@@ -10,16 +10,20 @@ import pytest
 from piping import P0, Destination, piped, records
 
 from penstock import (
+    Batcher,
+    ClosedError,
+    ConfigError,
     Limits,
     PermanentError,
     RetryPolicy,
     Terminate,
     UnknownOutcomeError,
     WriteResult,
+    flow,
 )
 from penstock.consumer import Skip
 from penstock.sinks import MemorySink
-from penstock.sources.memory import MemoryLog
+from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from penstock import Batch
@@ -160,3 +164,53 @@ async def test_a_rejected_row_under_block_holds_its_key_and_the_position(
         assert log.start(P0).offset == 4
         pipe.stop()
     assert run.result().complete
+
+
+@pytest.mark.parametrize("on_rejected", ["skip", "block"])
+async def test_a_row_of_unknown_outcome_is_never_given_up(
+    fake_clock: FakeClock, on_rejected: Any
+) -> None:
+    """After the last try it blocks its key, whatever the strategy, until an operator decides."""
+    log, sink, is_down = MemoryLog(records("aab")), Destination(), True
+
+    async def before(batch: Batch[Any]) -> None:
+        if is_down and any(row.key == "a" for row in batch):
+            raise UnknownOutcomeError("the answer was lost")
+
+    sink.before = before
+    pipe = piped(
+        log,
+        sink,
+        fake_clock,
+        ends=False,
+        limits=Limits(max_items=1, max_delay=0.0),
+        retry=RetryPolicy(attempts=3),
+        on_rejected=on_rejected,
+        dead_letters=None if on_rejected == "block" else MemorySink(),
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(pipe.run())
+        await pipe.wait_ready()
+        await fake_clock.advance(60.0)
+        assert [write[0].offset for write in sink.writes if write[0].key == "a"] == [0, 0, 0]
+        assert [each.offset for each in pipe.blocked] == [0]
+        assert log.start(P0).offset == 0
+        is_down = False
+        pipe.unblock("a")
+        await fake_clock.advance(5.0)
+        assert sink.offsets == [2, 0, 1]
+        assert log.start(P0).offset == 3
+        pipe.stop()
+
+
+async def test_waiting_for_a_pipe_that_cannot_open_ends(fake_clock: FakeClock) -> None:
+    async def unopened(batch: Batch[Any]) -> None: ...
+
+    batcher = Batcher(unopened, clock=fake_clock)
+    async with batcher:
+        pipe = flow.pipe(MemorySource(MemoryLog(), clock=fake_clock), batcher)
+        waiting = asyncio.ensure_future(pipe.wait_ready())
+        with pytest.raises(ConfigError, match="opens and closes its batcher"):
+            await pipe.run()
+        with pytest.raises(ClosedError):
+            await waiting

@@ -43,10 +43,13 @@ class Operated:
         self._schedule = schedule
         self._engine: Engine | None = None
 
-    async def _enter(self, stack: AsyncExitStack) -> Engine:
-        """Open the dead letters, the park store and the source."""
+    def _check_new(self) -> None:
         if self._engine is not None:
             raise ConfigError(f"{self!r} has been opened before; make a new one")
+
+    async def _enter(self, stack: AsyncExitStack) -> Engine:
+        """Open the dead letters, the park store and the source."""
+        self._check_new()
         letters = self._letters()
         if letters is not None:
             await stack.enter_async_context(letters.open())

@@ -106,6 +106,11 @@ class Poison:
         else:
             self._give_up(message, error)
 
+    def block(self, message: Message, error: BaseException) -> None:
+        """Keep a message and its key until `unblock`, whatever the strategy."""
+        self._tell(message, error, "block")
+        self._block(message, error)
+
     def bury(self, message: Message, error: BaseException) -> None:
         """Write a message to the dead letters and continue its key; without any it is poison."""
         if self._letters is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from .._core.clock import Signal, wait_until
 from .._core.errors import ConfigError
 from .._core.keywords import takes
 from .._core.runtime.incomplete import note_incomplete
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from .._core.source import Source
     from ..batcher.batcher import Batcher
+    from ..consumer.engine import Engine
     from .transform import Transform
 
 
@@ -88,6 +91,8 @@ class Pipe(Operated):
         self._batcher = batcher
         self._concurrency = settings.concurrency
         self._transform = checked_transform(transform)
+        self._opened = Signal()
+        self._has_ended = False
 
     async def run(self) -> PipeReport:
         """Open the batcher and the source, move records until `stop`, a cancellation or the end of
@@ -100,22 +105,27 @@ class Pipe(Operated):
         drains, too, and is raised then; a second one ends the drain at once. Raises `ConfigError`
         the second time.
         """
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self._open_batcher())
-            engine = await self._enter(stack)
-            settings = self._settings
-            transformer = Transformer(
-                self._transform,
-                settings.retry,
-                engine.commons,
-                concurrency=self._concurrency,
-            )
-            feed = self._batcher.feed(holds=HELD)
-            ends = RowEnds(engine, feed, insists=settings.poison == "block")
-            pump = Pump(engine, self._batcher, feed, transformer, ends)
-            drained = await engine.run(pump)
+        self._check_new()
+        try:
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(self._open_batcher())
+                engine = await self._enter(stack)
+                self._opened.fire()
+                drained = await engine.run(self._pump(engine))
+        finally:
+            self._has_ended = True
+            self._opened.fire()
         assert self._batcher.report is not None
         return PipeReport(drained, self._batcher.report)
+
+    def _pump(self, engine: Engine) -> Pump:
+        settings = self._settings
+        transformer = Transformer(
+            self._transform, settings.retry, engine.commons, concurrency=self._concurrency
+        )
+        feed = self._batcher.feed(holds=HELD)
+        ends = RowEnds(engine, feed, settings.retry, insists=settings.poison == "block")
+        return Pump(engine, self._batcher, feed, transformer, ends)
 
     @asynccontextmanager
     async def _open_batcher(self) -> AsyncIterator[None]:
@@ -132,6 +142,14 @@ class Pipe(Operated):
                 note_incomplete(error, report)
             raise
         await self._batcher.shutdown()
+
+    async def wait_ready(self) -> None:
+        """Suspend until `ready`, also before `run` has opened the pipe. Raises `ClosedError` if it
+        ends before.
+        """
+        while self._engine is None and not self._has_ended:
+            await wait_until(self._settings.clock, math.inf, self._opened)
+        await super().wait_ready()
 
     def stats(self) -> PipeStats:
         """A snapshot of counts and levels. May be called in any thread."""

@@ -4,6 +4,7 @@
    acknowledged there and then.
 2. A failed row holds its key in the batcher. What becomes of it is decided outside the batcher's
    step: it is sent again in front of its key's later rows, after a backoff, or its record is poison.
+   A record whose row may have been applied is never given up: after the last try it is blocked.
 3. A key is free again once no failed row holds it. In a drain it stays held: what is behind is
    handed back unsent, and comes again from the source.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
+from .._core.classify import classified
 from .._core.errors import (
     ClosedError,
     ErrorClass,
@@ -28,6 +30,7 @@ from .held_rows import HeldRows, arrival
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence
 
+    from .._core.retry_policy import RetryPolicy
     from ..batcher.feed import Feed
     from ..consumer.claim import Claim
     from ..consumer.engine import Engine
@@ -45,7 +48,9 @@ _GONE = (ClosedError, WithdrawnError, asyncio.CancelledError)
 class RowEnds:
     """Settles records by the outcomes of their rows."""
 
-    def __init__(self, engine: Engine, feed: Feed[Any], *, insists: bool) -> None:
+    def __init__(
+        self, engine: Engine, feed: Feed[Any], policy: RetryPolicy, *, insists: bool
+    ) -> None:
         self._schedule = cast("PipedSchedule", engine.schedule)
         self._settler = engine.settler
         self._poison = engine.failures.poison
@@ -53,6 +58,7 @@ class RowEnds:
         self._signals = engine.commons.signals
         self._clock = engine.commons.clock
         self._feed = feed
+        self._policy = policy
         self._insists = insists
         self._held = HeldRows(feed.key_of)
         self._failed: list[FailedRow] = []
@@ -145,11 +151,22 @@ class RowEnds:
             if not message.claim.is_closing:
                 self._stop(gone[0])
             return
+        unknown = [error for row, error in rows if row.outcome is Outcome.UNKNOWN]
         poison = [error for row, error in rows if self._is_poison(row, error)]
-        answer = Terminate(error=poison[0]) if poison else Nak(error=rows[0][1])
-        self._settler.settle(message, answer)
+        if unknown and self._is_last_try(message, unknown[0]):
+            self._poison.block(message, unknown[0])  # a dead letter would hide what may be applied
+        elif poison and not unknown:
+            self._settler.settle(message, Terminate(error=poison[0]))
+        else:
+            self._settler.settle(message, Nak(error=[*unknown, rows[0][1]][0]))
         if self._schedule.parked.of(message) is not None:
             self._take_followers(message)
+
+    def _is_last_try(self, message: PipedMessage, error: BaseException) -> bool:
+        """Whether the policy allows no further try after this one."""
+        kind = classified(error)
+        counts = kind not in self._policy.uncounted
+        return self._policy.is_over(kind, message.attempts.counted + counts)
 
     def _is_poison(self, row: FailedRow, error: BaseException) -> bool:
         """Whether the row is not worth another try."""

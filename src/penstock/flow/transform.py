@@ -157,5 +157,5 @@ async def _rows(answer: object) -> Transformed:
     if isinstance(answer, _RESULTS):
         return answer
     if isinstance(answer, _NO_ROWS):
-        raise ResultTypeError(_NO_ROW.format(type(answer).__name__))
+        raise ResultTypeError(_NO_ROW.format(type(cast("object", answer)).__name__))
     return [answer]
