@@ -1,0 +1,244 @@
+"""Members of a group, each a pipe from a log in memory into one destination."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from tests.flow.pipe_troubles import RecordLetters, RowLetters, TruthfulSink
+
+from penstock import Batcher, DeadLetter, Retry, Timeout, flow, stack
+from penstock._core.consumer_observer import ConsumerObserver
+from penstock.consumer.quiet import GRACE
+from penstock.retry import Backoff
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+
+    from tests.flow.pipe_settings import PipeSetting
+    from tests.flow.pipe_troubles import Weather
+    from tests.flow.pipe_truth import Truth
+
+    from penstock._core.source import ClaimHost, Position, SourceClaim, TopicPartition
+    from penstock.testing import FakeClock
+
+
+class TruthfulLog(MemoryLog):
+    """A log that tells of each stored position."""
+
+    def __init__(self, partitions: Sequence[TopicPartition]) -> None:
+        super().__init__(partitions=partitions)
+        self.truth: Truth | None = None
+
+    def store(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Store positions, and tell of them."""
+        super().store(positions)
+        if self.truth is not None:
+            self.truth.stored(positions)
+
+
+class WatchedHost:
+    """The host of a source, between the source and the real one."""
+
+    def __init__(
+        self, host: ClaimHost, member: str, truth: Truth, clock: FakeClock, drain: float
+    ) -> None:
+        self._host = host
+        self._member = member
+        self._truth = truth
+        self._clock = clock
+        self._drain = drain
+        self.claims: list[SourceClaim] = []
+        """All claims that it ever had."""
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
+        """Begin claims."""
+        claims = self._host.assigned(starts)
+        self.claims += claims
+        self._truth.assigned(self._member, claims, starts)
+        return claims
+
+    async def revoked(
+        self, claims: Collection[SourceClaim], within: float
+    ) -> Mapping[SourceClaim, Position]:
+        """Close claims."""
+        self._truth.closing(self._member, claims)
+        until = self._clock.now() + min(within, self._drain) + GRACE
+        positions = await self._host.revoked(claims, within)
+        if self._clock.now() > until + 1e-6:
+            self._truth.complain("late", f"a revoke of {self._member}")
+        self._truth.returned(self._member, positions)
+        return positions
+
+    def ended(self, claims: Collection[SourceClaim]) -> None:
+        """End claims."""
+        self._truth.ended(self._member, claims)
+        self._host.ended(claims)
+
+    def reported(self, trouble: str | None) -> None:
+        """Pass trouble on."""
+        self._host.reported(trouble)
+
+
+class WatchedSource(MemorySource):
+    """A source whose claims are watched; it claims what it is given."""
+
+    def __init__(
+        self, log: MemoryLog, member: str, truth: Truth, clock: FakeClock, drain: float, **options: Any
+    ) -> None:  # fmt: skip
+        super().__init__(log, partitions=[], clock=clock, **options)
+        self._make = lambda host: WatchedHost(host, member, truth, clock, drain)
+        self.watched: WatchedHost | None = None
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
+        """Join the group."""
+        self.watched = self._make(host)
+        async with super().open(self.watched):
+            yield
+
+
+class Poisoned(ConsumerObserver):
+    """Tells of the records that a pipe gives up without a dead letter."""
+
+    def __init__(self, truth: Truth, *, gives_up: bool) -> None:
+        self._truth = truth
+        self._gives_up = gives_up
+
+    def on_poison(self, name: str, message: Any, error: BaseException, action: str) -> None:
+        """A record cannot be handled."""
+        if self._gives_up and action == "skip":
+            self._truth.gave_up((message.claim.partition.partition, message.offset))
+
+
+class Member:
+    """One run of one process."""
+
+    def __init__(
+        self,
+        name: str,
+        setting: PipeSetting,
+        log: TruthfulLog,
+        truth: Truth,
+        weather: Weather,
+        clock: FakeClock,
+        rng: random.Random,
+        transform: Any,
+    ) -> None:
+        self.name = name
+        self._setting = setting
+        self._clock = clock
+        self._truth = truth
+        self.source = WatchedSource(
+            log, name, truth, clock, setting.drain, chunk=setting.chunk,
+            commit_seconds=setting.commit_seconds,
+        )  # fmt: skip
+        self.sink = TruthfulSink(name, truth, weather, clock, prefix_safe=setting.prefix_safe)
+        self.sink.gives_up = setting.gives_up_early
+        self.letters = RowLetters(truth)
+        record_letters = RecordLetters(truth, settles=setting.on_rejected == "skip")
+        self.batcher: Batcher[Any] = Batcher(
+            self._stack(rng),
+            key=setting.key,
+            limits=setting.limits,
+            shutdown_deadline=1.0,
+            clock=clock,
+            name=name,
+        )
+        self.pipe = flow.pipe(
+            self.source,
+            self.batcher,
+            transform,
+            name=name,
+            on_rejected=setting.on_rejected,
+            dead_letters=record_letters if setting.has_record_letters else None,
+            observers=[Poisoned(truth, gives_up=not setting.has_record_letters)],
+            **setting.options,
+        )
+        self.is_stopping = self.is_dead = False
+        self.task = asyncio.create_task(self.pipe.run(), name=name)
+
+    def _stack(self, rng: random.Random) -> Any:
+        setting, decorators = self._setting, []
+        if setting.timeout is not None:
+            decorators.append(Timeout(setting.timeout))
+        if setting.retry_attempts:
+            backoff = Backoff(base=0.05, longest=2.0, rng=rng)
+            decorators.append(Retry(attempts=setting.retry_attempts, backoff=backoff))
+        if setting.has_row_letters:
+            decorators.append(DeadLetter(self.letters))
+        return stack(self.sink, *decorators) if decorators else self.sink
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be given partitions."""
+        is_joined = self.source.watched is not None and not self.task.done()
+        return is_joined and not (self.is_stopping or self.is_dead)
+
+    def stop(self) -> None:
+        """Begin the drain."""
+        self.is_stopping = True
+        self.pipe.stop()
+
+    async def crash(self) -> None:
+        """Die: what is at the destination may still be applied, and nothing begins any more."""
+        self.is_dead = self.sink.is_dead = True
+        self.source.crash()
+        self.task.cancel()
+        await self._clock.sleep(0)
+        self.task.cancel()
+
+    async def end(self) -> None:
+        """Wait for the end, and check it."""
+        await asyncio.wait([self.task])
+        if self.is_dead:
+            self._check_batcher()
+            return
+        if self.task.cancelled() or (error := self.task.exception()) is not None:
+            told = "cancelled" if self.task.cancelled() else repr(error)
+            self._truth.complain("failed", f"{self.name} ended by {told}")
+            return
+        self._check_batcher()
+        self._check_counts(self.task.result())
+
+    def _check_batcher(self) -> None:
+        report = self.batcher.report
+        if report is None:
+            self._truth.complain("miscounted", f"{self.name} has not shut its batcher down")
+            return
+        try:
+            report.verify()
+        except AssertionError as error:
+            self._truth.complain("miscounted", f"{self.name}: {error}")
+
+    def _check_counts(self, report: flow.PipeReport) -> None:
+        """What it counts is what the destination and the claims say."""
+        complain, truth = self._truth.complain, self._truth
+        tally, least = report.batcher.tally, truth.acks[self.name]
+        if not least <= tally.delivered <= least + truth.cut_acks[self.name]:
+            complain("miscounted", f"{self.name}: {tally.delivered} delivered, and not {least}")
+        if tally.dead_lettered != self.letters.count:
+            complain("miscounted", f"{self.name}: {tally.dead_lettered} letters of rows")
+        counts = report.source.counts
+        told = counts.acked + counts.skipped + counts.dead_lettered + counts.terminated
+        claims: list[Any] = [] if self.source.watched is None else self.source.watched.claims
+        settled = sum([claim.tracker.settled - claim.replay.skipped for claim in claims])
+        if told != settled:
+            complain("miscounted", f"{self.name}: {counts}, and {settled} are settled")
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        stats = self.pipe.stats()
+        if stats.source.in_flight.messages or stats.source.in_flight.bytes:
+            self._truth.complain("left inside", f"{self.name}: {stats.source.in_flight}")
+
+    @property
+    def inside(self) -> str:
+        """What is inside; empty if nothing is."""
+        stats = self.pipe.stats()
+        is_idle = not (stats.source.in_flight.messages or stats.batcher.tally.inside)
+        is_free = not (stats.batcher.held_keys or stats.batcher.in_flight_batches)
+        return "" if is_idle and is_free else f"{self.name}: {stats.source.in_flight} {stats}"

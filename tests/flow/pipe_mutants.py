@@ -1,0 +1,105 @@
+"""Planted bugs of pipes: each a small change of one method, and the law that finds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock import Batcher, Outcome
+from penstock._core.delivery.delivery import Delivery
+from penstock.batcher.feed import Feed
+from penstock.consumer.claims import Claims
+from penstock.flow import held_rows
+from penstock.flow.piped import FailedRow, PipedMessage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from penstock.flow.piped import PipedRow
+
+    Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+class Planted(NamedTuple):
+    """A mutant, the law that finds it, and the settings in which it shows."""
+
+    plant: Mutant
+    law: str
+    where: dict[str, Any]
+
+
+ALL: dict[str, Planted] = {}
+
+
+def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
+    """Note a mutant, the law that finds it, and where it shows."""
+
+    def note(plant: Mutant) -> Mutant:
+        ALL[plant.__name__] = Planted(plant, law, {"trouble": 0.3, "is_keyed": True, **where})
+        return plant
+
+    return note
+
+
+@mutant("began after the end", retry_attempts=1000)
+def withdraw_without_the_sticky_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is at the destination when its claim ends is sent again if that write fails."""
+    monkeypatch.setattr(Delivery, "withdraw", lambda self, indices: None)
+
+
+@mutant("overtook", retry_attempts=0)
+def unknown_frees_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later rows of the key do not wait until the row has come again."""
+    real = Batcher.feed
+
+    def feed(self: Batcher[Any], *, holds: Any = ()) -> Feed[Any]:
+        return real(self, holds=set(holds) - {Outcome.UNKNOWN})
+
+    monkeypatch.setattr(Batcher, "feed", feed)
+
+
+@mutant("committed past", rows="varied", commit_every=0.05)
+def a_record_is_settled_before_its_last_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first row settles it."""
+
+    def row_ended(
+        self: PipedMessage, row: PipedRow, outcome: Outcome, cause: BaseException | None
+    ) -> None:
+        self.inside -= 1
+        self.rows.remove(row)
+        if outcome.is_success:
+            self._end.delivered(self)
+        else:
+            self._end.failed(FailedRow(row, row.item, outcome, cause))
+
+    monkeypatch.setattr(PipedMessage, "row_ended", row_ended)
+
+
+@mutant("overtook", keys=("a",), partitions=1, retry_attempts=0, prefix_safe=True)
+def failed_rows_are_sent_again_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one first."""
+    monkeypatch.setattr(held_rows, "_number_of", lambda row: -row.receipt.number)
+
+
+@mutant("unmarked", retry_attempts=0)
+def what_comes_again_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unknown outcome is forgotten."""
+    real = Feed.resubmit
+
+    def resubmit(self: Any, items: Any, receipts: Any, *, maybe_applied: Any) -> None:
+        real(self, items, receipts, maybe_applied=False)
+
+    monkeypatch.setattr(Feed, "resubmit", resubmit)
+
+
+@mutant("forgotten", trouble=0.0)
+def a_revoke_commits_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It returns the position that is stored."""
+    real = Claims.revoked
+
+    async def revoked(self: Claims, claims: Any, within: float) -> Any:
+        await real(self, claims, within)
+        return {claim: claim.committed for claim in self._mine(claims)}
+
+    monkeypatch.setattr(Claims, "revoked", revoked)
