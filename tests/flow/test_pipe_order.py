@@ -145,3 +145,28 @@ async def test_rows_behind_one_refused_in_a_probe_wait_with_their_key(
         assert [blocked.offset for blocked in pipe.blocked] == [0]
         assert [[row.offset for row in write] for write in sink.writes] == [[0, 1], [0]]
         pipe.stop()
+
+
+async def test_a_row_that_waited_when_its_write_was_cut_holds_its_key(
+    fake_clock: FakeClock,
+) -> None:
+    """While everything is refused a retry sends one row alone, and that write hangs: the other row
+    ends unsent.
+    """
+    log = MemoryLog(records("abbb"))
+    sink = Destination()
+
+    async def before(batch: Batch[Any]) -> None:
+        if len(sink.writes) == 1:
+            raise RefusedError("read-only")
+        if len(sink.writes) == 2:
+            await asyncio.Event().wait()
+
+    sink.before = before
+    limits = Limits(max_items=2, max_delay=0.1, flush_timeout=1.0)
+    batcher = Batcher(stack(sink, Retry()), key=key_of, limits=limits, clock=fake_clock)
+    report = await flow.pipe(MemorySource(log, ends=True, clock=fake_clock), batcher).run()
+    assert [[row.offset for row in write] for write in sink.writes[:2]] == [[0, 1], [0]]
+    assert [offset for offset in sink.offsets if offset] == [1, 2, 3]
+    assert report.batcher.tally.unsent == 1
+    assert report.source.complete

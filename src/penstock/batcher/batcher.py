@@ -320,8 +320,9 @@ class Batcher(Generic[T]):
     def feed(self, holds: Collection[Outcome] = ()) -> Feed[T]:
         """Make the way in of a source that may lose items, once per opening; see `Feed`.
 
-        From now on an item that ends with an outcome of `holds` (`UNKNOWN`, `REJECTED`) holds its
-        key. Raises `ClosedError` unless open; `ConfigError` the second time, or for bad arguments.
+        From now on an item that ends with an outcome of `holds` (`UNKNOWN`, `REJECTED`, `UNSENT`)
+        holds its key. Raises `ClosedError` unless open; `ConfigError` the second time, or for bad
+        arguments.
         """
         self._lifecycle.check_open()
         if self._feed is not None:

@@ -110,10 +110,9 @@ class Bookkeeper(Generic[T]):
         self, flight: Flight[T], indices: Sequence[int], outcome: Outcome
     ) -> Sequence[int]:
         """Those of ended items that hold their keys. Withdrawn ones do not: they never come back."""
+        stops = outcome in self._stopping and not flight.sealed.spilled
         if outcome is Outcome.UNSENT:
-            stops = self._lifecycle.stopping or self.held is not None
-        else:
-            stops = outcome in self._stopping and not flight.sealed.spilled
+            stops = stops or self._lifecycle.stopping or self.held is not None
         return _not_withdrawn(flight, indices) if stops else ()
 
     # -- items of no batch -------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 1. The source submits items with receipts of its own. Several items may share one.
 2. `withdraw` takes items back: what no write has ends at once, and what one has is not sent again.
-3. With `holds` an item that ended `unknown` (or `rejected`) holds its key, so that no later one of
-   the key overtakes it, until it comes again by `resubmit`, or until `release`.
+3. With `holds` an item that ended `unknown` (or `rejected`, or `unsent`, as what waits in a backoff
+   does when its write is cut) holds its key, so that no later one of the key overtakes it, until it
+   comes again by `resubmit`, or until `release`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-HOLDABLE = frozenset({Outcome.UNKNOWN, Outcome.REJECTED})
+HOLDABLE = frozenset({Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT})
 
 
 class Feed(Generic[T]):
@@ -45,7 +46,7 @@ class Feed(Generic[T]):
         setup = dispatcher.setup
         for outcome in holds:
             if outcome not in HOLDABLE:
-                raise checks.bad("holds", outcome, "must be of Outcome.UNKNOWN, Outcome.REJECTED")
+                raise checks.bad("holds", outcome, "must be of Outcome.UNKNOWN, REJECTED, UNSENT")
         if setup.overflow != "block":
             raise checks.bad("overflow", setup.overflow, "feed() needs block: a source waits")
         if setup.last_resort is not None:

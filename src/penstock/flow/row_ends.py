@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ..consumer.message import Message
     from .piped import FailedRow, PipedMessage, PipedRow, PipedSchedule
 
-HELD = (Outcome.UNKNOWN, Outcome.REJECTED)
+HELD = (Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT)
 """The outcomes after which later rows of a key wait."""
 STILL_WRITTEN = 0.05
 """Seconds until the next look at a key whose last write has not ended."""
