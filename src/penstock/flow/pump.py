@@ -72,8 +72,9 @@ class Pump:
         destination = self._batcher.stats().destination
         if destination.state == "available":
             return None
-        repair = f"; {destination.repair}" if destination.repair else ""
-        return f"{destination.state} for {destination.seconds:.1f} s: {destination.reason}{repair}"
+        reason, repair = destination.reason, destination.repair
+        told = reason if repair in reason else f"{reason}; to repair: {repair}"
+        return f"{destination.state} for {destination.seconds:.1f} s: {told}"
 
     def make_worker(self) -> Slot:
         """Make the worker."""
