@@ -69,7 +69,7 @@ class TruthSink:
         self._truth = truth
         self._name = name
         self._before = before
-        self.watch = Watch()
+        self.watch = PipeWatch()
 
     async def write(self, batch: Batch[Any]) -> None:
         """Apply a batch, after whatever the test waits for."""
@@ -81,16 +81,33 @@ class TruthSink:
         self._truth.applied(batch)
 
 
+class PipeWatch(Watch):
+    """What a pipe told, its poison messages included."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.poison = 0
+
+    def on_poison(self, name: str, message: Any, error: BaseException, action: str) -> None:
+        self.poison += 1
+        self.news.tell()
+
+
 class PipeMember:
     """A pipe that runs in a task, as a member of a group."""
 
     def __init__(
-        self, source: Any, batcher: Any, watch: Watch | None = None, **options: Any
+        self, source: Any, batcher: Any, watch: PipeWatch | None = None, **options: Any
     ) -> None:
-        self.watch = Watch() if watch is None else watch
+        self.watch = PipeWatch() if watch is None else watch
         options = {"drain": 2.5, "commit_every": 0.1, "name": "piped", **options}
         self.pipe = flow.pipe(source, batcher, observers=[self.watch], **options)
         self.task: asyncio.Task[PipeReport] = asyncio.ensure_future(self.pipe.run())
+
+    async def poisoned(self, count: int) -> None:
+        """Wait until it has told of so many poison messages, and dealt with them."""
+        await self.watch.news.until(lambda: self.watch.poison >= count)
+        await asyncio.sleep(0)
 
     async def stop(self) -> PipeReport:
         """Drain and close it."""
@@ -100,7 +117,7 @@ class PipeMember:
 
 @asynccontextmanager
 async def pipe_member(
-    source: Any, batcher: Any, watch: Watch | None = None, **options: Any
+    source: Any, batcher: Any, watch: PipeWatch | None = None, **options: Any
 ) -> AsyncIterator[PipeMember]:
     """A running pipe; drained and closed at exit, unless it was before."""
     running = PipeMember(source, batcher, watch, **options)
