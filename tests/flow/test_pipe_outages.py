@@ -5,9 +5,11 @@ the report counts them as `unknown`.
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+import asyncpg
 import pytest
 from kafka_piping import PipeMember, kafka_source, pipe_member
 from pipe_child import COLUMNS, key_of, row_of
@@ -57,6 +59,11 @@ class Piped(NamedTuple):
         await fill(self.broker, self.topic, COUNT, keys=50)
         await self.member.watch.stored(at + COUNT)
 
+    async def acknowledged(self, count: int) -> None:
+        """Return at the first commit after so many records have been acknowledged."""
+        stats = self.member.pipe.stats
+        await self.member.watch.news.until(lambda: stats().source.counts.acked >= count)
+
     async def ended(self, count: int) -> tuple[list[Written], PipeReport]:
         """Stop the pipe; return the rows, which are complete and in order, and its report."""
         report = await self.member.stop()
@@ -88,7 +95,7 @@ async def piped(
         key=key_of,
         limits=Limits(max_items=100, max_delay=0.01, workers=4),
     )
-    async with pipe_member(source, batcher, transform=row_of) as member:
+    async with pipe_member(source, batcher, transform=row_of, commit_every=0.01) as member:
         yield Piped(member, db, broker, topic, group)
 
 
@@ -226,3 +233,52 @@ async def _broker_outage(
         await pipe.member.watch.stored(2 * COUNT)
         rows, _ = await pipe.ended(2 * COUNT)
         assert len(rows) == 2 * COUNT
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(6))
+def test_outages_of_every_kind_one_after_another_cost_no_row(
+    broker: EmbeddedKafka, own_postgres: EmbeddedPostgres, seed: int
+) -> None:
+    """At random moments, while rows are written."""
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        async with (
+            table(own_postgres.dsn) as db,
+            proxied(own_postgres.dsn) as (proxy, through),
+            proxied_broker(broker) as cuts,
+            piped(broker, db, through, bootstrap=cuts.bootstrap) as pipe,
+        ):
+            await pipe.member.watch.owns(1)
+            for turn in range(8):
+                filling = asyncio.create_task(pipe.more())
+                await pipe.acknowledged(turn * COUNT + chance.randrange(COUNT // 2))
+                how = chance.choice(["answer", "kill", "stop", "terminate", "broker"])
+                if how == "answer":
+                    proxy.cut_answer = "INSERT"
+                elif how == "kill":
+                    await asyncio.to_thread(own_postgres.kill)
+                elif how == "stop":
+                    await asyncio.to_thread(own_postgres.stop)
+                elif how == "terminate":
+                    await terminate(own_postgres.dsn)
+                elif how == "broker":
+                    cuts.cut()
+                await asyncio.to_thread(own_postgres.start)
+                await filling
+            await pipe.ended(8 * COUNT)
+
+    run(scenario(), seconds=170)
+
+
+async def terminate(dsn: str) -> None:
+    """End the sessions of all others."""
+    con = await asyncpg.connect(dsn)
+    try:
+        await con.fetch(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+    finally:
+        await con.close()
