@@ -134,7 +134,7 @@ async def pipe_member(
 
 def kafka_source(topic: str, group: str, bootstrap: str, **options: Any) -> KafkaSource:
     """A source with short times."""
-    times = {**QUICK, "session_timeout": 3.0, **options}
+    times: dict[str, Any] = {**QUICK, "session_timeout": 3.0, **options}
     return KafkaSource(topic, bootstrap=bootstrap, group=group, **times)
 
 

@@ -197,8 +197,9 @@ class Member:
         if self.is_dead:
             self._check_batcher()
             return
-        if self.task.cancelled() or (error := self.task.exception()) is not None:
-            told = "cancelled" if self.task.cancelled() else repr(error)
+        error = None if self.task.cancelled() else self.task.exception()
+        if self.task.cancelled() or error is not None:
+            told = "cancelled" if error is None else repr(error)
             self._truth.complain("failed", f"{self.name} ended by {told}")
             return
         self._check_batcher()

@@ -321,8 +321,7 @@ class Batcher(Generic[T]):
         """Make the way in of a source that may lose items, once per opening; see `Feed`.
 
         From now on an item that ends with an outcome of `holds` (`UNKNOWN`, `REJECTED`, `UNSENT`)
-        holds its key. Raises `ClosedError` unless open; `ConfigError` the second time, or for bad
-        arguments.
+        holds its key. Raises `ClosedError` unless open; `ConfigError` for bad `holds`, or again.
         """
         self._lifecycle.check_open()
         if self._feed is not None:
