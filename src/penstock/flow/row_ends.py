@@ -91,13 +91,10 @@ class RowEnds:
         """Acknowledge a record whose rows are safe. The hot path: once per record."""
         if not self._settler.take_back(message):
             return  # left meanwhile, with its claim
-        schedule, signals = self._schedule, self._signals
-        if not schedule.acknowledge(message):
+        if not self._schedule.acknowledge(message):
             self._settler.settle(message, None)
-        if signals.settled.waiters:
-            signals.settled.fire()
-        if signals.room.waiters and schedule.window.has_resumed:
-            signals.room.fire()
+        if not self._is_looking:
+            self._look_soon()
 
     def failed(self, row: FailedRow) -> None:
         """Note a failed row, to be dealt with after the batcher's step."""
@@ -116,7 +113,11 @@ class RowEnds:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
+        """Look at what rows of one step or of several have left behind, once for all of them."""
         self._is_looking = False
+        self._signals.settled.fire()
+        if self._schedule.window.has_resumed:
+            self._signals.room.fire()
         try:
             self._note_failed()
             for message in self._held.take_heads():

@@ -14,7 +14,9 @@ import asyncio
 import inspect
 import logging
 from asyncio import gather
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from functools import lru_cache
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core import checks
@@ -28,7 +30,7 @@ from .._core.told import for_log
 from ..consumer.results import Ack, Manual, Nak, ResultTypeError, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from .._core.retry_policy import RetryPolicy
     from ..consumer.commons import Commons
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.flow")
 
-MOST = 500
-"""Messages whose rows are made before other tasks run."""
+MOST = 100
+"""Messages whose rows are made before other tasks run, such as the next step of a write."""
 
 Transform: TypeAlias = "Callable[[Message], object] | Callable[[Message], Awaitable[object]]"
 Transformed: TypeAlias = "list[Any] | Ack | ToDeadLetter | Terminate"
@@ -48,11 +50,11 @@ _PASSING = frozenset(
 )
 
 
-_ROWS = frozenset((dict, tuple))
-"""Types that are always a row: the fast path."""
 _RESULTS = (Ack, ToDeadLetter, Terminate)
 _NO_ROWS = (Nak, Manual, AsyncIterator)
 """Types that are neither a row nor a result of a transform."""
+_LOOKED_AT = (NoneType, list, Iterator, Awaitable, *_RESULTS, *_NO_ROWS)
+"""Types of answers that are not simply the row itself."""
 _NO_ROW = (
     "the transform returned a value of type {}; expected no row, a row, a list or an iterator of rows, Skip(), "
     "ToDeadLetter() or Terminate(); to be tried again, raise TransientError"
@@ -99,8 +101,8 @@ class Transformer:
         found: list[Transformed] = []
         for message in messages:
             try:
-                answer = transform(message)
-                rows = [answer] if type(answer) in _ROWS else await _rows(answer)
+                answer: object = transform(message)
+                rows = [answer] if _is_row(type(answer)) else await _rows(answer)
             except (Exception, asyncio.CancelledError) as error:
                 rows = await self._insist(message, error)
             found.append(rows)
@@ -142,6 +144,12 @@ def _raised(answer: Transformed | BaseException) -> Transformed:
     if isinstance(answer, BaseException):
         raise answer
     return answer
+
+
+@lru_cache(maxsize=64)
+def _is_row(kind: type) -> bool:
+    """Whether an answer of this type is the row itself: the fast path."""
+    return not issubclass(kind, _LOOKED_AT)
 
 
 async def _rows(answer: object) -> Transformed:
