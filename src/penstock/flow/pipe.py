@@ -64,8 +64,8 @@ class Pipe(Operated):
         refill_below: fetch again when the records inside have fallen to this part of a bound.
         size_of: a function from a record to its size in bytes; default: the length of its value.
         concurrency: the most calls of an async transform at once.
-        drain: seconds for what is inside the batcher to be written when the pipe stops, and for
-            writes that have begun when a partition is revoked.
+        drain: seconds for what is inside the batcher to be written when the pipe stops (in the
+            second half no write begins), and for writes that have begun when a partition is revoked.
         commit_every: seconds between commits.
         commit_after: commit after this number of settled records, too.
         stall_after: seconds without progress after which the pipe is reported as stalled.

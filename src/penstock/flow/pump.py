@@ -5,7 +5,9 @@
 2. A row that the batcher refuses, for its key or its size, makes poison of its record alone.
 3. When claims end, their rows are withdrawn from the batcher. Those at their destination go on, but
    are never sent again.
-4. A drain shuts the batcher down: what is inside is written, within the deadline of both.
+4. A drain shuts the batcher down: what is inside is written, within the deadline of both. In the
+   second half of that time no write begins: rows that are left to the next owner come once, those
+   of a write that is cut off may come twice.
 """
 
 from __future__ import annotations
@@ -89,8 +91,18 @@ class Pump:
     def hurry(self, until: float) -> None:
         """Shut the batcher down, so that what is inside is written until then."""
         self.ends.drain()
-        seconds = max(0.0, until - self.clock.now())
-        self._shutdown = asyncio.get_running_loop().create_task(self._batcher.shutdown(seconds))
+        self._shutdown = asyncio.get_running_loop().create_task(self._shut_down(until))
+
+    async def _shut_down(self, until: float) -> None:
+        """Shut the batcher down; halfway, leave what no write has to the next owner."""
+        now = self.clock.now()
+        halfway = self.clock.call_at(
+            (now + until) / 2, lambda: self._feed.withdraw(lambda receipt: True)
+        )
+        try:
+            await self._batcher.shutdown(max(0.0, until - now))
+        finally:
+            halfway.cancel()
 
     # -- into the batcher --------------------------------------------------------------------------
 

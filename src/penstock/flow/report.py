@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class PipeReport:
     """How a pipe ended.
 
-    `complete` says that whatever the batcher had accepted was written, and that the last commit
-    succeeded. What had only been fetched is delivered again and needs no mention.
+    `complete` says that no write was cut off, and that the last commit succeeded. Records whose
+    rows no write had are delivered again and need no mention.
     """
 
     source: DrainReport
@@ -27,7 +27,7 @@ class PipeReport:
 
     @property
     def complete(self) -> bool:
-        """Whether every row inside was written, and the last commit succeeded."""
+        """Whether no write was cut off, and the last commit succeeded."""
         return self.source.complete and self.batcher.complete
 
     @property
