@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,12 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 PROGRAM = Path(__file__).with_name("pipe_child.py")
 COUNT = 12_000
 KEYS = 300
+SLOW = """
+CREATE FUNCTION {table}_slow() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_sleep(0.15); RETURN NULL; END $$;
+CREATE TRIGGER slow AFTER INSERT ON {table} EXECUTE FUNCTION {table}_slow()
+"""
+"""Makes every statement take so long."""
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 
 
@@ -75,6 +82,36 @@ async def _kill_at_random(
             assert covered(position) <= {row.at for row in rows}, "stored, and not written"
             before, known = rows, covered(position)
         assert known == set(range(COUNT))
+        assert_in_order(rows)
+
+
+async def test_stops_at_random_moments_before_a_slow_table_repeat_nothing(
+    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
+) -> None:
+    """As deploys do: more rows are inside than a drain can write, and no write is cut off."""
+    topic, group, chance = await new_topic(broker), new_name("stopped"), random.Random(0)
+    await fill(broker, topic, COUNT, keys=KEYS)
+    async with table(embedded_postgres.dsn) as db:
+        await db.con.execute(SLOW.format(table=db.table))
+        given = {"bootstrap": broker.bootstrap, "topic": topic, "group": group}
+        options = {**given, "dsn": db.dsn, "table": db.table, "drain": 1.0}
+        known = 0
+        for is_last in (False, False, True):
+            async with child_process(PROGRAM, **options) as process:
+                if is_last:
+                    await db.con.execute(f"DROP TRIGGER slow ON {db.table}")
+                    await Child(process).until(lambda told: told["committed"] == COUNT)
+                else:
+                    await Child(process).until(_told_of(chance.randrange(1, 2_000)))
+                process.send_signal(signal.SIGTERM)
+                await process.communicate()
+                assert process.returncode == 0
+            rows = await written(db)
+            position = (await stored(broker, group))[TopicPartition(topic, 0)]
+            assert covered(position) == {row.at for row in rows}
+            assert known < len(rows)
+            known = len(rows)
+        assert known == COUNT
         assert_in_order(rows)
 
 
