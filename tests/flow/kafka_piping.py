@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tests.sources.kafka.storm_help import QUICK, Watch
 from tests.sources.kafka.truth_help import Truth
 
-from penstock import Batcher, Capabilities, Limits, flow
+from penstock import (
+    Batcher,
+    Capabilities,
+    Limits,
+    UnavailableError,
+    UnknownOutcomeError,
+    flow,
+)
 from penstock.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
@@ -18,6 +25,10 @@ if TYPE_CHECKING:
 
     from penstock import Batch
     from penstock.flow import PipeReport
+
+
+Trouble = Literal["refused", "cut off", "answer lost"] | None
+"""How a write fails."""
 
 
 def key_of(row: Any) -> tuple[int, bytes | None]:
@@ -36,6 +47,8 @@ class Applied(Truth):
         """The offsets applied for each key, those applied again included."""
         self.late_starts: list[tuple[str, int, int]] = []
         """Member, partition and offset of rows whose write began when the partition was lost."""
+        self.doubtful: set[tuple[int, int]] = set()
+        """The records that were applied by a write that ended unknown."""
 
     def applied(self, batch: Batch[Any]) -> None:
         """A write has been applied."""
@@ -64,11 +77,16 @@ class TruthSink:
     capabilities = Capabilities(key_prefix_safe=True)
 
     def __init__(
-        self, truth: Applied, name: str, before: Callable[[Batch[Any]], Awaitable[object]]
+        self,
+        truth: Applied,
+        name: str,
+        before: Callable[[Batch[Any]], Awaitable[object]],
+        trouble: Callable[[], Trouble] = lambda: None,
     ) -> None:
         self._truth = truth
         self._name = name
         self._before = before
+        self._trouble = trouble
         self.watch = PipeWatch()
 
     async def write(self, batch: Batch[Any]) -> None:
@@ -78,7 +96,15 @@ class TruthSink:
             (self._name, row.partition, row.offset) for row in batch if row.partition not in owned
         ]
         await self._before(batch)
+        trouble = self._trouble()
+        if trouble == "refused":
+            raise UnavailableError("not now")
+        if trouble == "cut off":
+            raise UnknownOutcomeError("cut off")
         self._truth.applied(batch)
+        if trouble == "answer lost":
+            self._truth.doubtful.update((row.partition, row.offset) for row in batch)
+            raise UnknownOutcomeError("the answer was lost")
 
 
 class PipeWatch(Watch):
