@@ -170,3 +170,34 @@ async def test_a_row_that_waited_when_its_write_was_cut_holds_its_key(
     assert [offset for offset in sink.offsets if offset] == [1, 2, 3]
     assert report.batcher.tally.unsent == 1
     assert report.source.complete
+
+
+async def test_a_row_without_a_usable_key_may_wait_while_others_of_its_record_fail(
+    fake_clock: FakeClock,
+) -> None:
+    """It waits for room, and is refused only then; it is poison for its record alone."""
+    log = MemoryLog(records("ab"))
+    sink = Destination()
+
+    async def before(batch: Batch[Any]) -> None:
+        if len(sink.writes) <= 2:
+            raise UnknownOutcomeError("the answer was lost")
+
+    def rows(message: Any) -> Any:
+        return ["a", "a", "a", "none"] if message.key == "a" else ["b"]
+
+    sink.before = before
+    limits = Limits(max_items=1, max_delay=0.1, max_pending_items=2)
+    pipe = piped(
+        log,
+        sink,
+        fake_clock,
+        limits=limits,
+        transform=rows,
+        key=lambda row: {"a": 1, "b": 2}[row],
+        on_rejected="skip",
+    )
+    report = await pipe.run()
+    assert "b" in sink.applied
+    assert report.source.counts.terminated == 1
+    assert log.start(P0).offset == 2

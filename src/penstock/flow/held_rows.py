@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..consumer.claim import Claim
     from ..consumer.message import Message
-    from .piped import FailedRow, PipedMessage
+    from .piped import FailedRow, PipedMessage, PipedRow
 
 
 class HeldRows:
@@ -61,9 +61,18 @@ class HeldRows:
         if message in self._driven:
             return False
         keys = self._keys[message]
-        if message.inside and any(self._key_of(row.item) not in keys for row in message.rows):
+        if message.inside and not all(self._waits_behind(row, keys) for row in message.rows):
             return False
         return all(self._rows[key][0].message is message for key in keys)
+
+    def _waits_behind(self, row: PipedRow, keys: Collection[Hashable]) -> bool:
+        """Whether a row that has not ended has one of these keys, or none: then it is about to be
+        refused, which is told once the rows entering with it have found room.
+        """
+        try:
+            return self._key_of(row.item) in keys
+        except Exception:  # of the caller's function
+            return True
 
     def rows_of(self, message: PipedMessage) -> list[FailedRow]:
         """The failed rows of a record."""
