@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from tests.flow.pipe_troubles import RecordLetters, RowLetters, TruthfulSink
+from pipe_troubles import RecordLetters, RowLetters, TruthfulSink
 
 from penstock import Batcher, DeadLetter, Retry, Timeout, flow, stack
 from penstock._core.consumer_observer import ConsumerObserver
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 
-    from tests.flow.pipe_settings import PipeSetting
-    from tests.flow.pipe_troubles import Weather
-    from tests.flow.pipe_truth import Truth
+    from pipe_settings import PipeSetting
+    from pipe_troubles import Weather
+    from pipe_truth import Truth
 
     from penstock._core.source import ClaimHost, Position, SourceClaim, TopicPartition
     from penstock.testing import FakeClock
@@ -197,10 +197,8 @@ class Member:
         if self.is_dead:
             self._check_batcher()
             return
-        error = None if self.task.cancelled() else self.task.exception()
-        if self.task.cancelled() or error is not None:
-            told = "cancelled" if error is None else repr(error)
-            self._truth.complain("failed", f"{self.name} ended by {told}")
+        if self.task.cancelled() or self.task.exception() is not None:
+            self._truth.complain("failed", f"{self.name} ended: {self.task!r}")
             return
         self._check_batcher()
         self._check_counts(self.task.result())
@@ -239,7 +237,16 @@ class Member:
     @property
     def inside(self) -> str:
         """What is inside; empty if nothing is."""
-        stats = self.pipe.stats()
-        is_idle = not (stats.source.in_flight.messages or stats.batcher.tally.inside)
-        is_free = not (stats.batcher.held_keys or stats.batcher.in_flight_batches)
-        return "" if is_idle and is_free else f"{self.name}: {stats.source.in_flight} {stats}"
+        stats, left = self.pipe.stats(), dict[str, Any]()
+        pump: Any = self.pipe._engine and self.pipe._engine.workers._work
+        if pump is not None:
+            left = {name: kept for name, kept in vars(pump.ends._held).items() if name != "_key_of"}
+        gatherer: Any = self.batcher._dispatcher.gathering.gatherer
+        left |= {
+            "messages": stats.source.in_flight.messages,
+            "rows": stats.batcher.tally.inside,
+            "writes": stats.batcher.in_flight_batches,
+            "held keys": stats.batcher.held_keys,
+            "keys": getattr(gatherer, "active", None),
+        }
+        return f"{self.name}: {left}" if any(left.values()) else ""

@@ -11,10 +11,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tests.flow.pipe_members import Member, TruthfulLog
-from tests.flow.pipe_settings import BROKEN, drawn
-from tests.flow.pipe_troubles import Weather
-from tests.flow.pipe_truth import BROKEN_LAW, Row, Told, Truth
+from pipe_members import Member, TruthfulLog
+from pipe_rows import Row, Told
+from pipe_settings import BROKEN, drawn
+from pipe_troubles import Weather
+from pipe_truth import BROKEN_LAW, Truth
 
 from penstock import ClosedError, ConfigError, TransientError
 from penstock._core.delivery.delivery import GRACE

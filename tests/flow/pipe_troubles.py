@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
-from tests.flow.pipe_truth import id_of
+from pipe_rows import id_of
 
 from penstock import (
     Capabilities,
@@ -21,7 +21,8 @@ from penstock._core.order.stopped import behind
 if TYPE_CHECKING:
     import random
 
-    from tests.flow.pipe_truth import Call, RowId, Truth
+    from pipe_rows import Call, RowId
+    from pipe_truth import Truth
 
     from penstock import Batch
     from penstock._core.clock import Clock

@@ -23,81 +23,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING
 
-from penstock._core.source import TopicPartition
-from penstock.consumer import offset_map
+from pipe_rows import Call, Row, WatchedClaim, id_of, row_of, settled_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 
+    from pipe_rows import RowId, Told
+
     from penstock import Batch
-    from penstock._core.source import Position, Record, SourceClaim
+    from penstock._core.source import Position, Record, SourceClaim, TopicPartition
 
 BROKEN_LAW = "a law is broken:"
 """Marks the event in the history."""
-
-
-class Row(NamedTuple):
-    """A row of a record."""
-
-    partition: int
-    offset: int
-    part: int
-    key: Hashable
-    claim: int = 0
-    """The number of the claim that it was made in; 0 if that is not known."""
-
-
-RowId = tuple[int, int, int]
-"""Partition, offset and part."""
-
-
-def id_of(row: Row | Record) -> RowId:
-    """The identity of a row; one that is the record itself is its first."""
-    return (row.partition, row.offset, row.part if isinstance(row, Row) else 0)
-
-
-class Told(NamedTuple):
-    """What is known of a record before it is read."""
-
-    rows: tuple[Row, ...]
-    """The rows that can be written."""
-    is_whole: bool
-    """Whether these are all; otherwise the record can only be given up."""
-
-
-class WatchedClaim:
-    """A claim of a member, as its source gave it."""
-
-    def __init__(self, claim: SourceClaim, start: Position, ends: int) -> None:
-        self.claim = claim
-        self.number: int = cast("Any", claim).number
-        self.partition = claim.partition.partition
-        self.start = settled_of(start, ends)
-        self.was_returned = False
-        """Whether a revoke has returned its position."""
-        self.has_ended = False
-        """Whether its member knows that it is revoked or lost."""
-        self.acked: dict[RowId, float] = {}
-        """When rows were acknowledged."""
-        self.last_acked: dict[Hashable, RowId] = {}
-        self.doubtful: set[RowId] = set()
-        self.passed: set[RowId] = set()
-        """The rows of writes that ended well although they had been cut: these may count."""
-        self.next_of: dict[Hashable, int] = defaultdict(int)
-        """How many rows of a key are safe, of those in the key's chain."""
-
-
-class Call:
-    """One write at the destination."""
-
-    def __init__(self, member: str, rows: list[Row], claims: list[WatchedClaim | None]) -> None:
-        self.member = member
-        self.rows = rows
-        self.claims = claims
-        self.applied: set[int] = set()
-        self.cut_at: float | None = None
 
 
 class Truth:
@@ -215,14 +154,13 @@ class Truth:
                 number = claim.partition.partition
                 settled = settled_of(position, self._end_of(number))
                 for (_, offset), told in self._records_of(number):
-                    ids = [id_of(row) for row in told.rows]
-                    if told.is_whole and ids and all(self._was_acked(found, row) for row in ids):
-                        if offset not in settled:
-                            self.complain("forgotten", f"{number}@{offset} of {member}")
+                    if offset not in settled and self._is_acked(found, told):
+                        self.complain("forgotten", f"{number}@{offset} of {member}")
 
-    def _was_acked(self, claim: WatchedClaim, row: RowId) -> bool:
-        """Whether it was, not in this very moment."""
-        return claim.acked.get(row, self._now()) < self._now()
+    def _is_acked(self, claim: WatchedClaim, told: Told) -> bool:
+        """Whether all rows of a record were acknowledged before this moment."""
+        before = [claim.acked.get(id_of(row), self._now()) < self._now() for row in told.rows]
+        return told.is_whole and bool(before) and all(before)
 
     def _records_of(self, partition: int) -> list[tuple[tuple[int, int], Told]]:
         return [item for item in self.records.items() if item[0][0] == partition]
@@ -234,7 +172,7 @@ class Truth:
 
     def begins(self, member: str, batch: Batch[Row | Record]) -> Call:
         """A write of a member begins."""
-        rows = [row if isinstance(row, Row) else _row_of(row) for row in batch]
+        rows = [row if isinstance(row, Row) else row_of(row) for row in batch]
         claims = [self._claim_of_row(member, row) for row in rows]
         call = Call(member, rows, claims)
         self._note(member, "begins", [tuple(row) for row in rows], "marked", [*batch.maybe_applied])
@@ -396,14 +334,3 @@ class Truth:
 
     def _is_lost(self, row: RowId) -> bool:
         return row[:2] in self.refused or row in self.letters
-
-
-def settled_of(position: Position, end: int) -> frozenset[int]:
-    """The settled offsets of a stored position."""
-    ranges = offset_map.decode(position.offset, position.metadata)
-    beyond = [offset for start, stop in ranges for offset in range(start, stop)]
-    return frozenset([*range(min(position.offset, end)), *beyond])
-
-
-def _row_of(record: Record) -> Row:
-    return Row(record.partition, record.offset, 0, record.key)

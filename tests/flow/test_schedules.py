@@ -9,9 +9,9 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pipe_mutants
 import pytest
-from tests.flow import pipe_mutants
-from tests.flow.pipe_schedules import EVENTS, LawBroken, PipeSchedule
+from pipe_schedules import EVENTS, LawBroken, PipeSchedule
 from tests.seeds import run_by
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ REACHED = (
     "given up",
 )
 """What comes to pass in a sample, besides the events."""
+AGAIN = 'import sys; sys.path.append("tests/flow"); from pipe_schedules import replay; replay({})'
 TRIES = 20
 """Seeds from which a planted bug is looked for."""
 
@@ -46,7 +47,7 @@ def schedules(seeds: range) -> Counter[str]:
     """Run each, and tell what came to pass; an error says how to run it again."""
     seen: Counter[str] = Counter()
     for seed in seeds:
-        with run_by(f"from tests.flow.pipe_schedules import replay; replay({seed})"):
+        with run_by(AGAIN.format(seed)):
             seen += PipeSchedule(seed).run().seen
     return seen
 

@@ -1,0 +1,87 @@
+"""Rows, claims and writes, as the truth of a pipe knows them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from penstock.consumer import offset_map
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from penstock._core.source import Position, Record, SourceClaim
+
+
+class Row(NamedTuple):
+    """A row of a record."""
+
+    partition: int
+    offset: int
+    part: int
+    key: Hashable
+    claim: int = 0
+    """The number of the claim that it was made in; 0 if that is not known."""
+
+
+RowId = tuple[int, int, int]
+"""Partition, offset and part."""
+
+
+def id_of(row: Row | Record) -> RowId:
+    """The identity of a row; one that is the record itself is its first."""
+    return (row.partition, row.offset, row.part if isinstance(row, Row) else 0)
+
+
+class Told(NamedTuple):
+    """What is known of a record before it is read."""
+
+    rows: tuple[Row, ...]
+    """The rows that can be written."""
+    is_whole: bool
+    """Whether these are all; otherwise the record can only be given up."""
+
+
+class WatchedClaim:
+    """A claim of a member, as its source gave it."""
+
+    def __init__(self, claim: SourceClaim, start: Position, ends: int) -> None:
+        self.claim = claim
+        self.number: int = cast("Any", claim).number
+        self.partition = claim.partition.partition
+        self.start = settled_of(start, ends)
+        self.was_returned = False
+        """Whether a revoke has returned its position."""
+        self.has_ended = False
+        """Whether its member knows that it is revoked or lost."""
+        self.acked: dict[RowId, float] = {}
+        """When rows were acknowledged."""
+        self.last_acked: dict[Hashable, RowId] = {}
+        self.doubtful: set[RowId] = set()
+        self.passed: set[RowId] = set()
+        """The rows of writes that ended well although they had been cut: these may count."""
+        self.next_of: dict[Hashable, int] = defaultdict(int)
+        """How many rows of a key are safe, of those in the key's chain."""
+
+
+class Call:
+    """One write at the destination."""
+
+    def __init__(self, member: str, rows: list[Row], claims: list[WatchedClaim | None]) -> None:
+        self.member = member
+        self.rows = rows
+        self.claims = claims
+        self.applied: set[int] = set()
+        self.cut_at: float | None = None
+
+
+def settled_of(position: Position, end: int) -> frozenset[int]:
+    """The settled offsets of a stored position."""
+    ranges = offset_map.decode(position.offset, position.metadata)
+    beyond = [offset for start, stop in ranges for offset in range(start, stop)]
+    return frozenset([*range(min(position.offset, end)), *beyond])
+
+
+def row_of(record: Record) -> Row:
+    """The row that is the record itself."""
+    return Row(record.partition, record.offset, 0, record.key)
