@@ -113,7 +113,7 @@ async def _churn(
                 leaving = members.pop(chance.randrange(len(members)))
                 asyncio.get_running_loop().call_soon(stage.in_time.set)
                 report = await leaving.stop()
-                assert report.complete
+                assert report.complete or troubles
                 withdrawn += report.batcher.withdrawn
             for each in members:
                 await each.watch.owns(PARTITIONS // len(members))
@@ -129,7 +129,8 @@ async def _churn(
     assert truth.commits > len(changes.split())
     truth.assert_in_order()
     end = stage.number * (records // PARTITIONS)
-    assert {at.offset for at in (await stored(broker, group)).values()} == {end}
+    if not troubles:  # else a row that was applied may have to come again
+        assert {at.offset for at in (await stored(broker, group)).values()} == {end}
 
 
 class _Stage:
