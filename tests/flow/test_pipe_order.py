@@ -19,11 +19,18 @@ from penstock import (
     flow,
     stack,
 )
+from penstock.letters.parked import MemoryParkStore
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     from penstock import Batch
     from penstock.testing import FakeClock
+
+
+class LastingStore(MemoryParkStore):
+    """A park store that outlives the pipes of a test."""
+
+    is_durable = True
 
 
 @pytest.mark.parametrize("key", [None, "a"])
@@ -201,3 +208,63 @@ async def test_a_row_without_a_usable_key_may_wait_while_others_of_its_record_fa
     assert "b" in sink.applied
     assert report.source.counts.terminated == 1
     assert log.start(P0).offset == 2
+
+
+async def test_two_calls_may_unpark_one_key_of_several_partitions(fake_clock: FakeClock) -> None:
+    """Each partition's records are replayed by one of them."""
+    log = MemoryLog([*records("aa"), *records("aa" * 4, partition=1)])
+    sink, refused = Destination(), [True]
+
+    async def before(batch: Batch[Any]) -> None:
+        await fake_clock.sleep(0.01)
+        if refused:
+            raise PermanentError("a constraint")
+
+    sink.before = before
+    limits = Limits(max_items=1, max_delay=0.0)
+    pipe = piped(log, sink, fake_clock, ends=False, limits=limits, parked=LastingStore())
+    async with asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(pipe.run())
+        await fake_clock.advance(5.0)
+        assert pipe.parked == ("a", "a")
+        refused.clear()
+        done = await asyncio.gather(pipe.unpark("a"), pipe.unpark("a"))
+        assert sum(each.handled for each in done) == 10
+        assert pipe.parked == ()
+        pipe.stop()
+    assert sorted(sink.offsets) == sorted([*range(2), *range(8)])
+    assert run.result().source.counts.unparked == 10
+
+
+async def test_a_key_can_be_parked_again_after_a_revoke_in_the_middle_of_its_replay(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:R4: the turn of the old claim's message ends with that message."""
+    log = MemoryLog(records("aa"))
+    sink, refused = Destination(), [True]
+
+    async def before(batch: Batch[Any]) -> None:
+        if refused:
+            raise PermanentError("a constraint")
+        await fake_clock.sleep(1.0)
+
+    sink.before = before
+    source = MemorySource(log, clock=fake_clock)
+    limits = Limits(max_items=1, max_delay=0.0)
+    batcher = Batcher(sink, key=key_of, limits=limits, clock=fake_clock)
+    pipe = flow.pipe(source, batcher, parked=LastingStore())
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(pipe.run())
+        await fake_clock.advance(5.0)
+        refused.clear()
+        replay = tasks.create_task(pipe.unpark("a"))
+        await fake_clock.advance(0.5)
+        await source.revoke([P0], within=0.1)
+        assert not (await replay).is_done
+        source.assign([P0])
+        log.append(records("a", first=2)[0])
+        await fake_clock.advance(5.0)
+        assert pipe.stats().source.counts.parked == 3
+        assert log.start(P0).offset == 3
+        assert (await pipe.unpark("a")).handled == 3
+        pipe.stop()

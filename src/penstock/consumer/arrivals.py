@@ -90,10 +90,14 @@ class ArrivalSchedule(Schedule):
         self.ready.extendleft(reversed(waiting))
 
     def _end_turn(self, message: Message) -> None:
-        """End a turn of a parked key; no other message waits for the end of one."""
-        parked = self.parked.of(message) if self.parked else None
-        if parked is not None and parked.is_going:
-            message.claim.lanes.leave(message.lane_key)
+        """End a turn of a parked key, whose claim may have ended; no other message waits for the
+        end of one.
+        """
+        lanes, key = message.claim.lanes, message.lane_key
+        if key in lanes.active:
+            lane = lanes.lane(key)
+            if lane is None or lane.going:
+                lanes.leave(key)
 
 
 def _name_of(record: SourceRecord) -> Hashable:

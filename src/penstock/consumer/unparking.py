@@ -128,6 +128,8 @@ class Replays:
     # -- the replay of one key ---------------------------------------------------------------------
 
     async def _replay(self, parked: ParkedKey) -> Unparked:
+        if parked.is_replayed:  # by another call, since this one has found it
+            return Unparked(0, is_done=False)
         handled = 0
         parked.replay(begins=True)
         try:
