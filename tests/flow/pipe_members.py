@@ -11,6 +11,7 @@ from pipe_troubles import RecordLetters, RowLetters, TruthfulSink
 from penstock import Batcher, DeadLetter, Retry, Timeout, flow, stack
 from penstock._core.consumer_observer import ConsumerObserver
 from penstock.consumer.quiet import GRACE
+from penstock.letters.parked import MemoryParkStore
 from penstock.retry import Backoff
 from penstock.sources.memory import MemoryLog, MemorySource
 
@@ -22,8 +23,13 @@ if TYPE_CHECKING:
     from pipe_troubles import Weather
     from pipe_truth import Truth
 
+    from penstock._core.park_store import ParkedRecord
     from penstock._core.source import ClaimHost, Position, SourceClaim, TopicPartition
     from penstock.testing import FakeClock
+
+
+GROUP = "members"
+"""The name of all pipes, under which they share what is parked."""
 
 
 class TruthfulLog(MemoryLog):
@@ -38,6 +44,27 @@ class TruthfulLog(MemoryLog):
         super().store(positions)
         if self.truth is not None:
             self.truth.stored(positions)
+
+
+class TruthfulStore(MemoryParkStore):
+    """A park store that outlives the members, and tells of each parked record."""
+
+    is_durable = True
+
+    def __init__(self, truth: Truth) -> None:
+        super().__init__()
+        self._truth = truth
+
+    async def park(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
+        """Park records, and tell of them."""
+        await super().park(group, key, records)
+        for record in records:
+            self._truth.parks((record.partition, record.offset))
+
+    @property
+    def has_records(self) -> bool:
+        """Whether anything is parked."""
+        return any(self._groups.values())
 
 
 class WatchedHost:
@@ -127,6 +154,7 @@ class Member:
         clock: FakeClock,
         rng: random.Random,
         transform: Any,
+        store: TruthfulStore,
     ) -> None:
         self.name = name
         self._setting = setting
@@ -152,7 +180,8 @@ class Member:
             self.source,
             self.batcher,
             transform,
-            name=name,
+            name=GROUP,
+            parked=store if setting.on_rejected == "park_key" else None,
             on_rejected=setting.on_rejected,
             dead_letters=record_letters if setting.has_record_letters else None,
             observers=[Poisoned(truth, gives_up=not setting.has_record_letters)],
@@ -222,7 +251,9 @@ class Member:
         if tally.dead_lettered != self.letters.count:
             complain("miscounted", f"{self.name}: {tally.dead_lettered} letters of rows")
         counts = report.source.counts
-        told = counts.acked + counts.skipped + counts.dead_lettered + counts.terminated
+        told = (
+            counts.parked + counts.acked + counts.skipped + counts.dead_lettered + counts.terminated
+        )
         claims: list[Any] = [] if self.source.watched is None else self.source.watched.claims
         settled = sum([claim.tracker.settled - claim.replay.skipped for claim in claims])
         if told != settled:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from pipe_members import Member, TruthfulLog
+from pipe_members import Member, TruthfulLog, TruthfulStore
 from pipe_rows import Row, Told
 from pipe_settings import BROKEN, drawn
 from pipe_troubles import Weather
@@ -19,6 +19,7 @@ from pipe_truth import BROKEN_LAW, Truth
 
 from penstock import ClosedError, ConfigError, TransientError
 from penstock._core.delivery.delivery import GRACE
+from penstock._core.errors import NoSuchKey
 from penstock._core.source import TopicPartition
 from penstock.sources.memory import MemoryLog
 from penstock.testing import FakeClock
@@ -52,6 +53,7 @@ class PipeSchedule:
         self._rng = random.Random(seed)
         self.setting = replace(drawn(self._rng), **fixed)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._unparking: set[tuple[str, object]] = set()
         self._runs = 0
         self._contents: dict[tuple[int, int], list[Row] | None] = {}
 
@@ -81,6 +83,8 @@ class PipeSchedule:
             prefix_safe=setting.prefix_safe,
             grace=GRACE if setting.timeout is None else math.inf,
         )
+        asyncio.get_running_loop().set_exception_handler(self._unheard)
+        self._store = TruthfulStore(self._truth)
         self._weather = Weather(self._rng, clock, setting.trouble)
         self._produce(40)
         self._members = {name: self._begin(name) for name in NAMES}
@@ -106,6 +110,10 @@ class PipeSchedule:
         if self._truth.broken:
             raise LawBroken(self._truth.broken[0])
 
+    def _unheard(self, loop: object, context: dict[str, Any]) -> None:
+        """An exception that nothing has caught breaks the first law of all."""
+        self._truth.complain("failed", f"{context['message']}: {context.get('exception')!r}")
+
     # -- records -----------------------------------------------------------------------------------
 
     def _produce(self, count: int) -> None:
@@ -127,7 +135,7 @@ class PipeSchedule:
         rng, setting = self._rng, self.setting
         if setting.rows == "the record":
             return [Row(partition, offset, 0, key)]
-        if rng.random() < setting.poison:
+        if rng.random() < setting.poison and setting.on_rejected != "park_key":
             return None
         if setting.rows == "one":
             return [Row(partition, offset, 0, key)]
@@ -170,7 +178,7 @@ class PipeSchedule:
         transform = self._transform()
         return Member(
             f"{name}.{self._runs}", self.setting, self._log, self._truth, self._weather,
-            self._clock, random.Random(self._rng.random()), transform,
+            self._clock, random.Random(self._rng.random()), transform, self._store,
         )  # fmt: skip
 
     def _open(self) -> list[Member]:
@@ -258,7 +266,10 @@ class PipeSchedule:
                 await member.source.revoke(partitions, within)
 
     def _unblock(self, member: Member, *, skips: bool) -> None:
-        """Continue with what blocks, as an operator does."""
+        """Continue with what blocks or is parked, as an operator does."""
+        for key in member.pipe.parked:
+            if (member.name, key) not in self._unparking:
+                self._start(self._unpark(member, key))
         for each in {(each.partition, each.key): each for each in member.pipe.blocked}.values():
             same = [
                 (other.partition.partition, other.offset)
@@ -273,15 +284,22 @@ class PipeSchedule:
             else:
                 member.pipe.unblock(each.key, partition=each.partition)
 
+    async def _unpark(self, member: Member, key: object) -> None:
+        self._unparking.add((member.name, key))
+        try:
+            with suppress(NoSuchKey, ClosedError):
+                await member.pipe.unpark(key)
+        finally:
+            self._unparking.discard((member.name, key))
+
     # -- the end -----------------------------------------------------------------------------------
 
     async def _settle_down(self) -> None:
-        """All is calm, and what was refused is repaired, if anybody waits for it: everything is
-        settled.
+        """All is calm, and what was refused is repaired, for records that have not been given up:
+        everything is settled.
         """
         self._weather.calm()
-        if self.setting.on_rejected != "skip":
-            self._weather.poison.clear()
+        self._weather.poison.clear()
         for _ in range(LONGEST):
             await self._clock.sleep(1.0)
             self._check()
@@ -300,6 +318,7 @@ class PipeSchedule:
 
     def _is_over(self) -> bool:
         is_stored = not self._missing()
+        is_stored = is_stored and not self._store.has_records
         return is_stored and not any(member.inside for member in self._members.values())
 
     def _missing(self) -> dict[str, int]:

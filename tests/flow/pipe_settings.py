@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock import Limits, RetryPolicy
@@ -94,8 +94,9 @@ PATIENT = 1000
 def drawn(rng: random.Random) -> PipeSetting:
     """Draw a setting."""
     choice = rng.choice
-    strategy: PoisonStrategy = choice(("skip", "block", "block_and_dead_letter"))
-    return PipeSetting(
+    strategies = ("skip", "block", "block_and_dead_letter", "park_key")
+    strategy: PoisonStrategy = choice(strategies)
+    setting = PipeSetting(
         partitions=rng.randint(1, 4),
         keys=choice((("a",), ("a", "b", None), tuple(range(30)))),
         is_keyed=rng.random() < 0.85,
@@ -122,6 +123,11 @@ def drawn(rng: random.Random) -> PipeSetting:
         poison=choice((0.0, 0.0, 0.05)),
         events=30,
     )
+    if strategy != "park_key":
+        return setting
+    # a key is parked by its records' key, and what can never be written would stay parked
+    rows: Literal["the record", "one"] = choice(("the record", "one"))
+    return replace(setting, is_keyed=True, rows=rows, has_record_letters=False)
 
 
 def _key_of(row: Any) -> Hashable:

@@ -63,6 +63,9 @@ class Truth:
         self.refused: set[tuple[int, int]] = set()
         """The records that may be given up: with a row that was refused for good."""
         self.given_up: set[tuple[int, int]] = set()
+        self.parked: set[tuple[int, int]] = set()
+        """The records that were ever in the park store."""
+        self._ever_acked: set[RowId] = set()
         self.letters: set[RowId] = set()
         """The rows in dead letters."""
         self._open: dict[tuple[str, int], WatchedClaim] = {}
@@ -98,8 +101,10 @@ class Truth:
     def is_done(self, place: tuple[int, int]) -> bool:
         """Whether the position may pass a record."""
         told = self.records[place]
-        return place in self.given_up or (
-            told.is_whole and all(self._is_row_done(id_of(row)) for row in told.rows)
+        return (
+            place in self.given_up
+            or place in self.parked
+            or (told.is_whole and all(self._is_row_done(id_of(row)) for row in told.rows))
         )
 
     def _is_row_done(self, row: RowId) -> bool:
@@ -112,6 +117,12 @@ class Truth:
         self._note("given up", place)
         self.seen["given up"] += 1
         self.given_up.add(place)
+
+    def parks(self, place: tuple[int, int]) -> None:
+        """A record is in the park store."""
+        self._note("parked", place)
+        self.seen["parked"] += 1
+        self.parked.add(place)
 
     # -- claims ------------------------------------------------------------------------------------
 
@@ -195,6 +206,8 @@ class Truth:
 
     def _check_marks(self, call: Call, marked: Collection[int]) -> None:
         for index, (row, claim) in enumerate(zip(call.rows, call.claims, strict=True)):
+            if row[:2] in self.parked:
+                continue  # a parked record comes again as a new one
             if claim is not None and id_of(row) in claim.doubtful and index not in marked:
                 self.complain("unmarked", f"{row} of {call.member}")
 
@@ -202,7 +215,7 @@ class Truth:
         for row, claim in zip(call.rows, call.claims, strict=True):
             if claim is not None and id_of(row) in claim.acked:
                 self.complain("twice", f"{row} of {call.member} in one claim")
-            if claim is not None and row.offset in claim.start:
+            if claim is not None and row.offset in claim.start and row[:2] not in self.parked:
                 self.complain("twice", f"{row} of {call.member} was settled before its claim")
 
     def _check_order(self, call: Call) -> None:
@@ -230,6 +243,8 @@ class Truth:
                 self.complain("overtook", f"{row} of {member} passes {earlier}")
 
     def _is_safe(self, claim: WatchedClaim, row: RowId) -> bool:
+        if row[:2] in self.parked:
+            return row in self._ever_acked
         return (
             row in claim.acked
             or row in claim.passed
@@ -289,6 +304,7 @@ class Truth:
                     claim.passed.add(id_of(row))
             elif is_good:
                 self.acks[call.member] += 1
+                self._ever_acked.add(id_of(row))
                 if claim is not None:
                     claim.acked[id_of(row)] = now
                     claim.last_acked[row.key] = id_of(row)
@@ -321,6 +337,9 @@ class Truth:
         for place in self.records:
             if place[1] not in self._stored.get(place[0], ()):
                 self.complain("committed past", f"{place} is not stored")
+        for place in self.parked:
+            if any(id_of(row) not in self._ever_acked for row in self.records[place].rows):
+                self.complain("forgotten", f"{place} was parked")
         if not self._is_keyed:
             return
         firsts: dict[RowId, int] = {}
