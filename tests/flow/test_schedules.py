@@ -26,6 +26,7 @@ REACHED = (
     "cut",
     "refused rows",
     "given up",
+    "parked",
 )
 """What comes to pass in a sample, besides the events."""
 AGAIN = 'import sys; sys.path.append("tests/flow"); from pipe_schedules import replay; replay({})'
