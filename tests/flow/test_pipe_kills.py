@@ -94,7 +94,7 @@ async def test_stops_at_random_moments_before_a_slow_table_repeat_nothing(
     async with table(embedded_postgres.dsn) as db:
         await db.con.execute(SLOW.format(table=db.table))
         given = {"bootstrap": broker.bootstrap, "topic": topic, "group": group}
-        options = {**given, "dsn": db.dsn, "table": db.table, "drain": 4.0}
+        options = {**given, "dsn": db.dsn, "table": db.table, "drain": 3.0}
         known = 0
         for is_last in (False, False, True):
             async with child_process(PROGRAM, **options) as process:

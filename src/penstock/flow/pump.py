@@ -96,7 +96,7 @@ class Pump:
     async def _shut_down(self, until: float) -> None:
         """Shut the batcher down; halfway, leave what no write has to the next owner."""
         now = self.clock.now()
-        halfway = self.clock.call_at((now + until) / 2, lambda: self._feed.withdraw(bool))
+        halfway = self.clock.call_at((now + until) / 2, lambda: self._feed.withdraw(lambda _: True))
         try:
             await self._batcher.shutdown(max(0.0, until - now))
         finally:
