@@ -107,7 +107,10 @@ class Poison:
             self._give_up(message, error)
 
     def block(self, message: Message, error: BaseException) -> None:
-        """Keep a message and its key until `unblock`, whatever the strategy."""
+        """Keep a message and its key until `unblock`, whatever the strategy; rule 3 still holds."""
+        if message.is_unparked:
+            self.take(message, error)
+            return
         self._tell(message, error, "block")
         self._block(message, error)
 

@@ -166,6 +166,8 @@ class RowEnds:
     def _is_last_try(self, message: PipedMessage, error: BaseException) -> bool:
         """Whether the policy allows no further try after this one."""
         kind = classified(error)
+        if kind is ErrorClass.STOPPED:  # behind a failed one of its key, or by a batch that was cut
+            return False
         counts = kind not in self._policy.uncounted
         return self._policy.is_over(kind, message.attempts.counted + counts)
 
