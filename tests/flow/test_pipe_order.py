@@ -268,3 +268,31 @@ async def test_a_key_can_be_parked_again_after_a_revoke_in_the_middle_of_its_rep
         assert log.start(P0).offset == 3
         assert (await pipe.unpark("a")).handled == 3
         pipe.stop()
+
+
+async def test_a_row_behind_a_refused_one_is_not_blocked_with_it(fake_clock: FakeClock) -> None:
+    """Both may have been applied before; only the first is refused, and then given up."""
+    log = MemoryLog(records("aa"))
+    sink = Destination()
+
+    async def before(batch: Batch[Any]) -> None:
+        if len(sink.writes) == 1:
+            raise UnknownOutcomeError("the answer was lost")
+        if batch[0].offset == 0:
+            raise PermanentError("a constraint")
+
+    sink.before = before
+    limits = Limits(max_items=2, max_delay=0.1)
+    policy = RetryPolicy(attempts=3)
+    pipe = piped(
+        log, sink, fake_clock, ends=False, limits=limits, on_rejected="block", retry=policy
+    )
+    async with asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(pipe.run())
+        await fake_clock.advance(5.0)
+        assert [blocked.offset for blocked in pipe.blocked] == [0]
+        pipe.unblock("a", action="skip")
+        await fake_clock.advance(5.0)
+        assert sink.offsets == [1]
+        pipe.stop()
+    assert run.result().source.counts.terminated == 1
