@@ -140,3 +140,43 @@ async def test_a_record_that_is_rejected_again_stays_parked(fake_clock: FakeCloc
         assert isinstance(unparked.error, PermanentError)
         assert await store.offsets() == [0, 1]
         pipe.stop()
+
+
+async def test_a_record_without_rows_is_parked_behind_earlier_ones_of_its_key(
+    fake_clock: FakeClock,
+) -> None:
+    """The earlier one is still in the batcher when the transform gives the later one up."""
+    log = MemoryLog(records("aab"))
+
+    def decode(message: Any) -> Any:
+        return Terminate("no") if message.offset == 1 else message.record
+
+    store, sink = DurableStore(), Picky(0)
+    await piped(log, sink, fake_clock, name="billing", parked=store, transform=decode).run()
+    assert await store.offsets() == [0, 1]
+    assert sink.offsets == [2]
+    assert log.positions[P0].offset == 3
+
+
+async def test_a_record_that_is_to_be_parked_leaves_when_its_claim_ends(
+    fake_clock: FakeClock,
+) -> None:
+    log, store, sink = MemoryLog(records("aab")), DurableStore(), Destination()
+
+    async def hang(batch: Batch[Any]) -> None:
+        await fake_clock.sleep(20.0)
+
+    def decode(message: Any) -> Any:
+        return Terminate("no") if message.offset == 1 else message.record
+
+    sink.before = hang
+    pipe = piped(
+        log, sink, fake_clock, ends=False, name="billing", parked=store, transform=decode, drain=2.0
+    )
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(pipe.run())
+        await fake_clock.advance(5.0)
+        assert await store.offsets() == []
+        pipe.stop()
+    assert log.start(P0).offset == 0
+    assert await store.offsets() == []

@@ -22,7 +22,7 @@ from .._core.told import for_log
 from .results import Ack, Manual, Nak, Skip, Terminate, ToDeadLetter, no_result, reason_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from .._core.retry_policy import RetryPolicy
     from .claim import Attempts
@@ -110,9 +110,9 @@ class Settler:
         self._signals.work.fire()
         return is_open
 
-    def lend(self, messages: Iterable[Message]) -> None:
-        """Let these wait for an answer from outside, as after `Manual`."""
-        self._manual.update(messages)
+    def lend(self, message: Message) -> None:
+        """Let a message wait for an answer from outside, as after `Manual`."""
+        self._manual.add(message)
 
     def take_back(self, message: Message) -> bool:
         """Note the answer for a lent message; return false if it has been left meanwhile."""

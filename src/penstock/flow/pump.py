@@ -13,9 +13,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
+from .._core.clock import wait_until
+from ..consumer.results import Terminate
 from ..consumer.workers import Slot, is_closed
 
 if TYPE_CHECKING:
@@ -53,6 +57,7 @@ class Pump:
         self._shutdown: asyncio.Task[object] | None = None
         self._numbers = count()
         self._room = engine.commons.signals.room
+        self._settled = engine.commons.signals.settled
 
     # -- the work of a consumer --------------------------------------------------------------------
 
@@ -104,14 +109,19 @@ class Pump:
 
     # -- into the batcher --------------------------------------------------------------------------
 
-    def enter(
-        self, messages: Sequence[PipedMessage], made: Sequence[Transformed]
-    ) -> list[PipedMessage | PipedRow]:
-        """Settle the records without rows; return the receipts of the others' rows, in order."""
-        lent: list[PipedMessage] = []
+    def enter(self, made: deque[tuple[PipedMessage, Transformed]]) -> list[PipedMessage | PipedRow]:
+        """Settle the records without rows; return the receipts of the others' rows, in order.
+
+        Leaves a record that is to be parked, and those behind it, while earlier ones of its key
+        are in the batcher: the store has the records of a key in their order.
+        """
         receipts: list[PipedMessage | PipedRow] = []
-        numbers = self._numbers
-        for message, rows in zip(messages, made, strict=True):
+        numbers, lend = self._numbers, self._settler.lend
+        while made:
+            message, rows = made[0]
+            if isinstance(rows, Terminate) and self.ends.parks_later(message):
+                break
+            made.popleft()
             if message.claim.is_closing:
                 self._poison.leave(message)
             elif self.schedule.waits_parked(message):
@@ -121,17 +131,20 @@ class Pump:
             elif len(rows) == 1:
                 message.enters(self.ends, rows[0], next(numbers))
                 receipts.append(message)
-                lent.append(message)
+                lend(message)
             elif rows:
                 receipts += message.enters_as(self.ends, rows, numbers)
-                lent.append(message)
+                lend(message)
             else:
                 self._settler.settle(message, None)
-        self._settler.lend(lent)
         if self._room.waiters and self.schedule.window.has_resumed:
             self._room.fire()  # by records without rows
         self._poison.look()
         return receipts
+
+    async def wait_settled(self) -> None:
+        """Suspend until a record has been settled."""
+        await wait_until(self.clock, math.inf, self._settled)
 
     def turn_back(self, messages: Sequence[PipedMessage]) -> None:
         """Deal with records whose rows were not made, since the worker was cancelled."""
@@ -176,11 +189,26 @@ class PumpWorker(Slot):
             if isinstance(error, GeneratorExit) and is_closed(task):
                 raise
             pump.workers.end_on_exit(error)
+        if made is not None and not task.cancelling():
+            left = deque(zip(messages, made, strict=True))
+            messages = await self._enter(left)
         self.running = None
-        if made is None or task.cancelling():
+        if messages:
             self.take_cut()
             pump.turn_back(messages)
             await self.settle_down()
-            return
-        if receipts := pump.enter(messages, made):
-            await pump.ends.submit(receipts)
+
+    async def _enter(self, made: deque[tuple[PipedMessage, Transformed]]) -> list[PipedMessage]:
+        """Submit rows; return the records that were not dealt with when the worker was cut."""
+        pump = self._pump
+        while True:
+            receipts = pump.enter(made)
+            self.running = [message for message, _ in made] or None
+            if receipts:
+                await pump.ends.submit(receipts)
+            if not made:
+                return []
+            try:
+                await pump.wait_settled()
+            except asyncio.CancelledError:
+                return [message for message, _ in made]

@@ -60,6 +60,7 @@ class RowEnds:
         self._feed = feed
         self._policy = policy
         self._insists = insists
+        self._is_parking = engine.failures.parker is not None
         self._held = HeldRows(feed.key_of)
         self._failed: list[FailedRow] = []
         self._is_looking = False
@@ -190,7 +191,7 @@ class RowEnds:
             for row in rows:
                 row.message.enters_again(row.receipt)
                 row.message.hold(is_held=row.message in self._held)
-        self._settler.lend([message])
+        self._settler.lend(message)
         for rows in groups:
             if rows[0].is_refused:
                 self._submit_soon(rows)
@@ -242,6 +243,14 @@ class RowEnds:
         self._schedule.waits_parked(message)
         self._poison.look()
         return True
+
+    def parks_later(self, message: PipedMessage) -> bool:
+        """Whether a record that is to be parked waits for earlier ones of its key."""
+        schedule = self._schedule
+        if not self._is_parking or message.claim.is_closing or message.is_unparked:
+            return False
+        inside = (*self._settler.manual, *[entry.message for _, entry in schedule.retries])
+        return any(_is_behind(message, other) for other in inside)
 
     def _take_followers(self, head: PipedMessage) -> None:
         """Take the later records of a key that has just been parked out of the batcher, in order.
