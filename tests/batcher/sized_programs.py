@@ -79,7 +79,8 @@ class SizedProgram(Program):
 
             return called
 
-        gatherer.pass_by, gatherer.done = timely(pass_by), timely(done)
+        for name, call in (("pass_by", pass_by), ("done", done)):
+            setattr(gatherer, name, timely(call))
 
     def _size(self, item: Thing) -> Any:
         self.measured += 1

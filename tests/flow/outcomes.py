@@ -2,7 +2,7 @@
 
 Every case runs on virtual time with every `on_rejected`, with and without dead letters; the cells
 are derived from what was observed. Cases and options that make no difference share a line.
-`PYTHONPATH=src python -m tests.flow.outcomes` prints the table, and `write` puts it into the page.
+`PYTHONPATH=src python tests/flow/outcomes.py` prints the table, and `write` puts it into the page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from tests.flow.piping import P0, key_of, records
+from piping import P0, key_of, records
 
 from penstock import (
     Batcher,

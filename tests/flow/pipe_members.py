@@ -17,7 +17,7 @@ from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 
     from pipe_settings import PipeSetting
     from pipe_troubles import Weather
@@ -117,7 +117,9 @@ class WatchedSource(MemorySource):
         self, log: MemoryLog, member: str, truth: Truth, clock: FakeClock, drain: float, **options: Any
     ) -> None:  # fmt: skip
         super().__init__(log, partitions=[], clock=clock, **options)
-        self._make = lambda host: WatchedHost(host, member, truth, clock, drain)
+        self._make: Callable[[ClaimHost], WatchedHost] = lambda host: WatchedHost(
+            host, member, truth, clock, drain
+        )
         self.watched: WatchedHost | None = None
 
     @asynccontextmanager
@@ -191,7 +193,7 @@ class Member:
         self.task = asyncio.create_task(self.pipe.run(), name=name)
 
     def _stack(self, rng: random.Random) -> Any:
-        setting, decorators = self._setting, []
+        setting, decorators = self._setting, list[Any]()
         if setting.timeout is not None:
             decorators.append(Timeout(setting.timeout))
         if setting.retry_attempts:

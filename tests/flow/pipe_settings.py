@@ -94,8 +94,8 @@ PATIENT = 1000
 def drawn(rng: random.Random) -> PipeSetting:
     """Draw a setting."""
     choice = rng.choice
-    strategies = ("skip", "block", "block_and_dead_letter", "park_key")
-    strategy: PoisonStrategy = choice(strategies)
+    strategies: tuple[PoisonStrategy, ...] = ("skip", "block", "block_and_dead_letter", "park_key")
+    strategy = choice(strategies)
     setting = PipeSetting(
         partitions=rng.randint(1, 4),
         keys=choice((("a",), ("a", "b", None), tuple(range(30)))),

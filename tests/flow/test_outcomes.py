@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.flow.outcomes import on_the_page, table
+from outcomes import on_the_page, table
 
 
 def test_the_table_of_outcomes_is_made_from_runs() -> None:
-    """Rewrite it with `PYTHONPATH=src python -m tests.flow.outcomes write`."""
+    """Rewrite it with `PYTHONPATH=src python tests/flow/outcomes.py write`."""
     assert on_the_page() == table()

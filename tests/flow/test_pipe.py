@@ -18,7 +18,6 @@ from penstock import (
     RetryPolicy,
     Terminate,
     UnknownOutcomeError,
-    WriteResult,
     flow,
 )
 from penstock.consumer import Skip
@@ -74,7 +73,7 @@ async def test_a_transform_that_fails_makes_poison_of_its_record_alone(
     fake_clock: FakeClock,
 ) -> None:
     log = MemoryLog(records("aaaa"))
-    letters = MemorySink()
+    letters: MemorySink[Any] = MemorySink()
 
     def decode(message: Any) -> Any:
         if message.offset == 1:
@@ -135,7 +134,7 @@ async def test_a_rejected_row_under_block_holds_its_key_and_the_position(
     sink = Destination()
     repaired: list[bool] = []
 
-    async def before(batch: Batch[Any]) -> WriteResult | None:
+    async def before(batch: Batch[Any]) -> None:
         if any(row.offset == 0 for row in batch) and not repaired:
             raise PermanentError("a constraint")
 

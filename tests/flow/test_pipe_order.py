@@ -230,7 +230,7 @@ async def test_two_calls_may_unpark_one_key_of_several_partitions(fake_clock: Fa
         refused.clear()
         done = await asyncio.gather(pipe.unpark("a"), pipe.unpark("a"))
         assert sum(each.handled for each in done) == 10
-        assert pipe.parked == ()
+        assert not pipe.parked
         pipe.stop()
     assert sorted(sink.offsets) == sorted([*range(2), *range(8)])
     assert run.result().source.counts.unparked == 10

@@ -84,7 +84,8 @@ async def test_what_the_batcher_refuses_is_poison_of_its_record_alone(
     fake_clock: FakeClock,
 ) -> None:
     """A key that cannot be one, an item that is too large, a key function that raises."""
-    log, sink, letters = MemoryLog(records("abcdef")), Destination(), MemorySink()
+    log, sink = MemoryLog(records("abcdef")), Destination()
+    letters: MemorySink[Any] = MemorySink()
     rows = [b"fine", b"x" * 100, None, [[1]], b"raises", b"good"]
 
     def key(row: Any) -> Any:

@@ -68,6 +68,11 @@ class ArrivalSchedule(Schedule):
 
     # -- parked keys -------------------------------------------------------------------------------
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether records have keys, by which they may be parked."""
+        return self._keys.by_key
+
     def waits_parked(self, message: Message) -> bool:
         """Let a message wait in the lane of its parked key; return false if it is not parked."""
         if not self.parked or message.is_unparked or self.parked.of(message) is None:

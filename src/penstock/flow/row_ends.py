@@ -60,7 +60,6 @@ class RowEnds:
         self._feed = feed
         self._policy = policy
         self._insists = insists
-        self._is_parking = engine.failures.parker is not None
         self._held = HeldRows(feed.key_of)
         self._failed: list[FailedRow] = []
         self._is_looking = False
@@ -247,7 +246,7 @@ class RowEnds:
     def parks_later(self, message: PipedMessage) -> bool:
         """Whether a record that is to be parked waits for earlier ones of its key."""
         schedule = self._schedule
-        if not self._is_parking or message.claim.is_closing or message.is_unparked:
+        if not schedule.has_keys or message.claim.is_closing or message.is_unparked:
             return False
         inside = (*self._settler.manual, *[entry.message for _, entry in schedule.retries])
         return any(_is_behind(message, other) for other in inside)

@@ -101,8 +101,9 @@ class Transformer:
         found: list[Transformed] = []
         for message in messages:
             try:
-                answer: object = transform(message)
-                rows = [answer] if _is_row(type(answer)) else await _rows(answer)
+                answer: Any = transform(message)
+                is_row = _is_row(type(answer))  # type: ignore[arg-type]  # mypy: no type is hashable
+                rows = [answer] if is_row else await _rows(answer)
             except (Exception, asyncio.CancelledError) as error:
                 rows = await self._insist(message, error)
             found.append(rows)

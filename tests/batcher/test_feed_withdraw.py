@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.batcher.feed.feed_help import (
+from feed_help import (
     Row,
     Slip,
     Told,

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.batcher.feed.feed_help import (
+from feed_help import (
     Row,
     Slip,
     Told,
@@ -195,7 +195,12 @@ def test_a_resubmitted_item_that_is_not_sent_again_is_still_unknown(
             feed.resubmit(rows[:1], again, maybe_applied=True)
             if how == "withdrawn":
                 seen: list[Any] = []
-                assert feed.withdraw(lambda slip: seen.append(slip) or slip is again[0]) == 1
+
+                def is_again(slip: object) -> bool:
+                    seen.append(slip)
+                    return slip is again[0]
+
+                assert feed.withdraw(is_again) == 1
                 assert again[0] in seen
             report = await batcher.shutdown(5)
             report.verify()

@@ -13,7 +13,7 @@ import asyncio
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from tests.batcher.feed.feed_help import Row, Slip, key_of, tenant_of
+from feed_help import Row, Slip, key_of, tenant_of
 
 from penstock import (
     Backoff,

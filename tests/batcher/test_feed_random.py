@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.batcher.feed.feed_machine import run
+from feed_machine import run
 
 from penstock import Outcome
 from penstock._core.delivery.delivery import Delivery
