@@ -19,6 +19,7 @@ from penstock._core.order.parking import Parking
 from penstock.batcher.dispatch import Dispatcher
 from penstock.batcher.gathering.key_holds import KeyHolds
 from penstock.batcher.gathering.tenants import TenantGatherer
+from penstock.retry.series import RetrySeries
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,6 +80,7 @@ def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPat
     """There is no prefix rule: each error counts for its own item."""
     monkeypatch.setattr(penstock.batcher.landing, "leaders", lambda batch, errors: {})
     monkeypatch.setattr(penstock.retry.retrying, "leaders", lambda batch, errors: {})
+    monkeypatch.setattr(RetrySeries, "leave_behind", lambda self, tried: None)
     monkeypatch.setattr(
         penstock.sinks.decorators.dead_letter, "held_back", lambda batch, errors: errors
     )

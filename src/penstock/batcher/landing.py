@@ -25,11 +25,8 @@ def behind_failed(flight: Flight[Any], errors: dict[int, BaseException]) -> list
     delivery = flight.batch.delivery
     if not delivery.keeps_prefix or delivery.closed or not errors:
         return []
-    behind, doubtful = (
-        leaders(flight.batch, with_withdrawn(flight.batch, errors)),
-        delivery.maybe_applied,
-    )
-    gone = delivery.withdrawn or ()
+    behind = leaders(flight.batch, with_withdrawn(flight.batch, errors))
+    doubtful, gone = delivery.maybe_applied, delivery.withdrawn or ()
     return [
         index
         for index, error in errors.items()
