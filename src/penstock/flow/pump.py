@@ -203,11 +203,12 @@ class PumpWorker(Slot):
         pump = self._pump
         while True:
             receipts = pump.enter(made)
-            self.running = [message for message, _ in made] or None
+            self.running = None  # no cut: a submission is ended by a withdrawal, row by row
             if receipts:
                 await pump.ends.submit(receipts)
             if not made:
                 return []
+            self.running = [message for message, _ in made]
             try:
                 await pump.wait_settled()
             except asyncio.CancelledError:

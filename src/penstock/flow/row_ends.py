@@ -159,7 +159,7 @@ class RowEnds:
         elif poison and not unknown:
             self._settler.settle(message, Terminate(error=poison[0]))
         else:
-            self._settler.settle(message, Nak(error=[*unknown, rows[0][1]][0]))
+            self._settler.settle(message, Nak(error=unknown[0] if unknown else rows[0][1]))
         if self._schedule.parked.of(message) is not None:
             self._take_followers(message)
 
