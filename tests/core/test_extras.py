@@ -37,6 +37,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "letters/connection.py": ("postgres",),
     "letters/lines.py": ("files",),
     "sinks/http": ("http",),
+    "sinks/kafka": ("kafka",),
     "sinks/postgres": ("postgres",),
     "sources/kafka": ("kafka",),
     "spark": ("spark",),

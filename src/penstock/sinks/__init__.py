@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .elasticsearch import ElasticsearchSink
     from .file import FileSink, classify_file
     from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
+    from .kafka import KafkaSink, RecordMetadata
     from .postgres import PostgresSink, classify_postgres
 else:
     __getattr__, __dir__ = later(
@@ -38,6 +39,7 @@ else:
             "elasticsearch": ["ElasticsearchSink"],
             "file": ["FileSink", "classify_file"],
             "http": ["HttpResponse", "HttpSink", "HttpStatusError", "classify_http"],
+            "kafka": ["KafkaSink", "RecordMetadata"],
             "postgres": ["PostgresSink", "classify_postgres"],
         },
     )
@@ -54,9 +56,11 @@ __all__ = [
     "HttpSink",
     "HttpStatusError",
     "Isolate",
+    "KafkaSink",
     "MemorySink",
     "PostgresSink",
     "RateLimit",
+    "RecordMetadata",
     "Router",
     "Split",
     "Timeout",

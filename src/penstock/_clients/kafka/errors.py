@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import TYPE_CHECKING
 
 from aiokafka import errors as kafka
 
+from ..._core.errors import ConfigError, PenstockError, UnavailableError
 from ..._core.told import for_log
 
 if TYPE_CHECKING:
@@ -69,6 +71,24 @@ def trouble_of(error: BaseException, options: MemberOptions) -> str:
     if options.instance is not None and "UnknownError" in str(error):
         return f"the group has refused this member: {_of_another(options.instance)}"
     return for_log(error)
+
+
+def opening_error(error: Exception, bootstrap: str) -> Exception:
+    """The error to raise where a producer cannot be started, without values of options."""
+    if isinstance(error, PenstockError):
+        return error
+    name = type(error).__name__
+    if isinstance(error, (*_REFUSED_LOGIN, ssl.SSLError)):
+        return ConfigError(
+            f"bootstrap={bootstrap!r}: the broker has refused the login or the certificate ({name}); "
+            "see security_protocol, ssl_context and the sasl_... options"
+        )
+    if isinstance(error, kafka.ClusterAuthorizationFailedError):
+        rule = "grant its user IDEMPOTENT_WRITE on the cluster, or use idempotent=False"
+        return ConfigError(f"bootstrap={bootstrap!r}: no idempotent producer is allowed; {rule}")
+    if isinstance(error, (*_UNREACHABLE, OSError)):
+        return UnavailableError(f"no broker of Kafka answers at {bootstrap} ({name})")
+    return UnavailableError(f"the broker at {bootstrap} gives no producer id ({for_log(error)})")
 
 
 def unreachable(options: MemberOptions) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from aiokafka import AIOKafkaConsumer
 
 from ..._core import checks
+from ..._core.options import Options
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:@]+):\d{1,5}")
 _OWNED = {
@@ -36,6 +37,7 @@ _OWNED = {
     "session_timeout_ms": "session_timeout=... says it, in seconds",
     "value_deserializer": "Consumer(steps=...) decodes",
 }
+_KNOWN = frozenset(inspect.signature(AIOKafkaConsumer).parameters)
 LONGEST_HEARTBEAT = 3.0
 """Seconds; the default of Kafka's own client."""
 FETCH_WAIT = 0.1
@@ -74,15 +76,15 @@ class MemberOptions:
     ) -> MemberOptions:
         """Check the arguments. Raises `ConfigError`."""
         options = cls(
-            bootstrap=_bootstrap(bootstrap),
+            bootstrap=bootstrap_of(bootstrap),
             group=_name("group", group),
             instance=None if instance is None else _name("instance", instance),
-            session_timeout=_seconds("session_timeout", session_timeout),
-            rebalance_timeout=_seconds("rebalance_timeout", rebalance_timeout),
-            max_poll_interval=_seconds("max_poll_interval", max_poll_interval),
-            commit_timeout=_seconds("commit_timeout", commit_timeout),
-            stop_timeout=_seconds("stop_timeout", stop_timeout),
-            client=_client(client),
+            session_timeout=seconds_of("session_timeout", session_timeout),
+            rebalance_timeout=seconds_of("rebalance_timeout", rebalance_timeout),
+            max_poll_interval=seconds_of("max_poll_interval", max_poll_interval),
+            commit_timeout=seconds_of("commit_timeout", commit_timeout),
+            stop_timeout=seconds_of("stop_timeout", stop_timeout),
+            client=client_options(client, _KNOWN, _OWNED, "KafkaSource, nor of AIOKafkaConsumer"),
         )
         if options.revoke_within <= 0:
             rule = "must be shorter than rebalance_timeout and max_poll_interval"
@@ -97,32 +99,35 @@ class MemberOptions:
     def arguments(self) -> dict[str, Any]:
         """The arguments of aiokafka's consumer."""
         return {
-            "fetch_max_wait_ms": _ms(FETCH_WAIT),
+            "fetch_max_wait_ms": milliseconds(FETCH_WAIT),
             **self.client,
             "bootstrap_servers": self.bootstrap,
             "group_id": self.group,
             "group_instance_id": self.instance,
             "enable_auto_commit": False,
             "auto_offset_reset": "none",
-            "session_timeout_ms": _ms(self.session_timeout),
-            "heartbeat_interval_ms": _ms(min(LONGEST_HEARTBEAT, self.session_timeout / 3)),
-            "rebalance_timeout_ms": _ms(self.rebalance_timeout),
-            "max_poll_interval_ms": _ms(self.max_poll_interval),
+            "session_timeout_ms": milliseconds(self.session_timeout),
+            "heartbeat_interval_ms": milliseconds(min(LONGEST_HEARTBEAT, self.session_timeout / 3)),
+            "rebalance_timeout_ms": milliseconds(self.rebalance_timeout),
+            "max_poll_interval_ms": milliseconds(self.max_poll_interval),
         }
 
     def __repr__(self) -> str:
         return f"MemberOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
 
 
-def _seconds(name: str, value: object) -> float:
+def seconds_of(name: str, value: object) -> float:
+    """A duration in seconds, checked. Raises `ConfigError`."""
     return checks.seconds(name, value, usual=checks.LONG_TIMEOUT)
 
 
-def _ms(seconds: float) -> int:
+def milliseconds(seconds: float) -> int:
+    """Seconds as whole milliseconds, at least one."""
     return max(1, round(seconds * 1000))
 
 
-def _bootstrap(value: object) -> str:
+def bootstrap_of(value: object) -> str:
+    """The addresses, checked, separated by commas. Raises `ConfigError`."""
     rule = 'must be "host:port", several of them with commas, or a list of them'
     given = cast("object", value.split(",") if isinstance(value, str) else value)
     if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
@@ -140,11 +145,13 @@ def _name(name: str, value: object) -> str:
     return value
 
 
-def _client(given: Mapping[str, object]) -> dict[str, Any]:
-    known = inspect.signature(AIOKafkaConsumer).parameters
+def client_options(
+    given: Mapping[str, object], known: Collection[str], owned: Mapping[str, str], of: str
+) -> Options:
+    """The options to pass through to aiokafka, by its names. Raises `ConfigError` for any other."""
     for name in given:
-        if name in _OWNED:
-            raise checks.bad(name, ..., f"is set by Penstock: {_OWNED[name]}")
+        if name in owned:
+            raise checks.bad(name, ..., f"is set by Penstock: {owned[name]}")
         if name not in known:
-            raise checks.bad(name, ..., "is not an option of KafkaSource, nor of AIOKafkaConsumer")
-    return cast("dict[str, Any]", dict(given))
+            raise checks.bad(name, ..., f"is not an option of {of}")
+    return Options(given)

@@ -14,12 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-async def refusal_of(consumer: Any) -> Exception | None:
+async def refusal_of(client: Any) -> Exception | None:
     """A refused login or certificate, by asking each broker once more; `None` for anything else.
 
     Suspends until the brokers have answered, or have not within the client's request timeout.
     """
-    client: Any = attrgetter("_client")(consumer)
     inside = cast("dict[str, Any]", vars(client))
     connect: Any = attrgetter("create_conn")(conn)
     names: Iterable[str] = inspect.signature(connect).parameters

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -99,7 +100,7 @@ class Session:
         try:
             await self._client.start()
         except KafkaConnectionError as error:
-            if (refusal := await refusal_of(self._client)) is not None:
+            if (refusal := await refusal_of(attrgetter("_client")(self._client))) is not None:
                 raise refusal from error
             raise
 

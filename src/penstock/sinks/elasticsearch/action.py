@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import repeat
 from json.encoder import encode_basestring
@@ -14,6 +13,8 @@ from ..._core.checks import bad
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..._clients.fields import Getter
+
 OPERATIONS = ("index", "create", "update", "upsert", "delete")
 VERSION_TYPES = ("external", "external_gte")
 _AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":true}')}
@@ -21,8 +22,6 @@ _AROUND = {"update": ('{"doc":', "}"), "upsert": ('{"doc":', ',"doc_as_upsert":t
 _NEEDS_ID = frozenset({"update", "upsert", "delete"})
 _TAKES_VERSION = frozenset({"index", "delete"})
 _LONGEST_ID = 512
-
-Getter = Callable[[Any], Any]
 
 
 class ActionMaker:
@@ -154,27 +153,6 @@ def _versioned(operation: str, version: object, version_type: str) -> str:
     if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version < 2**63:
         raise ValueError(f"a version is a whole number from 0 to 2**63 - 1, not {version!r}")
     return f',"version":{version},"version_type":"{version_type}"'
-
-
-def getter(name: str, value: object) -> Getter | None:
-    """Turn a function of an item, or a field's name, into a function. Raises `ConfigError`."""
-    if value is None or callable(value):
-        return value
-    if not isinstance(value, str) or not value:
-        raise bad(name, value, "must be a field's name or a function of an item")
-    return _Field(value)
-
-
-class _Field:
-    """A field's value: an entry of a mapping, or an attribute of another object."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, item: Any) -> Any:
-        if isinstance(item, Mapping):
-            return cast("Mapping[str, Any]", item)[self._name]
-        return getattr(item, self._name)
 
 
 def check_needs(operation: object, *, has_id: bool, has_version: bool) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 from urllib.parse import urlencode, urlsplit
 
 from ..._clients.encoding import encoded
+from ..._clients.fields import getter
 from ..._core import checks
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
@@ -14,7 +15,7 @@ from ..._core.sink import Capabilities
 from ..http.client import HttpBase
 from ..http.config import HttpOptions, endpoint
 from ..http.write import RequestFormat
-from .action import OPERATIONS, VERSION_TYPES, ActionMaker, check_needs, getter, join
+from .action import OPERATIONS, VERSION_TYPES, ActionMaker, check_needs, join
 from .answer import FILTER, AnswerReader
 from .refusals import refusal_of_request
 

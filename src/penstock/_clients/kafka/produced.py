@@ -1,0 +1,142 @@
+"""What became of one batch of records that was sent to a partition.
+
+An error of a broker tells one of four things: the batch was not stored, and may be on the next try;
+its records are at fault; everything is refused until an operator repairs it; or it is not known
+whether it was stored. A producer's id that the broker has forgotten is of the first kind, with a new
+id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from aiokafka import errors as kafka
+
+from ..._core.causes import caused
+from ..._core.errors import (
+    PermanentError,
+    RefusedError,
+    SinkError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_INVALID_RECORD = 87
+_UNSUPPORTED_COMPRESSION = 76
+_PRODUCER_FENCED = 90
+_DUPLICATE = kafka.DuplicateSequenceNumber.errno
+_TOO_LARGE = {kafka.MessageSizeTooLargeError.errno, kafka.RecordListTooLargeError.errno}
+_OF_RECORDS = {kafka.InvalidTimestampError.errno, _INVALID_RECORD}
+_FORGOTTEN = {
+    kafka.OutOfOrderSequenceNumber.errno,
+    kafka.InvalidProducerEpoch.errno,
+    kafka.InvalidProducerIdMapping.errno,
+    kafka.UnknownProducerId.errno,
+    _PRODUCER_FENCED,
+}
+_UNKNOWN = {
+    kafka.UnknownError.errno,
+    kafka.RequestTimedOutError.errno,
+    kafka.NotEnoughReplicasAfterAppendError.errno,
+}
+_REPAIRS = {
+    kafka.TopicAuthorizationFailedError.errno: "grant its user WRITE and DESCRIBE on the topic",
+    kafka.ClusterAuthorizationFailedError.errno: "grant its user IDEMPOTENT_WRITE on the cluster, "
+    "or use idempotent=False",
+    kafka.InvalidTopicError.errno: "use a topic that producers may write to",
+    kafka.UnknownTopicOrPartitionError.errno: "create the topic",
+    kafka.TransactionalIdAuthorizationFailed.errno: "grant its user WRITE on the transactional id",
+    kafka.InvalidRequiredAcksError.errno: "use a broker that knows acks=all",
+    kafka.UnsupportedForMessageFormatError.errno: "raise the topic's message.format.version",
+    kafka.UnsupportedVersionError.errno: "use a broker of Kafka 0.11 or later",
+    kafka.PolicyViolationError.errno: "change what the broker's policy forbids",
+    kafka.KafkaStorageError.errno: "look at the broker's disks",
+    _UNSUPPORTED_COMPRESSION: "use another compression=, or allow this one on the topic",
+}
+PASSING = {
+    kafka.UnknownTopicOrPartitionError.errno,
+    kafka.KafkaStorageError.errno,
+}
+"""Refusals that may be the passing state of a cluster that is changing; tried again first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The batch is in the log."""
+
+    offset: int
+    """The first record's; -1 where the broker does not know it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The batch is not in the log, or is not known to be."""
+
+    error: SinkError
+    records: Mapping[int, str] = field(default_factory=dict[int, str])
+    """The records at fault, where the broker names them, and why."""
+    may_pass: bool = False
+    """Whether another try with newer metadata is worthwhile."""
+    forgets: bool = False
+    """Whether the broker does not know the producer's id, so that another one is needed."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it may be in the log all the same."""
+        return isinstance(self.error, UnknownOutcomeError)
+
+
+Produced = Stored | Failed
+
+
+def produced(code: int, place: str, offset: int, records: Mapping[int, str], told: str) -> Produced:
+    """What a broker's answer says; `place` is the partition, as text."""
+    if code in {0, _DUPLICATE}:
+        return Stored(offset)
+    error = kafka.for_code(code)()
+    why = f"{type(error).__name__}{f': {told}' if told else ''}"
+    if code in _TOO_LARGE:
+        text = f"{place} does not take a batch of this size ({why}); see max.message.bytes"
+        return Failed(caused(TooLargeError(text), error))
+    if code in _OF_RECORDS:
+        return Failed(caused(PermanentError(f"{place} refuses it ({why})"), error), records)
+    if code in _REPAIRS:
+        text = f"{place} refuses every record ({why})"
+        refused = caused(RefusedError(text, repair=_REPAIRS[code]), error)
+        return Failed(refused, may_pass=code in PASSING)
+    if code in _FORGOTTEN:
+        text = f"{place} has forgotten this producer, or fenced it ({why}); nothing was stored"
+        return Failed(caused(TransientError(text), error), forgets=True)
+    if code in _UNKNOWN:
+        text = f"{place} may have stored it, or not ({why})"
+        return Failed(caused(UnknownOutcomeError(text), error), may_pass=True)
+    text = f"{place} has not stored it ({why})"
+    return Failed(caused(TransientError(text), error), may_pass=True)
+
+
+def unsent(place: str, error: Exception | None) -> Failed:
+    """No broker was there to send it to."""
+    made = UnavailableError(f"the leader of {place} cannot be reached")
+    return Failed(made if error is None else caused(made, error), may_pass=True)
+
+
+def unanswered(place: str, error: Exception) -> Failed:
+    """It was sent, and no answer came."""
+    made = UnknownOutcomeError(f"{place} has not answered ({type(error).__name__})")
+    return Failed(caused(made, error), may_pass=not isinstance(error, kafka.RequestTimedOutError))
+
+
+def still_unknown(failed: Failed, place: str) -> Failed:
+    """The same of a batch that was sent before, without an answer: unless its records are at fault,
+    the refusal of the second try says nothing about the first.
+    """
+    if failed.is_unknown or isinstance(failed.error, PermanentError):
+        return failed
+    made = UnknownOutcomeError(f"{place} may have stored an earlier try ({failed.error})")
+    return replace(failed, error=caused(made, failed.error))

@@ -1,0 +1,335 @@
+"""A producer of Kafka, one request at a time, on aiokafka's client.
+
+1. aiokafka's own producer sends again in the background, without end if it is idempotent, and its
+   `stop` waits for that. So a write that was given up may happen later, and it never says which
+   records have been on the wire. Here each request is one call: when it has ended, nothing is sent
+   any more, and its answer tells what is known.
+2. A batch has the producer's id and a sequence number of its partition. A batch without an answer
+   is kept and sent again as it was, so that the broker recognizes it; until it is decided, nothing
+   else goes to its partition.
+3. A number is used up by a stored batch only. A refused one leaves no gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, for_code
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import InitProducerIdRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.structs import TopicPartition as ClientPartition
+
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import ConfigError, RefusedError
+from ..._core.source import TopicPartition
+from .produced import Stored, produced, still_unknown, unanswered, unsent
+from .refusal import refusal_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from .produced import Produced
+    from .producer_options import ProducerOptions
+
+NO_ID = (-1, -1)
+"""The id and epoch of a producer that is not idempotent."""
+ALL = -1
+"""The acknowledgements of all replicas in sync."""
+_FIND_TRIES = 5
+_PAUSE = 0.1
+"""Seconds before a broker is asked again, for an id or a topic that it may be creating."""
+_SEQUENCES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordBatch:
+    """The encoded records of one partition, as they are sent, and sent again."""
+
+    partition: TopicPartition
+    data: bytes
+    count: int
+
+
+class PartitionLog:
+    """A partition, as its producer sees it. Whoever holds `lock` may send to it."""
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.lock = asyncio.Lock()
+        self._sequence = 0
+        self._undecided: RecordBatch | None = None
+
+    @property
+    def sequence(self) -> int:
+        """The number of the next record."""
+        return self._sequence
+
+    @property
+    def undecided(self) -> RecordBatch | None:
+        """The batch that may be in the log, or not; it is sent again before any other."""
+        return self._undecided
+
+    def sent(self, batch: RecordBatch) -> None:
+        """Note that a batch is on its way."""
+        self._undecided = batch
+
+    def stored(self, batch: RecordBatch) -> None:
+        """Note that it is in the log."""
+        self._undecided = None
+        self._sequence = (self._sequence + batch.count) % _SEQUENCES
+
+    def refused(self) -> None:
+        """Note that it is not in the log."""
+        self._undecided = None
+
+
+class ProducerSession:
+    """A producer with its id, from start to stop. Used once, on one loop."""
+
+    def __init__(self, options: ProducerOptions) -> None:
+        try:
+            self._client: Any = AIOKafkaClient(**options.arguments())
+        except (TypeError, ValueError, AssertionError) as error:
+            raise ConfigError(f"aiokafka refuses the options: {error}") from error
+        self._options = options
+        self._id = NO_ID
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._spent_by: Exception | None = None
+
+    async def start(self) -> None:
+        """Connect, and get an id. Raises the error of aiokafka, with everything closed."""
+        try:
+            await self._bootstrap()
+            if self._options.is_idempotent:
+                self._id = await self._new_id()
+        except BaseException:
+            await self.stop(self._options.close_timeout)
+            raise
+
+    async def _bootstrap(self) -> None:
+        try:
+            await self._client.bootstrap()
+        except KafkaConnectionError as error:
+            if (refusal := await self.refusal()) is not None:
+                raise refusal from error
+            raise
+
+    async def _new_id(self) -> tuple[int, int]:
+        # the timeout is of transactions, and has no effect without one
+        request = InitProducerIdRequest(
+            transactional_id=None,  # pyright: ignore[reportArgumentType]  # it may be null
+            transaction_timeout_ms=self._options.transaction_timeout_ms,
+        )
+        give_up_at = LOOP_CLOCK.now() + self._options.request_timeout
+        while True:
+            answer = await self._client.send(self._any_node(), request)
+            if not answer.error_code:
+                return answer.producer_id, answer.producer_epoch
+            error = for_code(answer.error_code)()
+            if not error.retriable or LOOP_CLOCK.now() >= give_up_at:
+                raise error
+            await LOOP_CLOCK.sleep(_PAUSE)  # a broker that has just started
+            await self._client.force_metadata_update()
+
+    def _any_node(self) -> Any:
+        node = self._client.get_random_node()
+        if node is None:
+            raise KafkaConnectionError(f"no broker is known at {self._options.bootstrap}")
+        return node
+
+    async def refusal(self) -> Exception | None:
+        """A refused login or certificate, by asking each broker once more. Suspends."""
+        return await refusal_of(self._client)
+
+    async def stop(self, within: float) -> None:
+        """Close the connections, in `within` seconds; then leave them to the loop."""
+        closing = asyncio.ensure_future(self._client.close())
+        await asyncio.wait([closing], timeout=within)
+        if not closing.cancel() and not closing.cancelled():
+            closing.exception()
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a broker does not know its id any more; another session is needed."""
+        return self._spent_by is not None
+
+    @property
+    def spent_by(self) -> Exception | None:
+        """The error that says so."""
+        return self._spent_by
+
+    def partitions(self, topic: str) -> list[int] | None:
+        """The numbers of a topic's partitions, in order; `None` while it is not known."""
+        found = self._client.cluster.partitions_for_topic(topic)
+        return sorted(found) if found else None
+
+    def available(self, topic: str) -> list[int]:
+        """Those of its partitions that have a leader; all of them if none has."""
+        found = self._client.cluster.available_partitions_for_topic(topic)
+        return sorted(found) if found else self.partitions(topic) or []
+
+    async def find(self, topics: Iterable[str]) -> dict[str, RefusedError]:
+        """Ask for topics that are not known. Returns a refusal for each that cannot be found.
+
+        Suspends for about 3 s where a topic does not exist: it may be made at the first question.
+        """
+        missing = [each for each in topics if self.partitions(each) is None]
+        for each in missing:
+            self._client.add_topic(each)
+        pause = _PAUSE
+        for last in range(_FIND_TRIES, 0, -1):
+            if not missing:
+                return {}
+            await self._client.force_metadata_update()
+            missing = [each for each in missing if self.partitions(each) is None]
+            if missing and last > 1:
+                await LOOP_CLOCK.sleep(pause)
+                pause *= 2
+        return {each: self._missing(each) for each in missing}
+
+    def _missing(self, topic: str) -> RefusedError:
+        where = self._options.bootstrap
+        if topic in self._client.cluster.unauthorized_topics:
+            text = f"the broker at {where} does not authorize the topic {topic!r}"
+            return RefusedError(text, repair="grant its user WRITE and DESCRIBE on it")
+        text = f"there is no topic {topic!r} at {where}"
+        return RefusedError(text, repair="create it, or allow auto.create.topics.enable")
+
+    async def refresh(self) -> None:
+        """Ask a broker for leaders and partitions anew. Suspends until it has answered or not."""
+        await self._client.force_metadata_update()
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def log(self, partition: TopicPartition) -> PartitionLog:
+        """The state of a partition, always the same."""
+        found = self._logs.get(partition)
+        if found is None:
+            found = self._logs[partition] = PartitionLog(partition)
+        return found
+
+    def builder(self) -> Any:
+        """An empty batch: `append(index, timestamp, key, value, headers)` until it returns `None`,
+        at `max_batch_bytes`; the first record always fits.
+        """
+        options = self._options
+        return DefaultRecordBatchBuilder(2, options.codec, 0, *NO_ID, 0, options.max_batch_bytes)
+
+    def sealed(self, log: PartitionLog, builder: Any, count: int) -> RecordBatch:
+        """The batch with the next number of its partition."""
+        if self._options.is_idempotent:
+            builder.set_producer_state(*self._id, log.sequence)
+        return RecordBatch(log.partition, bytes(builder.build()), count)
+
+    async def produce(self, batches: Sequence[RecordBatch]) -> list[Produced]:
+        """Send each batch to its leader, one request per leader; return what became of each.
+
+        At most one of a partition. Suspends until all have answered, or not in time. Raises no
+        error of Kafka's. After a cancellation each is undecided.
+        """
+        leaders = [self._leader(each) for each in batches]
+        order = sorted(range(len(batches)), key=leaders.__getitem__)
+        groups = [(to, list(places)) for to, places in groupby(order, leaders.__getitem__)]
+        sending = [self._request(to, [batches[i] for i in places]) for to, places in groups]
+        if len(sending) == 1:
+            return await sending[0]
+        answers = await asyncio.gather(*sending)
+        found = zip([i for _, places in groups for i in places], _flat(answers), strict=True)
+        return [answer for _, answer in sorted(found, key=lambda pair: pair[0])]
+
+    def _leader(self, batch: RecordBatch) -> int:
+        """The broker that leads the partition; -1 while there is none."""
+        found = self._client.cluster.leader_for_partition(ClientPartition(*batch.partition))
+        return -1 if found is None else found
+
+    async def _request(self, leader: int, batches: Sequence[RecordBatch]) -> list[Produced]:
+        if leader < 0:
+            return [self._without_leader(each) for each in batches]
+        logs = [self.log(each.partition) for each in batches]
+        again = [log.undecided is not None for log in logs]
+        for log, batch in zip(logs, batches, strict=True):
+            log.sent(batch)
+        try:
+            response = await self._client.send(leader, self._produce_request(batches))
+        except NodeNotReadyError as error:
+            found = [unsent(str(each.partition), error) for each in batches]
+        except (TimeoutError, KafkaError, OSError) as error:
+            found = [unanswered(str(each.partition), error) for each in batches]
+        else:
+            found = _in_order(batches, _answers(response))
+        return list(map(self._noted, logs, batches, found, again))
+
+    def _without_leader(self, batch: RecordBatch) -> Produced:
+        place = str(batch.partition)
+        answer = unsent(place, None)
+        is_again = self.log(batch.partition).undecided is batch
+        return still_unknown(answer, place) if is_again else answer
+
+    def _produce_request(self, batches: Sequence[RecordBatch]) -> ProduceRequest:
+        topics: dict[str, list[tuple[int, bytes]]] = {}
+        for each in batches:
+            topics.setdefault(each.partition.topic, []).append(
+                (each.partition.partition, each.data)
+            )
+        return ProduceRequest(
+            transactional_id=None,
+            required_acks=ALL,
+            timeout=self._options.request_timeout_ms,
+            topics=list(topics.items()),
+        )
+
+    def _noted(
+        self, log: PartitionLog, batch: RecordBatch, answer: Produced, is_again: bool
+    ) -> Produced:
+        """The answer, once the partition's state has it."""
+        if isinstance(answer, Stored):
+            log.stored(batch)
+            return answer
+        if answer.forgets:
+            self._spent_by = answer.error
+        known = still_unknown(answer, str(batch.partition)) if is_again else answer
+        if not known.is_unknown:
+            log.refused()
+        return known
+
+
+def _in_order(
+    batches: Sequence[RecordBatch], found: Mapping[TopicPartition, Produced]
+) -> list[Produced]:
+    missing = KafkaError("no answer for this partition")
+    return [
+        found.get(each.partition) or unanswered(str(each.partition), missing) for each in batches
+    ]
+
+
+def _answers(response: Any) -> dict[TopicPartition, Produced]:
+    """What a response says of each partition, in any version of it."""
+    return {
+        (partition := TopicPartition(topic, answer[0])): _answer(str(partition), *answer[1:])
+        for topic, partitions in response.topics
+        for answer in partitions
+    }
+
+
+def _answer(  # as they come
+    place: str,
+    code: int,
+    offset: int,
+    _timestamp: int = -1,
+    _log_start: int = -1,
+    faults: Sequence[tuple[int, str | None]] | None = (),
+    told: str | None = "",
+) -> Produced:
+    records = {index: text or "" for index, text in faults or ()}
+    return produced(code, place, offset, records, told or "")
+
+
+def _flat(lists: Iterable[list[Produced]]) -> list[Produced]:
+    return [each for some in lists for each in some]

@@ -1,0 +1,125 @@
+"""How to connect to Kafka as a producer, checked before anything is opened."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
+from aiokafka.record.default_records import DefaultRecordBatch
+
+from ..._core import checks
+from .options import bootstrap_of, client_options, milliseconds, seconds_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..._core.options import Options
+
+_KNOWN = frozenset(inspect.signature(AIOKafkaClient).parameters)
+_OWNED = {
+    "acks": "every record is acknowledged by all replicas in sync",
+    "api_version": "it is negotiated with each broker",
+    "bootstrap_servers": "bootstrap=... says it",
+    "compression_type": "compression=... says it",
+    "enable_idempotence": "idempotent=... says it",
+    "key_serializer": "key=... is a function of an item, too",
+    "linger_ms": "the batcher decides when a batch is complete: Batcher(max_wait=...)",
+    "loop": "the running loop is used",
+    "max_batch_size": "max_batch_bytes=... says it",
+    "max_request_size": "max_batch_bytes=... says it",
+    "partitioner": "partition=... is a function of an item",
+    "request_timeout_ms": "request_timeout=... says it, in seconds",
+    "retries": "a Retry around the sink tries again",
+    "transaction_timeout_ms": "transaction_timeout=... says it, in seconds",
+    "transactional_id": "flow.transaction(source, sink, ...) makes one for each claim",
+    "value_serializer": "value=... is a function of an item",
+}
+_CODECS = {
+    "gzip": (has_gzip, DefaultRecordBatch.CODEC_GZIP),
+    "snappy": (has_snappy, DefaultRecordBatch.CODEC_SNAPPY),
+    "lz4": (has_lz4, DefaultRecordBatch.CODEC_LZ4),
+    "zstd": (has_zstd, DefaultRecordBatch.CODEC_ZSTD),
+}
+MAX_BATCH_BYTES = 1_000_000
+"""Below the 1,048,588 bytes that a broker accepts by default (`message.max.bytes`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ProducerOptions:
+    """A producer. Times are seconds."""
+
+    bootstrap: str
+    compression: str | None
+    max_batch_bytes: int
+    is_idempotent: bool
+    request_timeout: float
+    close_timeout: float
+    transaction_timeout: float
+    client: Options
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        bootstrap: object,
+        compression: str | None,
+        max_batch_bytes: int,
+        idempotent: object,
+        request_timeout: object,
+        close_timeout: object,
+        transaction_timeout: object,
+        client: Mapping[str, object],
+    ) -> ProducerOptions:
+        """Check the arguments. Raises `ConfigError`."""
+        if not isinstance(idempotent, bool):
+            raise checks.bad("idempotent", idempotent, "must be True or False")
+        return cls(
+            bootstrap=bootstrap_of(bootstrap),
+            compression=_codec(compression),
+            max_batch_bytes=checks.count("max_batch_bytes", max_batch_bytes),
+            is_idempotent=idempotent,
+            request_timeout=seconds_of("request_timeout", request_timeout),
+            close_timeout=seconds_of("close_timeout", close_timeout),
+            transaction_timeout=seconds_of("transaction_timeout", transaction_timeout),
+            client=client_options(client, _KNOWN, _OWNED, "KafkaSink, nor of aiokafka's client"),
+        )
+
+    @property
+    def codec(self) -> int:
+        """The number of the compression in a batch's attributes."""
+        return 0 if self.compression is None else _CODECS[self.compression][1]
+
+    @property
+    def request_timeout_ms(self) -> int:
+        return milliseconds(self.request_timeout)
+
+    @property
+    def transaction_timeout_ms(self) -> int:
+        return milliseconds(self.transaction_timeout)
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of aiokafka's client; an `ssl_context` that is a function is called."""
+        given = dict(self.client)
+        if callable(context := given.get("ssl_context")):
+            given["ssl_context"] = context()
+        return {
+            **given,
+            "bootstrap_servers": self.bootstrap,
+            "request_timeout_ms": self.request_timeout_ms,
+        }
+
+    def __repr__(self) -> str:
+        return f"ProducerOptions(bootstrap={self.bootstrap!r})"
+
+
+def _codec(compression: str | None) -> str | None:
+    if compression is None:
+        return None
+    checks.choice("compression", compression, tuple(_CODECS))
+    if not _CODECS[compression][0]():
+        rule = 'needs a library that is not installed: pip install "penstock[kafka]"'
+        raise checks.bad("compression", compression, rule)
+    return compression

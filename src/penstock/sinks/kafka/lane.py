@@ -1,0 +1,212 @@
+"""The records of one write for one partition, sent one batch after another.
+
+1. A batch holds as many records as `max_batch_bytes` allows. The next one is made when the one
+   before is stored, so that nothing overtakes a record of its key that failed.
+2. A batch that is refused for its size, or for a record that the broker does not name, is halved
+   until the record at fault is alone.
+3. A batch without an answer is sent again as it was, before anything else. After the last try its
+   items are unknown, and those behind it are unsent.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import count, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from ..._clients.kafka.produced import Stored
+from ..._core.causes import caused
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import PermanentError, UnavailableError
+from .metadata import RecordMetadata
+from .records import NO_HEADERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..._clients.kafka.produced import Failed, Produced
+    from ..._clients.kafka.producer import PartitionLog, ProducerSession, RecordBatch
+    from ..._core.source import TopicPartition
+    from .records import Columns
+
+TRIES = 3
+"""Tries of a batch in one write, while another one may help at once: a leader has moved, a
+connection broke. Longer outages are for a `Retry` around the sink.
+"""
+_made = cast(
+    "Callable[[tuple[str, int, int]], RecordMetadata]",
+    partial(cast("Any", tuple).__new__, RecordMetadata),
+)
+"""Without the arguments of a call, four times as fast."""
+
+
+class _Filled(NamedTuple):
+    """A batch that is not sealed, and the places of its records in the columns."""
+
+    builder: Any
+    places: Sequence[int]
+
+
+class Lane:
+    """What one write sends to one partition."""
+
+    def __init__(
+        self,
+        session: ProducerSession,
+        log: PartitionLog,
+        columns: Columns,
+        places: Sequence[int],
+        *,
+        resends: bool,
+    ) -> None:
+        self.log = log
+        self._session = session
+        self._columns = columns
+        self._pending = list(places)
+        self._resends = resends
+        self._at_most = len(self._pending)
+        self._filled: _Filled | None = None
+        self._own: RecordBatch | None = None
+        self._sent: Sequence[int] = ()
+        self._tries = 0
+        self._given_up: BaseException | None = None
+        self.errors: dict[int, BaseException] = {}
+        """By index of the item."""
+        self.details: dict[int, object] = {}
+        """By index of the item, of those that are stored."""
+
+    @property
+    def partition(self) -> TopicPartition:
+        """Where its records go."""
+        return self.log.partition
+
+    @property
+    def tries(self) -> int:
+        """Tries in a row that failed and may pass."""
+        return self._tries
+
+    @property
+    def given_up(self) -> BaseException | None:
+        """The error after the last try of a batch that is still without an answer."""
+        return self._given_up
+
+    @property
+    def in_doubt(self) -> tuple[RecordBatch, list[int]] | None:
+        """Its own batch that may be stored, or not, with the indices of its items."""
+        if self._own is None or self.log.undecided is not self._own:
+            return None
+        return self._own, [self._columns.indices[place] for place in self._sent]
+
+    def prepare(self) -> None:
+        """Fill the first batch, before the partition's turn has come."""
+        if self._pending:
+            self._fill()
+
+    def add(self, places: Sequence[int]) -> None:
+        """Send these too, in their order with the others."""
+        self._pending = sorted({*self._pending, *places})
+        self._at_most = max(self._at_most, len(self._pending))
+        self._filled = None
+
+    def leave_out(self, stopped: Callable[[int], BaseException | None]) -> None:
+        """Fail pending records for which `stopped` has an error, by the index of the item."""
+        indices = self._columns.indices
+        found = {indices[p]: e for p in self._pending if (e := stopped(indices[p])) is not None}
+        if found:
+            self.errors |= found
+            self._pending = [p for p in self._pending if indices[p] not in found]
+            self._filled = None
+
+    def next_batch(self) -> RecordBatch | None:
+        """The batch to send now; `None` when there is none left."""
+        if self._given_up is not None:
+            return None
+        if self.log.undecided is not None:
+            return self.log.undecided
+        if not self._pending:
+            return None
+        if self._filled is None:
+            self._fill()
+        assert self._filled is not None
+        builder, self._sent = self._filled
+        self._filled = None
+        self._own = self._session.sealed(self.log, builder, len(self._sent))
+        return self._own
+
+    def _fill(self) -> None:
+        columns, places = self._columns, self._pending[: self._at_most]
+        builder = self._session.builder()
+        now = round(LOOP_CLOCK.wall_time() * 1000)
+        written = map(
+            builder.append,
+            count(),
+            repeat(now)
+            if columns.timestamps is None
+            else [now if (at := columns.timestamps[p]) is None else at for p in places],
+            repeat(None) if columns.keys is None else map(columns.keys.__getitem__, places),
+            map(columns.values.__getitem__, places),
+            repeat(NO_HEADERS)
+            if columns.headers is None
+            else map(columns.headers.__getitem__, places),
+        )
+        fits = 0
+        for each in written:
+            if each is None:  # it is full
+                break
+            fits += 1
+        self._filled = _Filled(builder, places[:fits])
+
+    def answered(self, batch: RecordBatch, answer: Produced) -> None:
+        """Note what became of a batch that `next_batch` gave."""
+        if isinstance(answer, Stored):
+            self._tries = 0
+            if batch is self._own:
+                self._stored(answer)
+            return
+        if answer.may_pass and self._tries + 1 < TRIES and (self._resends or not answer.is_unknown):
+            self._tries += 1
+            return
+        if answer.is_unknown:
+            self._is_unknown(batch, answer)
+        elif isinstance(answer.error, PermanentError):
+            self._refused(answer)
+        else:
+            self._fail(self._pending, answer.error)
+
+    def _stored(self, stored: Stored) -> None:
+        topic, number = self.partition
+        indices, sent = self._columns.indices, self._sent
+        offsets = repeat(-1) if stored.offset < 0 else count(stored.offset)
+        details = map(_made, zip(repeat(topic), repeat(number), offsets))  # endless
+        self.details.update(zip(map(indices.__getitem__, sent), details))  # noqa: B905
+        del self._pending[: len(sent)]
+        self._own, self._at_most = None, self._at_most * 2
+
+    def _is_unknown(self, batch: RecordBatch, answer: Failed) -> None:
+        if batch is self._own:
+            self._fail(self._sent, answer.error)
+        if not self._resends:
+            self.log.refused()
+            return
+        self._given_up = answer.error
+        text = (
+            f"an earlier batch of {self.partition} is without an answer; nothing is sent behind it"
+        )
+        self._fail(self._pending, caused(UnavailableError(text), answer.error))
+
+    def _refused(self, answer: Failed) -> None:
+        """Fail the records at fault, or send less at once to find them."""
+        if answer.records:
+            for number, why in answer.records.items():
+                text = f"{answer.error}{f': {why}' if why else ''}"
+                self._fail([self._sent[number]], caused(PermanentError(text), answer.error))
+        elif len(self._sent) == 1:
+            self._fail(self._sent, answer.error)
+        else:
+            self._at_most = len(self._sent) // 2
+
+    def _fail(self, places: Sequence[int], error: BaseException) -> None:
+        indices, failed = self._columns.indices, {*places}
+        self.errors |= {indices[place]: error for place in failed}
+        self._pending = [place for place in self._pending if place not in failed]
+        self._filled = None

@@ -1,0 +1,180 @@
+"""Items as the parts of records: key, value, headers, timestamp, topic and partition.
+
+All items of a batch are converted at once, column by column. If that raises, each is converted
+alone, so that only the faulty ones fail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from ..._clients.encoding import all_to_json, item_error, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..._clients.fields import Getter
+
+Headers = list[tuple[str, bytes | None]]
+NO_HEADERS: Headers = []
+_LONG = 1 << 63
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The parts of records, beside the indices of their items, and an error for each other item.
+
+    `None` in place of a column stands for the same in every record: no key, no headers, the time of
+    sending, the sink's topic, a partition by the key.
+    """
+
+    indices: Sequence[int]
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Headers] | None = None
+    timestamps: Sequence[int | None] | None = None
+    topics: Sequence[str] | None = None
+    partitions: Sequence[int | None] | None = None
+    errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordMaker:
+    """Functions from an item to the parts of its record."""
+
+    key: Getter | None
+    value: Getter | None
+    headers: Getter | None
+    timestamp: Getter | None
+    topic: Getter | None
+    partition: Getter | None
+
+    def columns(self, items: Sequence[Any], keys: Sequence[object] | None) -> Columns:
+        """The parts of all items' records; `keys` are the batcher's, used without a key function.
+
+        Does not suspend.
+        """
+        try:
+            return self._all(range(len(items)), items, keys)
+        except Exception:
+            return self._each(items, keys)
+
+    def _all(
+        self, indices: Sequence[int], items: Sequence[Any], keys: Sequence[object] | None
+    ) -> Columns:
+        values = self._values(items)
+        found = keys if self.key is None else list(map(self.key, items))
+        encoded = None if found is None else as_bytes(found)
+        if None in values and (encoded is None or _is_empty(encoded, values)):
+            raise ValueError("a record without a value (a tombstone) needs a key")
+        return Columns(
+            indices,
+            values,
+            encoded,
+            _mapped(self.headers, items, _headers),
+            _mapped(self.timestamp, items, _milliseconds),
+            _mapped(self.topic, items, _topic),
+            _mapped(self.partition, items, _number),
+        )
+
+    def _values(self, items: Sequence[Any]) -> list[bytes | None]:
+        if self.value is None:
+            if {*map(type, items)} <= {bytes}:
+                return list(items)
+            return [*all_to_json(items)]
+        return list(map(_value, map(self.value, items)))
+
+    def _each(self, items: Sequence[Any], keys: Sequence[object] | None) -> Columns:
+        good: list[int] = []
+        errors: dict[int, BaseException] = {}
+        for index, item in enumerate(items):
+            try:
+                self._all((index,), (item,), None if keys is None else (keys[index],))
+            except Exception as error:
+                errors[index] = item_error("cannot become a record", error)
+            else:
+                good.append(index)
+        kept = None if keys is None else [keys[index] for index in good]
+        made = self._all(good, [items[index] for index in good], kept)
+        made.errors.update(errors)
+        return made
+
+
+def as_bytes(keys: Sequence[object]) -> list[bytes | None]:
+    """Keys as they are sent: bytes as they are, text in UTF-8, anything else as its JSON."""
+    kinds = {*map(type, keys)}
+    if kinds <= {str}:
+        return [*map(str.encode, cast("Sequence[str]", keys))]
+    if kinds <= {bytes}:
+        return list(cast("Sequence[bytes]", keys))
+    return list(map(_key, keys))
+
+
+def _key(key: object) -> bytes | None:
+    if key is None or isinstance(key, bytes):
+        return key
+    if isinstance(key, bytearray):
+        return bytes(key)
+    if isinstance(key, str):
+        return key.encode()
+    text = to_json(key)
+    return json.loads(text).encode() if text[:1] == b'"' else text
+
+
+def _value(value: object) -> bytes | None:
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    raise TypeError(f"value= returned {type(value).__name__}; expected bytes, a text or None")
+
+
+def _is_empty(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> bool:
+    return any(key is None and value is None for key, value in zip(keys, values, strict=True))
+
+
+def _mapped(
+    function: Getter | None, items: Sequence[Any], check: Callable[[Any], Any]
+) -> list[Any] | None:
+    return None if function is None else [check(function(item)) for item in items]
+
+
+def _headers(given: object) -> Headers:
+    if given is None:
+        return NO_HEADERS
+    pairs = cast("Any", given.items() if isinstance(given, Mapping) else given)
+    return [(_text("a header's name", name), _value(value)) for name, value in pairs]
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError(f"{what} is {type(value).__name__}; expected a text, not empty")
+    return value
+
+
+def _topic(value: object) -> str:
+    return _text("the topic", value)
+
+
+def _milliseconds(value: object) -> int | None:
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError("the timestamp has no time zone")
+        value = round(value.timestamp() * 1000)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise TypeError(f"the timestamp is {type(value).__name__}; expected milliseconds")
+    if value is not None and not 0 <= value < _LONG:
+        raise ValueError("the timestamp is no number of milliseconds since 1970")
+    return value
+
+
+def _number(value: object) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise TypeError(f"the partition is {type(value).__name__}; expected a whole number")
+    return value

@@ -1,0 +1,212 @@
+"""The sink for topics of Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..._clients.fields import getter
+from ..._clients.kafka.errors import opening_error
+from ..._clients.kafka.producer import ProducerSession
+from ..._clients.kafka.producer_options import MAX_BATCH_BYTES, ProducerOptions
+from ..._core import checks
+from ..._core.batch import RowBatch
+from ..._core.errors import ClosedError, ConfigError, RefusedError
+from ..._core.opening import Openable
+from ..._core.say import say
+from ..._core.sink import Capabilities
+from .attempts import Attempts
+from .records import RecordMaker
+from .write import KafkaWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AsyncExitStack
+    from datetime import datetime, timedelta
+
+    from ..._core.batch import Batch
+    from ..._core.result import WriteResult
+
+logger = logging.getLogger("penstock.sinks.kafka")
+
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+_NEW_ID = (
+    "%r: the broker has forgotten this producer (%s); a new one begins, and records that were sent "
+    "without an answer may be stored twice if they come again"
+)
+
+
+class KafkaSink(Openable):
+    """Writes items as records of Kafka topics. Each record has its own outcome, with its partition
+    and offset as details.
+
+    Args:
+        topic: the name of the topic, or a function from an item to it.
+        bootstrap: `"host:port"`, several of them with commas, or a list of them.
+        key: the field that holds a record's key, or a function from an item to it. Bytes are sent
+            as they are, text in UTF-8, anything else as its JSON. Default: the batcher's key, and
+            no key without one. Records of one key go to one partition, that of Kafka's own clients.
+        value: a function from an item to its value: bytes, a text, or `None` for a tombstone.
+            Default: bytes as they are, anything else as JSON.
+        headers: a function from an item to its headers: a mapping, or pairs of a name and bytes.
+        timestamp: a function from an item to its time: a `datetime` with its zone, or milliseconds
+            since 1970. Default: the time of sending.
+        partition: a function from an item to its partition; `None` leaves it to the key.
+        compression: `"gzip"`, `"snappy"`, `"lz4"`, `"zstd"` or `None` (default).
+        max_batch_bytes: the most bytes sent to a partition at once, before compression; default
+            1,000,000. A larger record is sent alone. The topic's `max.message.bytes` has to be as
+            large.
+        idempotent: whether a broker recognizes what it has stored already, so that a lost answer
+            leads to no duplicate while the sink is open. Default `True`.
+        request_timeout: seconds that a broker may take for an answer; default 10. A write has at
+            most three tries.
+        close_timeout: seconds for closing the connections; default 5.
+        transaction_timeout: seconds after which a broker ends a transaction of
+            `flow.transaction` that makes no progress; default 60.
+        client: other options of aiokafka's client, under their names: `security_protocol`,
+            `ssl_context` (or a function that makes it), `sasl_mechanism`, `sasl_plain_username`,
+            `sasl_plain_password`, `client_id`, `metadata_max_age_ms`, ... Their values are never
+            shown.
+
+    All replicas in sync acknowledge each record (`acks=all`). Order: the records of a write reach
+    each partition in their order, also after a retry. A batch is the batcher's: nothing lingers.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Constructing does
+    not suspend and connects to nothing. Opening suspends; it connects and looks for a fixed topic.
+    It raises `ConfigError` for a refused login or certificate and a topic that does not exist or is
+    not granted, and `UnavailableError` if no broker answers.
+    """
+
+    _run_time = ("_session", "_attempts", "_renewing")
+
+    def __init__(
+        self,
+        topic: str | Callable[[Any], str],
+        *,
+        bootstrap: str | Sequence[str],
+        key: str | Callable[[Any], object] | None = None,
+        value: Callable[[Any], bytes | str | None] | None = None,
+        headers: Callable[[Any], Any] | None = None,
+        timestamp: Callable[[Any], datetime | int | None] | None = None,
+        partition: Callable[[Any], int | None] | None = None,
+        compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
+        max_batch_bytes: int = MAX_BATCH_BYTES,
+        idempotent: bool = True,
+        request_timeout: float | timedelta = 10.0,
+        close_timeout: float | timedelta = 5.0,
+        transaction_timeout: float | timedelta = 60.0,
+        **client: Any,
+    ) -> None:
+        self._topic = _topic(topic)
+        self._maker = RecordMaker(
+            key=getter("key", key),
+            value=checks.optional_function("value", value, _OF_ITEM),
+            headers=checks.optional_function("headers", headers, _OF_ITEM),
+            timestamp=checks.optional_function("timestamp", timestamp, _OF_ITEM),
+            topic=topic if callable(topic) else None,
+            partition=checks.optional_function("partition", partition, _OF_ITEM),
+        )
+        self._options = ProducerOptions.of(
+            bootstrap=bootstrap,
+            compression=compression,
+            max_batch_bytes=max_batch_bytes,
+            idempotent=idempotent,
+            request_timeout=request_timeout,
+            close_timeout=close_timeout,
+            transaction_timeout=transaction_timeout,
+            client=client,
+        )
+        self._session: ProducerSession | None = None
+        self._attempts: Attempts | None = None
+        self._renewing: asyncio.Lock | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """`key_prefix_safe`: in a batch with keys, nothing is sent behind a failed item of its key.
+
+        Not idempotent: an item that is written again is another record, except in a retry of a
+        write whose answer was lost. Each partition takes one batch at a time.
+        """
+        return Capabilities(key_prefix_safe=True, several_destinations=self._topic is None)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._renewing = asyncio.Lock()
+        session = await self._started()
+        stack.push_async_callback(self._close)
+        self._session, self._attempts = session, Attempts()
+        if self._topic is not None:
+            missing = await session.find([self._topic])
+            if refused := missing.get(self._topic):
+                raise ConfigError(f"topic={self._topic!r}: {refused}") from refused
+
+    async def _started(self) -> ProducerSession:
+        session = ProducerSession(self._options)
+        try:
+            await session.start()
+        except Exception as error:
+            raise opening_error(error, self._options.bootstrap) from error
+        return session
+
+    async def _close(self) -> None:
+        if self._session is not None:
+            await self._session.stop(self._options.close_timeout)
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Send every item of `batch` as a record, in order in each partition; suspends until all
+        answers have arrived, for at most three tries of `request_timeout`.
+
+        The details of an item are its `RecordMetadata`. An item fails with `PermanentError` (it
+        cannot become a record, or the topic refuses it), `TooLargeError`, `RefusedError` (no such
+        topic, no right), `UnavailableError` (no broker could be reached; nothing was sent),
+        `TransientError` (the broker has not stored it), `UnknownOutcomeError` (no answer: it may be
+        stored) or `KeyStopped` (behind a failed item of its key). An item whose outcome was unknown
+        and that comes again in a retry is not sent twice. Raises `ClosedError` while the sink is
+        not open. What a cancelled write had on its way may be stored; the next write to that
+        partition finds out first.
+        """
+        session = await self._current()
+        assert self._attempts is not None
+        items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
+        return await KafkaWrite(
+            session,
+            self._attempts,
+            batch,
+            self._maker.columns(items, batch.keys),
+            topic=self._topic,
+            resends=self._options.is_idempotent,
+        ).run()
+
+    async def _current(self) -> ProducerSession:
+        """The session, or a new one where a broker has forgotten it. Suspends then."""
+        if self._session is None or self._renewing is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        if not self._session.is_spent:
+            return self._session
+        async with self._renewing:
+            spent = self._session
+            if spent.is_spent:
+                try:
+                    self._session, self._attempts = await self._started(), Attempts()
+                except ConfigError as error:
+                    raise RefusedError(str(error), repair="allow the login again") from error
+                say(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
+                await spent.stop(self._options.close_timeout)
+            return self._session
+
+    def __repr__(self) -> str:
+        topic = "..." if self._topic is None else repr(self._topic)
+        return f"KafkaSink({topic}, bootstrap={self._options.bootstrap!r})"
+
+
+_OF_ITEM = "must be a function of an item"
+
+
+def _topic(topic: object) -> str | None:
+    if callable(topic):
+        return None
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+        rule = "must be a topic's name (letters, digits, '.', '_', '-', at most 249), or a function"
+        raise checks.bad("topic", topic, rule)
+    return topic

@@ -1,0 +1,189 @@
+"""One write: the records of a batch, by partition, one request per leader at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.kafka.produced import Stored
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import RefusedError
+from ..._core.order.stopped import stopped_behind
+from ..._core.result import WriteResult
+from .lane import Lane
+from .metadata import RecordMetadata
+from .places import Placing, topics_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ..._clients.kafka.producer import ProducerSession
+    from ..._core.batch import Batch
+    from ..._core.source import TopicPartition
+    from .attempts import Attempt, Attempts
+    from .records import Columns
+
+PAUSE = 0.1
+"""Seconds before another try within a write; doubled each time. aiokafka's `retry_backoff_ms`."""
+
+
+class KafkaWrite:
+    """Sends the records of one batch, and answers for each of its items."""
+
+    def __init__(
+        self,
+        session: ProducerSession,
+        attempts: Attempts,
+        batch: Batch[Any],
+        columns: Columns,
+        *,
+        topic: str | None,
+        resends: bool,
+    ) -> None:
+        self._session = session
+        self._attempts = attempts
+        self._batch = batch
+        self._columns = columns
+        self._topic = topic
+        self._resends = resends
+        self._errors: dict[int, BaseException] = dict(columns.errors)
+        self._lanes: dict[TopicPartition, Lane] = {}
+        self._attached: dict[int, Attempt] = {}
+        """By the place in the columns."""
+        self._tokens: list[str] | None = None
+
+    async def run(self) -> WriteResult | None:
+        """Send everything, and wait for the answers.
+
+        Raises the error that all items have, if nothing was stored. After a cancellation, what was
+        on its way is remembered.
+        """
+        missing = await self._session.find(topics_of(self._topic, self._columns))
+        self._attach()
+        self._open_lanes(missing)
+        for partition in sorted(self._lanes):
+            self._lanes[partition].prepare()
+        locked: list[Lane] = []
+        try:
+            for partition in sorted(self._lanes):  # one order, so that no two writes wait in a ring
+                lane = self._lanes[partition]
+                await lane.log.lock.acquire()
+                locked.append(lane)
+            await self._send()
+        finally:
+            for lane in locked:
+                self._leave(lane)
+        return self._result()
+
+    # -- before ------------------------------------------------------------------------------------
+
+    def _item_token(self, place: int) -> str:
+        if self._tokens is None:
+            self._tokens = self._batch.item_keys()
+        return self._tokens[self._columns.indices[place]]
+
+    def _attach(self) -> None:
+        """Find the items that an earlier write has sent, without an answer."""
+        if not self._attempts:
+            return
+        for place in range(len(self._columns.indices)):
+            attempt = self._attempts.get(self._item_token(place))
+            if attempt is not None:
+                self._attached[place] = attempt
+
+    def _open_lanes(self, missing: Mapping[str, RefusedError]) -> None:
+        placing = Placing(self._session, self._topic, missing)
+        placed, errors = placing.place(self._columns)
+        self._errors |= errors
+        for partition, places in placed.items():
+            fresh = [each for each in places if each not in self._attached]
+            self._lane(partition, fresh if self._attached else places)
+        for attempt in self._attached.values():
+            if attempt.batch.partition not in self._lanes:
+                self._lane(attempt.batch.partition, ())
+
+    def _lane(self, partition: TopicPartition, places: Collection[int]) -> None:
+        log = self._session.log(partition)
+        self._lanes[partition] = Lane(
+            self._session, log, self._columns, [*places], resends=self._resends
+        )
+
+    # -- rounds ------------------------------------------------------------------------------------
+
+    async def _send(self) -> None:
+        self._take_answers()
+        while True:
+            self._leave_out()
+            going = [(lane, lane.next_batch()) for lane in self._lanes.values()]
+            sent = [(lane, batch) for lane, batch in going if batch is not None]
+            if not sent:
+                return
+            answers = await self._session.produce([batch for _, batch in sent])
+            for (lane, batch), answer in zip(sent, answers, strict=True):
+                if isinstance(answer, Stored):
+                    self._attempts.stored(batch, answer)
+                elif not answer.is_unknown:
+                    self._attempts.forget(batch)
+                lane.answered(batch, answer)
+            self._take_answers()
+            if tries := max(lane.tries for lane, _ in sent):
+                await LOOP_CLOCK.sleep(PAUSE * 2 ** (tries - 1))
+                await self._session.refresh()
+
+    def _take_answers(self) -> None:
+        """Answer for attached items whose batch is decided now: it is stored, or sent anew."""
+        for place, (batch, number) in [*self._attached.items()]:
+            lane = self._lanes[batch.partition]
+            stored = self._attempts.answer(batch)
+            if stored is not None:
+                offset = stored.offset + number if stored.offset >= 0 else -1
+                lane.details[self._columns.indices[place]] = RecordMetadata(
+                    *batch.partition, offset
+                )
+                self._attempts.take(self._item_token(place))
+            elif lane.log.undecided is not batch:
+                lane.add([place])
+            else:
+                continue
+            del self._attached[place]
+
+    def _leave_out(self) -> None:
+        """Leave out the items behind a failed one of their key."""
+        keys = self._batch.keys
+        errors = self._all_errors() if keys is not None else {}
+        if not errors:
+            return
+        done = {index for lane in self._lanes.values() for index in lane.details}
+        stopped = stopped_behind(keys, errors, done)
+        for lane in self._lanes.values():
+            lane.leave_out(stopped.get)
+
+    # -- after -------------------------------------------------------------------------------------
+
+    def _leave(self, lane: Lane) -> None:
+        """Remember what is in doubt, and let the next write go."""
+        if self._resends and (doubt := lane.in_doubt) is not None:
+            batch, indices = doubt
+            tokens = self._batch.item_keys()
+            self._attempts.remember(batch, [tokens[index] for index in indices])
+        lane.log.lock.release()
+
+    def _all_errors(self) -> dict[int, BaseException]:
+        errors = dict(self._errors)
+        for lane in self._lanes.values():
+            errors |= lane.errors
+        return errors
+
+    def _result(self) -> WriteResult | None:
+        errors = self._all_errors()
+        for place, (batch, _) in self._attached.items():
+            given_up = self._lanes[batch.partition].given_up
+            assert given_up is not None, "an attached item has its answer, or its lane ended"
+            errors[self._columns.indices[place]] = given_up
+        details = {i: d for lane in self._lanes.values() for i, d in lane.details.items()}
+        kinds = {*map(id, errors.values())}
+        if len(errors) == len(self._batch) and len(kinds) == 1:
+            raise next(iter(errors.values()))
+        for index, error in errors.items():
+            if isinstance(error, RefusedError) and not error.of_item:
+                errors[index] = RefusedError(str(error), of_item=True)
+        return WriteResult.failed(self._batch, errors, details=details)
