@@ -47,7 +47,7 @@ _SEQUENCES = 1 << 31
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordBatch:
+class SealedRecords:
     """The encoded records of one partition, as they are sent, and sent again."""
 
     partition: TopicPartition
@@ -62,7 +62,7 @@ class PartitionLog:
         self.partition = partition
         self.lock = asyncio.Lock()
         self._sequence = 0
-        self._undecided: RecordBatch | None = None
+        self._undecided: SealedRecords | None = None
 
     @property
     def sequence(self) -> int:
@@ -70,15 +70,15 @@ class PartitionLog:
         return self._sequence
 
     @property
-    def undecided(self) -> RecordBatch | None:
+    def undecided(self) -> SealedRecords | None:
         """The batch that may be in the log, or not; it is sent again before any other."""
         return self._undecided
 
-    def sent(self, batch: RecordBatch) -> None:
+    def sent(self, batch: SealedRecords) -> None:
         """Note that a batch is on its way."""
         self._undecided = batch
 
-    def stored(self, batch: RecordBatch) -> None:
+    def stored(self, batch: SealedRecords) -> None:
         """Note that it is in the log."""
         self._undecided = None
         self._sequence = (self._sequence + batch.count) % _SEQUENCES
@@ -222,13 +222,13 @@ class ProducerSession:
         options = self._options
         return DefaultRecordBatchBuilder(2, options.codec, 0, *NO_ID, 0, options.max_batch_bytes)
 
-    def sealed(self, log: PartitionLog, builder: Any, count: int) -> RecordBatch:
+    def sealed(self, log: PartitionLog, builder: Any, count: int) -> SealedRecords:
         """The batch with the next number of its partition."""
         if self._options.is_idempotent:
             builder.set_producer_state(*self._id, log.sequence)
-        return RecordBatch(log.partition, bytes(builder.build()), count)
+        return SealedRecords(log.partition, bytes(builder.build()), count)
 
-    async def produce(self, batches: Sequence[RecordBatch]) -> list[Produced]:
+    async def produce(self, batches: Sequence[SealedRecords]) -> list[Produced]:
         """Send each batch to its leader, one request per leader; return what became of each.
 
         At most one of a partition. Suspends until all have answered, or not in time. Raises no
@@ -244,12 +244,12 @@ class ProducerSession:
         found = zip([i for _, places in groups for i in places], _flat(answers), strict=True)
         return [answer for _, answer in sorted(found, key=lambda pair: pair[0])]
 
-    def _leader(self, batch: RecordBatch) -> int:
+    def _leader(self, batch: SealedRecords) -> int:
         """The broker that leads the partition; -1 while there is none."""
         found = self._client.cluster.leader_for_partition(ClientPartition(*batch.partition))
         return -1 if found is None else found
 
-    async def _request(self, leader: int, batches: Sequence[RecordBatch]) -> list[Produced]:
+    async def _request(self, leader: int, batches: Sequence[SealedRecords]) -> list[Produced]:
         if leader < 0:
             return [self._without_leader(each) for each in batches]
         logs = [self.log(each.partition) for each in batches]
@@ -266,13 +266,13 @@ class ProducerSession:
             found = _in_order(batches, _answers(response))
         return list(map(self._noted, logs, batches, found, again))
 
-    def _without_leader(self, batch: RecordBatch) -> Produced:
+    def _without_leader(self, batch: SealedRecords) -> Produced:
         place = str(batch.partition)
         answer = unsent(place, None)
         is_again = self.log(batch.partition).undecided is batch
         return still_unknown(answer, place) if is_again else answer
 
-    def _produce_request(self, batches: Sequence[RecordBatch]) -> ProduceRequest:
+    def _produce_request(self, batches: Sequence[SealedRecords]) -> ProduceRequest:
         topics: dict[str, list[tuple[int, bytes]]] = {}
         for each in batches:
             topics.setdefault(each.partition.topic, []).append(
@@ -286,7 +286,7 @@ class ProducerSession:
         )
 
     def _noted(
-        self, log: PartitionLog, batch: RecordBatch, answer: Produced, is_again: bool
+        self, log: PartitionLog, batch: SealedRecords, answer: Produced, is_again: bool
     ) -> Produced:
         """The answer, once the partition's state has it."""
         if isinstance(answer, Stored):
@@ -301,7 +301,7 @@ class ProducerSession:
 
 
 def _in_order(
-    batches: Sequence[RecordBatch], found: Mapping[TopicPartition, Produced]
+    batches: Sequence[SealedRecords], found: Mapping[TopicPartition, Produced]
 ) -> list[Produced]:
     missing = KafkaError("no answer for this partition")
     return [

@@ -17,8 +17,8 @@ from ..._core.errors import ClosedError, ConfigError, RefusedError
 from ..._core.opening import Openable
 from ..._core.say import say
 from ..._core.sink import Capabilities
-from .attempts import Attempts
 from .records import RecordMaker
+from .sent_items import SentItems
 from .write import KafkaWrite
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class KafkaSink(Openable):
     not granted, and `UnavailableError` if no broker answers.
     """
 
-    _run_time = ("_session", "_attempts", "_renewing")
+    _run_time = ("_session", "_sent_items", "_renewing")
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class KafkaSink(Openable):
             client=client,
         )
         self._session: ProducerSession | None = None
-        self._attempts: Attempts | None = None
+        self._sent_items: SentItems | None = None
         self._renewing: asyncio.Lock | None = None
 
     @property
@@ -135,7 +135,7 @@ class KafkaSink(Openable):
         self._renewing = asyncio.Lock()
         session = await self._started()
         stack.push_async_callback(self._close)
-        self._session, self._attempts = session, Attempts()
+        self._session, self._sent_items = session, SentItems()
         if self._topic is not None:
             missing = await session.find([self._topic])
             if refused := missing.get(self._topic):
@@ -167,11 +167,11 @@ class KafkaSink(Openable):
         partition finds out first.
         """
         session = await self._current()
-        assert self._attempts is not None
+        assert self._sent_items is not None
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         return await KafkaWrite(
             session,
-            self._attempts,
+            self._sent_items,
             batch,
             self._maker.columns(items, batch.keys),
             topic=self._topic,
@@ -188,7 +188,7 @@ class KafkaSink(Openable):
             spent = self._session
             if spent.is_spent:
                 try:
-                    self._session, self._attempts = await self._started(), Attempts()
+                    self._session, self._sent_items = await self._started(), SentItems()
                 except ConfigError as error:
                     raise RefusedError(str(error), repair="allow the login again") from error
                 say(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)

@@ -9,8 +9,8 @@ from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import RefusedError
 from ..._core.order.stopped import stopped_behind
 from ..._core.result import WriteResult
-from .lane import Lane
 from .metadata import RecordMetadata
+from .partition_write import PartitionWrite
 from .places import Placing, topics_of
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..._clients.kafka.producer import ProducerSession
     from ..._core.batch import Batch
     from ..._core.source import TopicPartition
-    from .attempts import Attempt, Attempts
     from .records import Columns
+    from .sent_items import SentItem, SentItems
 
 PAUSE = 0.1
 """Seconds before another try within a write; doubled each time. aiokafka's `retry_backoff_ms`."""
@@ -32,7 +32,7 @@ class KafkaWrite:
     def __init__(
         self,
         session: ProducerSession,
-        attempts: Attempts,
+        sent_items: SentItems,
         batch: Batch[Any],
         columns: Columns,
         *,
@@ -40,14 +40,14 @@ class KafkaWrite:
         resends: bool,
     ) -> None:
         self._session = session
-        self._attempts = attempts
+        self._sent_items = sent_items
         self._batch = batch
         self._columns = columns
         self._topic = topic
         self._resends = resends
         self._errors: dict[int, BaseException] = dict(columns.errors)
-        self._lanes: dict[TopicPartition, Lane] = {}
-        self._attached: dict[int, Attempt] = {}
+        self._lanes: dict[TopicPartition, PartitionWrite] = {}
+        self._attached: dict[int, SentItem] = {}
         """By the place in the columns."""
         self._tokens: list[str] | None = None
 
@@ -62,7 +62,7 @@ class KafkaWrite:
         self._open_lanes(missing)
         for partition in sorted(self._lanes):
             self._lanes[partition].prepare()
-        locked: list[Lane] = []
+        locked: list[PartitionWrite] = []
         try:
             for partition in sorted(self._lanes):  # one order, so that no two writes wait in a ring
                 lane = self._lanes[partition]
@@ -83,10 +83,10 @@ class KafkaWrite:
 
     def _attach(self) -> None:
         """Find the items that an earlier write has sent, without an answer."""
-        if not self._attempts:
+        if not self._sent_items:
             return
         for place in range(len(self._columns.indices)):
-            attempt = self._attempts.get(self._item_token(place))
+            attempt = self._sent_items.get(self._item_token(place))
             if attempt is not None:
                 self._attached[place] = attempt
 
@@ -103,7 +103,7 @@ class KafkaWrite:
 
     def _lane(self, partition: TopicPartition, places: Collection[int]) -> None:
         log = self._session.log(partition)
-        self._lanes[partition] = Lane(
+        self._lanes[partition] = PartitionWrite(
             self._session, log, self._columns, [*places], resends=self._resends
         )
 
@@ -120,9 +120,9 @@ class KafkaWrite:
             answers = await self._session.produce([batch for _, batch in sent])
             for (lane, batch), answer in zip(sent, answers, strict=True):
                 if isinstance(answer, Stored):
-                    self._attempts.stored(batch, answer)
+                    self._sent_items.stored(batch, answer)
                 elif not answer.is_unknown:
-                    self._attempts.forget(batch)
+                    self._sent_items.forget(batch)
                 lane.answered(batch, answer)
             self._take_answers()
             if tries := max(lane.tries for lane, _ in sent):
@@ -133,13 +133,13 @@ class KafkaWrite:
         """Answer for attached items whose batch is decided now: it is stored, or sent anew."""
         for place, (batch, number) in [*self._attached.items()]:
             lane = self._lanes[batch.partition]
-            stored = self._attempts.answer(batch)
+            stored = self._sent_items.answer(batch)
             if stored is not None:
                 offset = stored.offset + number if stored.offset >= 0 else -1
                 lane.details[self._columns.indices[place]] = RecordMetadata(
                     *batch.partition, offset
                 )
-                self._attempts.take(self._item_token(place))
+                self._sent_items.take(self._item_token(place))
             elif lane.log.undecided is not batch:
                 lane.add([place])
             else:
@@ -159,12 +159,12 @@ class KafkaWrite:
 
     # -- after -------------------------------------------------------------------------------------
 
-    def _leave(self, lane: Lane) -> None:
+    def _leave(self, lane: PartitionWrite) -> None:
         """Remember what is in doubt, and let the next write go."""
         if self._resends and (doubt := lane.in_doubt) is not None:
             batch, indices = doubt
             tokens = self._batch.item_keys()
-            self._attempts.remember(batch, [tokens[index] for index in indices])
+            self._sent_items.remember(batch, [tokens[index] for index in indices])
         lane.log.lock.release()
 
     def _all_errors(self) -> dict[int, BaseException]:

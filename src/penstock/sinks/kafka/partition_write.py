@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..._clients.kafka.produced import Failed, Produced
-    from ..._clients.kafka.producer import PartitionLog, ProducerSession, RecordBatch
+    from ..._clients.kafka.producer import PartitionLog, ProducerSession, SealedRecords
     from ..._core.source import TopicPartition
     from .records import Columns
 
@@ -47,7 +47,7 @@ class _Filled(NamedTuple):
     places: Sequence[int]
 
 
-class Lane:
+class PartitionWrite:
     """What one write sends to one partition."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Lane:
         self._resends = resends
         self._at_most = len(self._pending)
         self._filled: _Filled | None = None
-        self._own: RecordBatch | None = None
+        self._own: SealedRecords | None = None
         self._sent: Sequence[int] = ()
         self._tries = 0
         self._given_up: BaseException | None = None
@@ -91,7 +91,7 @@ class Lane:
         return self._given_up
 
     @property
-    def in_doubt(self) -> tuple[RecordBatch, list[int]] | None:
+    def in_doubt(self) -> tuple[SealedRecords, list[int]] | None:
         """Its own batch that may be stored, or not, with the indices of its items."""
         if self._own is None or self.log.undecided is not self._own:
             return None
@@ -117,7 +117,7 @@ class Lane:
             self._pending = [p for p in self._pending if indices[p] not in found]
             self._filled = None
 
-    def next_batch(self) -> RecordBatch | None:
+    def next_batch(self) -> SealedRecords | None:
         """The batch to send now; `None` when there is none left."""
         if self._given_up is not None:
             return None
@@ -156,7 +156,7 @@ class Lane:
             fits += 1
         self._filled = _Filled(builder, places[:fits])
 
-    def answered(self, batch: RecordBatch, answer: Produced) -> None:
+    def answered(self, batch: SealedRecords, answer: Produced) -> None:
         """Note what became of a batch that `next_batch` gave."""
         if isinstance(answer, Stored):
             self._tries = 0
@@ -182,7 +182,7 @@ class Lane:
         del self._pending[: len(sent)]
         self._own, self._at_most = None, self._at_most * 2
 
-    def _is_unknown(self, batch: RecordBatch, answer: Failed) -> None:
+    def _is_unknown(self, batch: SealedRecords, answer: Failed) -> None:
         if batch is self._own:
             self._fail(self._sent, answer.error)
         if not self._resends:
