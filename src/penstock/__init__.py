@@ -32,6 +32,7 @@ from ._core.errors import (
     PenstockError,
     PenstockWarning,
     PermanentError,
+    PositionLost,
     RefusedError,
     ResultMismatch,
     SinkError,
@@ -62,6 +63,7 @@ from ._core.tally import Tally
 from ._core.threads import in_thread
 
 if TYPE_CHECKING:
+    from ._core.positions import KeepsPositions, PositionUnit
     from ._core.transaction import (
         Committed,
         Counts,
@@ -116,6 +118,7 @@ else:
     __getattr__, __dir__ = later(
         __name__,
         {
+            "_core.positions": ["KeepsPositions", "PositionUnit"],
             "_core.transaction": [
                 "Committed",
                 "Counts",
@@ -217,6 +220,7 @@ __all__ = [
     "ItemFailed",
     "ItemFunctionError",
     "ItemTooLarge",
+    "KeepsPositions",
     "KeyFailedError",
     "KeyStopped",
     "LedgerFull",
@@ -241,6 +245,8 @@ __all__ = [
     "PenstockError",
     "PenstockWarning",
     "PermanentError",
+    "PositionLost",
+    "PositionUnit",
     "RateLimit",
     "Reason",
     "Receipt",

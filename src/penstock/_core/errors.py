@@ -271,6 +271,10 @@ class TransactionLost(StoppedError):
     """The transaction is gone, and nothing of it was applied. Retry in a new transaction."""
 
 
+class PositionLost(StoppedError):
+    """A source's position was taken over or changed by another process: nothing was applied."""
+
+
 class KeyStopped(StoppedError):
     """Not applied, since an earlier item of its key failed, whose error is the `__cause__`."""
 

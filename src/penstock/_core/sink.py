@@ -76,6 +76,24 @@ class RefusesTransaction(Protocol):
 
 
 @runtime_checkable
+class RefusesPositions(Protocol):
+    """A sink that has effects outside a transaction which are lost with a crash after it, so that it
+    cannot be in one that commits a source's position; the reason ends an error text.
+    """
+
+    refuses_positions: str
+
+
+@runtime_checkable
+class RefusesUnits(Protocol):
+    """A destination whose transactions commit positions of a source only, and no units; the reason
+    ends an error text.
+    """
+
+    refuses_units: str
+
+
+@runtime_checkable
 class TakesDeadLetters(Protocol):
     """A decorator that writes dead letters."""
 

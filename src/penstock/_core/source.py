@@ -9,6 +9,8 @@
 4. A commit is one attempt for the claims that it names. A source leaves out the claims that it no
    longer holds, and checks that after its last `await`.
 5. A revoke waits for the host; a loss does not. Only a revoke commits.
+6. A `TransactionalSource` can leave its positions to a `PositionStore`, which commits them together
+   with what was made of the records.
 """
 
 from __future__ import annotations
@@ -186,3 +188,55 @@ class Source(Protocol):
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Extend the time that the source allows for these delivered records, if it limits it."""
+
+
+class PositionStore(Protocol):
+    """Keeps the positions of a source in its place, where they commit with the rows."""
+
+    @property
+    def keeps_group_offsets(self) -> bool:
+        """Whether it stores them as the group's own offsets, so that the source must store none.
+
+        Otherwise the source may store there what this one has stored, for tools that show the lag.
+        """
+        ...
+
+    async def take(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Position]:
+        """Take these partitions over from earlier owners, and return the positions they have.
+
+        Called after an assignment, before claims begin. From then on nothing of an earlier owner is
+        applied. A partition without a position begins where the source would begin it. Raises
+        whatever the destination raises; the source calls it again then.
+        """
+        ...
+
+    async def store(
+        self, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        """Store positions alone; return the partitions for which that is known.
+
+        One that a transaction is about to move is left to it. Raises the destination's error.
+        """
+        ...
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget these partitions: their claims have ended."""
+
+
+@runtime_checkable
+class TransactionalSource(Source, Protocol):
+    """A source that can leave its positions to a store."""
+
+    @property
+    def group(self) -> str:
+        """The consumer group, whose positions they are."""
+        ...
+
+    def with_positions(self, store: PositionStore) -> Source:
+        """A source of the same records and the same group, not opened, with its positions in `store`.
+
+        It delivers only committed records. Raises `ConfigError` if its options ask for others.
+        """
+        ...

@@ -13,7 +13,9 @@
 5. Sinks around the destination wrap the transaction too, with the state they have outside
    (`enlisted`). One that cannot gives its reason in `refuses_transaction`, which
    `check_transactional` raises before anything has been started.
-6. Dead letters are held until the commit and written after it. The ledger stores how many are held,
+6. A `PositionUnit` (`positions.py`) is the other kind of unit: its rows commit together with a
+   source's position. A destination may take one kind only.
+7. Dead letters are held until the commit and written after it. The ledger stores how many are held,
    so a loss in between is detected.
 """
 
@@ -27,10 +29,19 @@ from . import checks
 from .checks import bad
 from .errors import NonDeterministicReplay, TransactionLost, UnitRefused
 from .outcome import Outcome
+from .positions import PositionUnit, check_keeps_positions
 from .public import publish
 from .result import WriteResult
 from .send import send
-from .sink import RefusesTransaction, Sink, capabilities_of, classifier_of, inner_of
+from .sink import (
+    RefusesPositions,
+    RefusesTransaction,
+    RefusesUnits,
+    Sink,
+    capabilities_of,
+    classifier_of,
+    inner_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +135,7 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
     """A sink whose writes commit together, returned by `async with transaction(sink, unit)`."""
 
     @property
-    def unit(self) -> Unit | None:
+    def unit(self) -> Unit | PositionUnit | None:
         """The unit of this transaction."""
 
     @property
@@ -158,13 +169,15 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
 class TransactionalSink(Protocol):
     """A sink whose writes can commit together. Enter it by `penstock.transaction(sink, unit)`."""
 
-    def transaction(self, unit: Unit | None) -> AbstractAsyncContextManager[Transaction[Any]]:
+    def transaction(
+        self, unit: Unit | PositionUnit | None
+    ) -> AbstractAsyncContextManager[Transaction[Any]]:
         """A sink whose writes commit when the context ends, and not if it ends by an exception."""
         ...
 
 
 def transaction(
-    sink: Sink[T], unit: Unit | None = None
+    sink: Sink[T], unit: Unit | PositionUnit | None = None
 ) -> AbstractAsyncContextManager[Transaction[T]]:
     """Commit all writes inside together, once per unit.
 
@@ -172,7 +185,8 @@ def transaction(
 
     Args:
         sink: an open stack that passes `check_transactional`.
-        unit: the name under which it commits once. Without one nothing is stored beside the writes.
+        unit: the name under which it commits once, or the position of a source that commits with
+            the rows. Without one nothing is stored beside the writes.
 
     Leaving it commits. Left by an exception or cancelled it is rolled back, and that exception
     propagates. Batches may be sent side by side; the destination takes one after another. Pass
@@ -183,31 +197,42 @@ def transaction(
     leaving: `UnknownOutcomeError` where the commit may or may not have been applied; with a unit
     the next attempt finds out. At either end: `TransactionLost` where nothing was. Suspends.
     """
-    check_transactional(sink)
+    check_transactional(sink, positions=isinstance(unit, PositionUnit))
     return cast("TransactionalSink", sink).transaction(unit)
 
 
-def check_transactional(sink: object) -> None:
+def check_transactional(sink: object, *, positions: bool = False) -> None:
     """Raise `ConfigError` for a part of the stack that cannot write in a transaction, and why.
 
+    With `positions`, for transactions with the position of a source, otherwise for those of units.
     Needs no open sink. Does not suspend.
     """
     part = sink
     while True:
-        if isinstance(part, RefusesTransaction):
-            raise bad("sink", part, f"cannot write in a transaction: {part.refuses_transaction}")
+        if (reason := _refusal(part, positions=positions)) is not None:
+            raise bad("sink", part, f"cannot write in a transaction: {reason}")
         if not isinstance(part, TransactionalSink):
             rule = "cannot write in a transaction: it has no `transaction(unit)`"
             raise bad("sink", part, f"{rule}; use a destination that has, or do without")
         if (inner := inner_of(part)) is None:
-            return
+            break
         part = inner
+    if positions:
+        check_keeps_positions(part)
+
+
+def _refusal(part: object, *, positions: bool) -> str | None:
+    if isinstance(part, RefusesTransaction):
+        return part.refuses_transaction
+    if positions:
+        return part.refuses_positions if isinstance(part, RefusesPositions) else None
+    return part.refuses_units if isinstance(part, RefusesUnits) else None
 
 
 class Attempt:
     """Base of the destinations' transactions: everything but the writes."""
 
-    def __init__(self, unit: Unit | None) -> None:
+    def __init__(self, unit: Unit | PositionUnit | None) -> None:
         self._unit = unit
         self._committed: Committed | None = None
         self._found = False
@@ -223,7 +248,7 @@ class Attempt:
             logger.error(_LETTERS_LOST, self._unit.name, committed.letters_held)
 
     @property
-    def unit(self) -> Unit | None:
+    def unit(self) -> Unit | PositionUnit | None:
         return self._unit
 
     @property
@@ -237,7 +262,7 @@ class Attempt:
 
     def record(self, counts: Counts) -> None:
         """Store `counts` with the commit; compare them with those of an earlier attempt."""
-        if self._found and self._unit is not None and self._committed is not None:
+        if self._found and isinstance(self._unit, Unit) and self._committed is not None:
             check_same_rows(self._unit, self._committed.counts, counts)
         self.counts = counts
 
@@ -260,7 +285,7 @@ def all_duplicate(batch: Batch[object]) -> WriteResult:
     return WriteResult.from_outcomes(batch, [Outcome.DUPLICATE] * len(batch))
 
 
-def has_ended(unit: Unit | None) -> TransactionLost:
+def has_ended(unit: Unit | PositionUnit | None) -> TransactionLost:
     """The error of a write in a transaction that is over."""
     name = "the transaction" if unit is None else f"the transaction of {unit.name}"
     return TransactionLost(f"{name} has ended; nothing can be written in it any more")
@@ -314,7 +339,7 @@ class _Enlisted(Generic[T]):
         self.within = within
 
     @property
-    def unit(self) -> Unit | None:
+    def unit(self) -> Unit | PositionUnit | None:
         return self.within.unit
 
     @property

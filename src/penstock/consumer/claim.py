@@ -164,8 +164,20 @@ class Claim:
 
     def snapshot(self) -> Position:
         """Position and map of this instant."""
-        position = self.tracker.position()
-        done = self.replay.with_passed(position, self.tracker.done_ranges())
+        return self._position(self.tracker.position(), self.tracker.done_ranges())
+
+    def snapshot_through(self, index: int, count: int) -> Position:
+        """Position and map as they are once every message up to this one is settled.
+
+        Raises `ValueError` unless `count` messages are left up to there.
+        """
+        tracker = self.tracker
+        if (left := tracker.unfinished_through(index)) != count:
+            raise ValueError(f"{self!r}: {left} messages are left up to {index}, not {count}")
+        return self._position(tracker.position_through(index), tracker.done_ranges(index))
+
+    def _position(self, position: int, ranges: Iterator[tuple[int, int]]) -> Position:
+        done = self.replay.with_passed(position, ranges)
         rest = self.replay.beyond(self.tracker.next_offset)
         encoded = offset_map.encode(position, offset_map.joined(done, rest))
         self.is_cut = encoded.cut

@@ -133,6 +133,15 @@ class Tracker:
             self._release(head)
         return self.offset_of(self.base) if self.bits else self.next_offset
 
+    def position_through(self, index: int) -> int:
+        """The position if every record up to `index` were settled. Changes nothing."""
+        at = self.bits.find(0, max(0, index + 1 - self.base))
+        return self.next_offset if at < 0 else self.offset_of(self.base + at)
+
+    def unfinished_through(self, index: int) -> int:
+        """Delivered records up to this one that are not settled."""
+        return self.bits.count(0, 0, max(0, index + 1 - self.base))
+
     def head(self) -> int | None:
         """The index of the first unfinished record; `None` if there is none."""
         at = self.bits.find(0)
@@ -153,16 +162,17 @@ class Tracker:
             if base == self.base:
                 return offset
 
-    def done_ranges(self) -> Iterator[tuple[int, int]]:
+    def done_ranges(self, through: int = -1) -> Iterator[tuple[int, int]]:
         """Ranges of settled offsets beyond the position, ascending, each from its first offset to
         one past its last. A range may span holes, and an unfinished record lies between two ranges.
+        With `through`, as if every record up to this index were settled.
 
         Lazy: use it up before anything else is admitted or settled. Then it and `position()`
         describe one instant.
         """
         bits, base, starts, firsts = self.bits, self.base, self._starts, self._firsts
         run = 0
-        after = bits.find(0)
+        after = bits.find(0, max(0, through + 1 - base))
         while after >= 0:
             at = bits.find(1, after)
             if at < 0:

@@ -1,9 +1,10 @@
-"""What joins a source, a batcher and a sink."""
+"""What joins a source and a sink."""
 
 from .._core.public import publish
 from .pipe import Pipe, pipe
 from .report import PipeReport, PipeStats
+from .transaction import TransactionalPipe, transaction
 
-__all__ = ["Pipe", "PipeReport", "PipeStats", "pipe"]
+__all__ = ["Pipe", "PipeReport", "PipeStats", "TransactionalPipe", "pipe", "transaction"]
 
-publish(__name__, Pipe, PipeReport, PipeStats, pipe)
+publish(__name__, Pipe, PipeReport, PipeStats, TransactionalPipe, pipe, transaction)

@@ -136,9 +136,9 @@ class Transformer:
             told = for_log(error)
             say(logger, logging.WARNING, _AGAIN, self._name, message.coordinates, told, wait)
             await self._clock.sleep(wait)
-            error = None
             if message.claim.is_closing:
-                return []
+                return Terminate(error=error)  # left to a later claim
+            error = None
 
 
 def _raised(answer: Transformed | BaseException) -> Transformed:

@@ -5,24 +5,28 @@ from .._core.source import (
     ClaimHost,
     Fetched,
     Position,
+    PositionStore,
     Record,
     Source,
     SourceClaim,
     SourceRecord,
     SourceTraits,
     TopicPartition,
+    TransactionalSource,
 )
 
 __all__ = [
     "ClaimHost",
     "Fetched",
     "Position",
+    "PositionStore",
     "Record",
     "Source",
     "SourceClaim",
     "SourceRecord",
     "SourceTraits",
     "TopicPartition",
+    "TransactionalSource",
 ]
 
 publish(__name__, *(globals()[name] for name in __all__))

@@ -133,6 +133,10 @@ class DeadLetter(SinkDecorator):
 
 class _DeadLetterSink(WrappingSink[T]):
     _run_time: ClassVar[tuple[str, ...]] = ("_limit",)
+    refuses_positions = (
+        "its records are written after the commit, and a crash in between would lose them with the "
+        "position behind them; use dead_letters= of flow.transaction, which writes them before"
+    )
 
     def __init__(self, inner: Sink[T], settings: DeadLetter) -> None:
         super().__init__(inner)

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..._clients.postgres.refusals import for_opening
 from ..._core.clock import LOOP_CLOCK
-from ..._core.errors import ConfigError, TransactionLost, UnknownOutcomeError
+from ..._core.errors import ConfigError, PositionLost, TransactionLost, UnknownOutcomeError
+from ..._core.positions import PositionUnit
 from ..._core.told import for_log
+from ..._core.transaction import Unit
 from .batches import TableWriter
 from .plan.table import read_table
+from .transactions.position_owner import PositionOwner, PositionTransaction
 from .transactions.transaction import PostgresTransaction
 from .writing.encodable import by_codecs
 from .writing.scope import ALONE, SWITCHING, Block, StatementLost
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from ..._clients.postgres.connections import Connections
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
-    from ..._core.transaction import Unit
     from .plan.plan import TablePlan
     from .settings import Settings
     from .writing.scope import Scope
@@ -54,6 +56,10 @@ class OpenTable:
         """The target's qualified name, if this is a stage of it."""
         self._pruned: dict[str, int] = {} if pruned is None else pruned
         """The latest version of each application after which the ledger was pruned."""
+        table = plan.table
+        self.positions = PositionOwner(
+            settings.positions, connections, table.qualified, table.schema
+        )
 
     @classmethod
     async def open(cls, settings: Settings, connections: Connections) -> Self:
@@ -109,20 +115,12 @@ class OpenTable:
         return SWITCHING if self.connections.may_switch else ALONE
 
     @asynccontextmanager
-    async def transaction(self, unit: Unit | None) -> AsyncGenerator[PostgresTransaction]:
+    async def transaction(
+        self, unit: Unit | PositionUnit | None
+    ) -> AsyncGenerator[PostgresTransaction]:
         """A transaction on a connection of its own; see `PostgresSink.transaction`."""
         async with self.connections.lent() as con:
-            target = self._known_as or self.plan.table.qualified
-            made = PostgresTransaction(
-                con,
-                self.plan,
-                self._writer,
-                statements=self.connections.statements,
-                ledger=self.settings.ledger,
-                unit=unit,
-                target=target,
-                confirm=self._confirm_letters,
-            )
+            made = self._transaction(con, unit)
             try:
                 await made.begin()
                 yield made
@@ -133,13 +131,31 @@ class OpenTable:
                 raise
             finally:
                 made.end()
-            if unit is not None and made.in_doubt is None and not made.is_replay:
-                await self._prune(con, unit, target)
+            if isinstance(unit, Unit) and made.in_doubt is None and not made.is_replay:
+                await self._prune(con, unit, made.target)
         if made.in_doubt is not None:
             await self._resolve(made, made.in_doubt)
 
+    def _transaction(
+        self, con: PoolConnectionProxy[Any], unit: Unit | PositionUnit | None
+    ) -> PostgresTransaction:
+        kind = PositionTransaction if isinstance(unit, PositionUnit) else PostgresTransaction
+        made = kind(
+            con,
+            self.plan,
+            self._writer,
+            statements=self.connections.statements,
+            ledger=self.settings.ledger,
+            unit=unit,
+            target=self._known_as or self.plan.table.qualified,
+            confirm=self._confirm_letters,
+        )
+        if isinstance(made, PositionTransaction) and isinstance(unit, PositionUnit):
+            made.move(self.positions.table, self.positions.of(unit), unit.position)
+        return made
+
     async def _resolve(self, made: PostgresTransaction, error: Exception) -> None:
-        """Look up in the ledger whether a COMMIT without an answer was applied."""
+        """Look up in the database whether a COMMIT without an answer was applied."""
         if made.unit is None:
             raise UnknownOutcomeError(
                 "no answer to the COMMIT, and without a unit no ledger shows whether it was "
@@ -150,16 +166,18 @@ class OpenTable:
                 LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self.settings.close_timeout),
                 self.connections.lent() as con,
             ):
-                is_there = await self.settings.ledger.has(con, made.unit, made.target)
+                is_there = await made.is_applied(con)
+        except PositionLost:
+            raise
         except Exception as second:
             message = (
-                f"no answer to the COMMIT of {made.unit.name}, and none from the ledger "
+                f"no answer to the COMMIT of {made.unit.name}, and none about it "
                 f"either ({second}); another attempt will know"
             )
             raise UnknownOutcomeError(message) from error
         if not is_there:
             raise TransactionLost(
-                f"no answer to the COMMIT of {made.unit.name}; the ledger says that nothing of "
+                f"no answer to the COMMIT of {made.unit.name}; the database says that nothing of "
                 "it was applied"
             ) from error
         made.commits()

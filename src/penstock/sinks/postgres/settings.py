@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .plan.target import Target
     from .rows.items import RowFunction
     from .transactions.ledger import UnitLedger
+    from .transactions.positions import PositionTable
 
 InitT = TypeVar("InitT", bound="Callable[..., None]")
 
@@ -48,6 +49,7 @@ class Settings:
     row: RowFunction | None
     close_timeout: float
     ledger: UnitLedger
+    positions: PositionTable
     stages: str
 
     def __post_init__(self) -> None:

@@ -18,9 +18,10 @@ from .plan.target import Target, names, optional_names
 from .settings import Settings, names_its_table
 from .staging.stages import Stages
 from .transactions.ledger import UnitLedger
+from .transactions.positions import PositionTable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 
     from ..._clients.postgres.access import PoolFactory
     from ..._core.batch import Batch
+    from ..._core.positions import PositionUnit
     from ..._core.result import WriteResult
     from ..._core.sink import Capabilities
+    from ..._core.source import Position, TopicPartition
     from ..._core.staging import Begun, Epoch, OpenStage, Stage
     from ..._core.transaction import Committed, Counts, Transaction, Unit
     from .rows.items import RowFunction
@@ -103,6 +106,8 @@ class PostgresSink(Openable):
             if it is missing, altered if it is that of an earlier release.
         ledger_schema: its schema; default: that of `schema`. Without either it is found by the
             search path, and created beside the table.
+        positions: the table in which `flow.transaction` keeps the positions of its source, taken
+            literally, in the schema of the ledger; created if it is missing.
         ledger_versions: number of versions of an application that it keeps for each table; default
             100. An older one is refused.
         stages: the kind of tables that Spark's `delivery="atomic"` writes into first. `"logged"`
@@ -147,6 +152,7 @@ class PostgresSink(Openable):
         ledger: str = "penstock_ledger",
         ledger_schema: str | None = None,
         ledger_versions: int = 100,
+        positions: str = "penstock_positions",
         stages: Literal["logged", "unlogged"] = "logged",
     ) -> None:
         settings = Settings(
@@ -176,6 +182,9 @@ class PostgresSink(Openable):
                 table=ledger,
                 schema=schema if ledger_schema is None else ledger_schema,
                 versions=ledger_versions,
+            ),
+            positions=PositionTable(
+                table=positions, schema=schema if ledger_schema is None else ledger_schema
             ),
             stages=stages,
         )
@@ -243,7 +252,9 @@ class PostgresSink(Openable):
         return self._table
 
     @asynccontextmanager
-    async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[Any]]:
+    async def transaction(
+        self, unit: Unit | PositionUnit | None
+    ) -> AsyncGenerator[Transaction[Any]]:
         """A transaction on a connection of its own; enter it by `penstock.transaction(sink, unit)`,
         which describes its effects and errors.
 
@@ -258,6 +269,36 @@ class PostgresSink(Openable):
         """
         async with self._opened().transaction(unit) as within:
             yield within
+
+    # -- positions of a source: see `penstock._core.positions` --------------------------------------
+
+    keeps_group_offsets = False
+
+    async def claim_positions(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Position]:
+        """Own these positions from now on; return those that are stored. Suspends.
+
+        Raises `ConfigError` for positions of the rows of another table, and the server's errors.
+        """
+        return await self._opened().positions.claim(group, partitions)
+
+    async def read_positions(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Position]:
+        """Where claimed positions stand. Suspends. Raises `PositionLost`."""
+        return await self._opened().positions.read(group, partitions)
+
+    async def store_positions(
+        self, group: str, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        """Store positions without rows; return those that are stored. Suspends."""
+        return await self._opened().positions.store(group, positions)
+
+    def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Forget claimed positions."""
+        if self._table is not None:
+            self._table.positions.release(group, partitions)
 
     # -- stages: see `penstock._core.staging` ------------------------------------------------------
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Group:
     """Members, each with what it does with a new partition, and the owners of partitions."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._members: dict[object, Callable[[TopicPartition], None]] = {}
         self._owners: dict[TopicPartition, object] = {}
 

@@ -34,6 +34,7 @@ class MemoryLog:
         records: the first records.
         partitions: partitions that exist without records.
         metadata_limit: the most characters of metadata that a stored position may have.
+        group: the name of the consumer group.
 
     Records may be added while consumers run; a source that waits for some delivers them at once.
     """
@@ -44,6 +45,7 @@ class MemoryLog:
         *,
         partitions: Iterable[TopicPartition] = (),
         metadata_limit: int = METADATA_LIMIT,
+        group: str = "memory",
     ) -> None:
         self.records: dict[TopicPartition, list[Record]] = {}
         self.positions: dict[TopicPartition, Position] = {}
@@ -54,7 +56,7 @@ class MemoryLog:
         """Fires when there is more to deliver."""
         self._limit = checks.count("metadata_limit", metadata_limit, least=0)
         self._ends: dict[TopicPartition, int] = {}
-        self.group = Group()
+        self.group = Group(checks.text("group", group))
         """The consumers that read it, and which partitions they own."""
         for partition in partitions:
             self.add_partition(partition)

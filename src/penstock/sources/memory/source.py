@@ -18,6 +18,7 @@ from ..._core.errors import ClosedError
 from ..._core.source import Fetched, Record, SourceTraits
 from .cursor import Cursor
 from .deadlines import AckDeadlines
+from .leaving import LeftPositions
 from .log import MemoryLog
 from .script import Crashed, Script
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ..._core.clock import Clock
-    from ..._core.source import ClaimHost, Position, SourceClaim, SourceRecord, TopicPartition
+    from ..._core.source import ClaimHost, Position, PositionStore, SourceClaim, SourceRecord, TopicPartition
 
 
 class MemorySource:
@@ -78,11 +79,28 @@ class MemorySource:
         self._chunk = checks.count("chunk", chunk)
         self._clock = clock
         self._deadlines = AckDeadlines(math.inf if wait is None else wait)
+        self._left: LeftPositions | None = None
         self._script = Script(checks.seconds("commit_seconds", commit_seconds, zero=True))
         self._host: ClaimHost | None = None
         self._cursors: dict[SourceClaim, Cursor] = {}
         self._news = Signal()
         self._has_crashed = False
+
+    @property
+    def group(self) -> str:
+        """The name of the log's consumer group."""
+        return self.log.group.name
+
+    def with_positions(self, store: PositionStore) -> MemorySource:
+        """This source, which from now on keeps its positions in `store` instead of the log.
+
+        It is no copy, so that a test can still tell it what to do. Raises `ClosedError` if it is
+        open.
+        """
+        if self._host is not None:
+            raise ClosedError(f"{self!r} is open already")
+        self._left = LeftPositions(store, self._clock, self._begin, self.report)
+        return self
 
     # -- the source of a consumer ------------------------------------------------------------------
 
@@ -101,6 +119,7 @@ class MemorySource:
             yield
         finally:
             self._end(list(self._cursors))
+            self._end_pending(self._pending())
             group.leave(self)
             self._host = None
 
@@ -113,9 +132,14 @@ class MemorySource:
             self._repeat_overdue()
             if found := self._fetched(claims, most):
                 return found
-            if self._ends and all(cursor.is_over() for cursor in self._cursors.values()):
+            if self._is_over():
                 return None
             await wait_until(self._clock, self._deadlines.next_due, self.log.news, self._news)
+
+    def _is_over(self) -> bool:
+        if not self._ends or self._pending():
+            return False
+        return all(cursor.is_over() for cursor in self._cursors.values())
 
     def _fetched(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         found: list[Fetched] = []
@@ -154,12 +178,22 @@ class MemorySource:
         self._check()
         held = [claim for claim in positions if claim in self._cursors]
         if step.is_stored:
-            self.log.store({claim.partition: positions[claim] for claim in held})
+            wanted = {claim.partition: positions[claim] for claim in held}
+            stored = await self._store(wanted)
+            held = [claim for claim in held if claim.partition in stored]
             for claim in held:
                 self._deadlines.settled(claim.partition, positions[claim].offset)
         if step.error is not None:
             raise step.error
         return held if step.is_stored else []
+
+    async def _store(
+        self, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        if self._left is not None:
+            return await self._left.store.store(positions)
+        self.log.store(positions)
+        return list(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
         """The offsets after the last records. Raises `Crashed`."""
@@ -182,13 +216,19 @@ class MemorySource:
 
         Raises `ConfigError` if a partition has an owner, and `ClosedError` if it is not open.
         """
-        host, claimed = self._open_host(), self.claimed
+        self._open_host()
+        claimed = [*self.claimed, *self._pending()]
         wanted = [partition for partition in partitions if partition not in claimed]
         self.log.group.own(wanted, self)
         for partition in wanted:
             self.log.add_partition(partition)
-        starts = {partition: self.log.start(partition) for partition in wanted}
-        for claim in host.assigned(starts):
+        if self._left is None:
+            self._begin({partition: self.log.start(partition) for partition in wanted})
+        elif wanted:
+            self._left.take(wanted, self.log.start)
+
+    def _begin(self, starts: Mapping[TopicPartition, Position]) -> None:
+        for claim in self._open_host().assigned(starts):
             start = starts[claim.partition].offset
             self._cursors[claim] = Cursor(self.log, claim.partition, start)
         self._news.fire()
@@ -200,6 +240,7 @@ class MemorySource:
         and `ClosedError` if it is not open; a cancelled revoke ends the claims without a commit.
         """
         host, claims = self._open_host(), self._claims_of(partitions)
+        self._end_pending(partitions)
         try:
             positions = await host.revoked(claims, within)
             if positions:
@@ -209,6 +250,7 @@ class MemorySource:
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
         """Take these partitions from the consumer at once; nothing of them is committed."""
+        self._end_pending(partitions)
         self._end(self._claims_of(partitions))
 
     async def give(
@@ -281,6 +323,8 @@ class MemorySource:
     def _end(self, claims: Collection[SourceClaim]) -> None:
         """End those of these claims that are held."""
         held = [claim for claim in claims if claim in self._cursors]
+        if self._left is not None:
+            self._left.end([claim.partition for claim in held])
         for claim in held:
             del self._cursors[claim]
             self._deadlines.forget(claim.partition)
@@ -289,6 +333,16 @@ class MemorySource:
         if held:
             self._open_host().ended(held)
         self._news.fire()
+
+    def _pending(self) -> list[TopicPartition]:
+        """The partitions whose positions the store has not returned yet."""
+        return [] if self._left is None else self._left.pending
+
+    def _end_pending(self, partitions: Iterable[TopicPartition]) -> None:
+        pending = set(self._pending()).intersection(partitions)
+        if self._left is not None and pending:
+            self._left.end(pending)
+            self.log.group.release(pending)
 
     def _open_host(self) -> ClaimHost:
         if self._host is None:

@@ -42,7 +42,7 @@ logger = logging.getLogger("penstock.postgres")
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET CONSTRAINTS ALL IMMEDIATE"
 """Deferred constraints are checked at once, as at the end of a single write: errors name a row."""
-_BEGIN_UNIT = (
+BEGIN_UNIT = (
     f"{BEGIN}; SELECT set_config('synchronous_commit', 'on', true) WHERE "
     "current_setting('synchronous_commit') = 'off'"
 )
@@ -105,7 +105,7 @@ class UnitLedger:
     async def _begin(
         self, con: PoolConnectionProxy[Any], unit: Unit, target: str, limit: str
     ) -> Committed | None:
-        await con.execute(f"{_BEGIN_UNIT}; {limit}")
+        await con.execute(f"{BEGIN_UNIT}; {limit}")
         is_new = await self._insert(con, unit, target)
         known = await con.fetch(
             f"SELECT *, {_OID} AS oid_now FROM {self.qualified}"

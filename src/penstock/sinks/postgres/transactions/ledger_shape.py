@@ -38,9 +38,9 @@ _ADDED = {
     "content": "bigint",
 }
 _FIRST_KEY = KEY[:3]
-_NO_TABLE = "42P01"
+NO_TABLE = "42P01"
 _MADE_MEANWHILE = frozenset({"23505", "42P07", "42710"})
-_ANOTHER_TABLE = frozenset({"42703", "42P10", "42804", "42809"})
+ANOTHER_TABLE = frozenset({"42703", "42P10", "42804", "42809"})
 _SHAPE = """SELECT
     (SELECT array_agg(attname::text) FROM pg_catalog.pg_attribute
         WHERE attrelid = pg_catalog.to_regclass($1) AND attnum > 0 AND NOT attisdropped) AS columns,
@@ -73,11 +73,11 @@ async def put_right(con: PoolConnectionProxy[Any], ledger: str, new: str, error:
     role lacks the right, and for a table of another shape. Raises `error` in any other case.
     """
     state = sqlstate(error)
-    if state not in _ANOTHER_TABLE | {_NO_TABLE}:
+    if state not in ANOTHER_TABLE | {NO_TABLE}:
         raise error
     await con.execute("ROLLBACK")
-    if state == _NO_TABLE:
-        await _create(con, new)
+    if state == NO_TABLE:
+        await make_table(con, "ledger", new, creation(new))
     elif await _is_old(con, ledger, error):
         await _alter(con, ledger, error)
 
@@ -90,8 +90,13 @@ async def _is_old(con: PoolConnectionProxy[Any], ledger: str, error: Exception) 
         await con.execute("ROLLBACK")
 
 
-async def _create(con: PoolConnectionProxy[Any], ledger: str) -> None:
-    statement = creation(ledger)
+async def make_table(
+    con: PoolConnectionProxy[Any], option: str, table: str, statement: str
+) -> None:
+    """Create a table, unless another session does meanwhile.
+
+    Raises `ConfigError`, with the statement to run, if the role lacks the right.
+    """
     try:
         await con.execute(statement)
     except Exception as error:
@@ -99,9 +104,8 @@ async def _create(con: PoolConnectionProxy[Any], ledger: str) -> None:
         if state in _MADE_MEANWHILE:
             return
         if _is_not_allowed(state):
-            raise bad(
-                "ledger", ledger, f"cannot be made ({error}); have it made by: {statement}"
-            ) from error
+            rule = f"cannot be made ({error}); have it made by: {statement}"
+            raise bad(option, table, rule) from error
         raise
 
 

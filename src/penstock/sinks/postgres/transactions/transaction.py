@@ -29,7 +29,7 @@ from ...._core.causes import caused, causes
 from ...._core.errors import ErrorClass, PenstockError, RefusedError, SinkError, TransactionLost
 from ...._core.sink import Capabilities
 from ...._core.told import for_log, text_of
-from ...._core.transaction import Attempt, all_duplicate, has_ended
+from ...._core.transaction import Attempt, Unit, all_duplicate, has_ended
 from ..staging.inventory import timeline
 from ..writing.scope import SAVEPOINT, WITHIN
 from .ledger import BEGIN
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from ...._clients.postgres.statements import Statements
     from ...._core.batch import Batch
+    from ...._core.positions import PositionUnit
     from ...._core.result import WriteResult
-    from ...._core.transaction import Unit
     from ..batches import TableWriter
     from ..plan.plan import TablePlan
     from .ledger import UnitLedger
@@ -62,7 +62,7 @@ class PostgresTransaction(Attempt):
         *,
         statements: Statements,
         ledger: UnitLedger,
-        unit: Unit | None,
+        unit: Unit | PositionUnit | None,
         target: str,
         confirm: Callable[[Unit, str, int], Awaitable[None]],
     ) -> None:
@@ -95,24 +95,22 @@ class PostgresTransaction(Attempt):
         Raises the ledger's errors, and `TransactionLost`.
         """
         try:
-            if self.unit is None:
-                await self._con.execute(f"{BEGIN}; {self._statements.limit}")
-            else:
-                async with self._statements.block(self._con):
-                    self.history = await timeline(self._con)
-                self.found(
-                    await self._ledger.begin(
-                        self._con,
-                        self.unit,
-                        self.target,
-                        self._plan.table.schema,
-                        limit=self._statements.limit,
-                    )
-                )
+            await self._begin()
         except Exception as error:
             raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
         if self.is_replay:
             await self._con.execute("ROLLBACK")
+
+    async def _begin(self) -> None:
+        if not isinstance(self.unit, Unit):
+            await self._con.execute(f"{BEGIN}; {self._statements.limit}")
+            return
+        async with self._statements.block(self._con):
+            self.history = await timeline(self._con)
+        home, limit = self._plan.table.schema, self._statements.limit
+        self.found(
+            await self._ledger.begin(self._con, self.unit, self.target, home, limit=limit)
+        )
 
     @property
     def capabilities(self) -> Capabilities:
@@ -248,12 +246,23 @@ class PostgresTransaction(Attempt):
         try:
             if self._is_untidy:
                 await WITHIN.undo(self._con)
-            if self.unit is not None:
-                await self._ledger.complete(
-                    self._con, self.unit, self.target, self.counts, self.letters_held
-                )
+            await self._record()
         except Exception as error:
             raise self._told(self._of_ledger(error))  # noqa: B904  # it has its cause
+
+    async def _record(self) -> None:
+        if isinstance(self.unit, Unit):
+            await self._ledger.complete(
+                self._con, self.unit, self.target, self.counts, self.letters_held
+            )
+
+    async def is_applied(self, con: PoolConnectionProxy[Any]) -> bool:
+        """Whether it was committed, as the ledger tells on another connection.
+
+        Suspends while the server still commits. Raises the server's errors.
+        """
+        assert isinstance(self.unit, Unit)
+        return await self._ledger.has(con, self.unit, self.target)
 
     def end(self) -> None:
         """Refuse further writes."""
@@ -264,7 +273,7 @@ class PostgresTransaction(Attempt):
 
         Suspends. Raises errors of the connection.
         """
-        if self.unit is not None:
+        if isinstance(self.unit, Unit):
             await self._confirm(self.unit, self.target, count)
         await super().wrote_letters(count)
 

@@ -1,0 +1,165 @@
+"""The positions of a transactional flow: which partitions it owns, and how far each is committed.
+
+1. A claim of a partition takes its position over in the destination. From then on the position is
+   known here, and moves with each commit.
+2. One thing at a time moves a position: a transaction, or a store without rows. A store leaves out
+   a partition with a transaction under way, which stores a later position itself.
+3. After a failure that may have been applied, a position is *in doubt*: it is read before anything
+   else is written. What it has passed is done.
+4. A *lost* position belongs to another process. Nothing more of the claim is applied, and it waits
+   for its revoke.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+from .._core.clock import Signal, wait_until
+from .._core.errors import PositionLost
+from .._core.say import say
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping
+
+    from .._core.clock import Clock
+    from .._core.positions import KeepsPositions
+    from .._core.source import Position, TopicPartition
+
+logger = logging.getLogger("penstock.flow")
+
+LOOK_AFTER = 1.0
+"""Seconds that a batch of a lost claim waits for the revoke before it is tried again."""
+
+_LOST = "%s: the position of %s is lost (%s): nothing more of this claim is applied"
+
+
+class HeldPosition:
+    """The position of one claim."""
+
+    def __init__(self, position: Position | None) -> None:
+        self.position = position
+        """The stored one, as far as known; `None`: none is stored yet."""
+        self.is_in_doubt = False
+        self.lost: str | None = None
+        """Why it belongs to another process."""
+        self.turn = asyncio.Lock()
+
+    def passes(self, offset: int) -> bool:
+        """Whether the record of this offset is committed."""
+        return self.position is not None and offset < self.position.offset
+
+    def stored(self, position: Position | None) -> None:
+        """Note the position that is stored now."""
+        self.position, self.is_in_doubt = position, False
+
+    def doubt(self) -> None:
+        """Note that the stored position may be another one."""
+        self.is_in_doubt = True
+
+    def lose(self, reason: str) -> bool:
+        """Note that it belongs to another process; return whether that is new."""
+        is_new, self.lost = self.lost is None, reason
+        return is_new
+
+
+class PositionKeeper:
+    """The store of positions that a transactional flow gives its source."""
+
+    def __init__(self, destination: KeepsPositions, group: str, name: str, clock: Clock) -> None:
+        self._destination = destination
+        self._group = group
+        self._name = name
+        self._clock = clock
+        self._held: dict[TopicPartition, HeldPosition] = {}
+        self._released = Signal()
+
+    # -- the store of a source ---------------------------------------------------------------------
+
+    @property
+    def keeps_group_offsets(self) -> bool:
+        """Whether the destination stores positions as the group's own offsets."""
+        return self._destination.keeps_group_offsets
+
+    async def take(
+        self, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Position]:
+        """Own these partitions; return the positions of those that have one."""
+        known = await self._destination.claim_positions(self._group, partitions)
+        for each in partitions:
+            self._held[each] = HeldPosition(known.get(each))
+        return known
+
+    async def store(
+        self, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        """Store positions without rows; return the partitions where they are stored now."""
+        free = {each: held for each in positions if (held := self._free(each)) is not None}
+        same = [each for each, held in free.items() if held.position == positions[each]]
+        new = {
+            each: positions[each]
+            for each, held in free.items()
+            if each not in same and not held.passes(positions[each].offset)
+        }
+        if not new:
+            return same
+        async with AsyncExitStack() as turns:
+            for each in sorted(new):
+                await turns.enter_async_context(free[each].turn)
+            try:
+                stored = await self._destination.store_positions(self._group, new)
+            except BaseException:
+                for each in new:
+                    free[each].doubt()
+                raise
+            for each in new:
+                if each in stored:
+                    free[each].stored(new[each])
+                else:
+                    self._lose(each, free[each], "another process has changed it")
+        return [*same, *stored]
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget these partitions."""
+        for each in partitions:
+            self._held.pop(each, None)
+        self._destination.release_positions(self._group, partitions)
+        self._released.fire()
+
+    def _free(self, partition: TopicPartition) -> HeldPosition | None:
+        """The position of a partition, unless something moves it now, or it is not certain."""
+        held = self._held.get(partition)
+        if held is None or held.is_in_doubt or held.lost is not None or held.turn.locked():
+            return None
+        return held
+
+    # -- the flow's side ---------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def moving(self, partition: TopicPartition) -> AsyncIterator[HeldPosition]:
+        """The position of a partition, which moves only in this context; read again if in doubt.
+
+        Raises `PositionLost`, after a while, for a partition that is not owned; and whatever
+        reading raises.
+        """
+        held = self._held.get(partition)
+        if held is None:
+            raise PositionLost(f"{partition} is not owned any more")
+        async with held.turn:
+            if held.lost is not None:
+                await wait_until(self._clock, self._clock.now() + LOOK_AFTER, self._released)
+                raise PositionLost(held.lost)
+            try:
+                if held.is_in_doubt:
+                    known = await self._destination.read_positions(self._group, [partition])
+                    held.stored(known.get(partition))
+                yield held
+            except PositionLost as error:
+                self._lose(partition, held, str(error))
+                raise
+
+    def _lose(self, partition: TopicPartition, held: HeldPosition, reason: str) -> None:
+        if held.lose(reason):
+            say(logger, logging.ERROR, _LOST, self._name, partition, reason)

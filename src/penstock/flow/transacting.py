@@ -1,0 +1,158 @@
+"""The rows of a partition's next records and its position, in one transaction.
+
+1. A batch is made of the records of one partition, in order. Its first record is the first one that
+   is not settled, so the position behind a prefix of it is known before it commits.
+2. A record whose rows cannot be made, or with a row that is refused, ends the prefix. The records
+   before it commit; it goes the way of poison alone, and those behind it come in a later batch.
+3. A refused row is found while the transaction is open. The transaction is rolled back, and another
+   one is made of the records before.
+4. A commit without an answer leaves the position in doubt. The next try reads it, and acknowledges
+   the records that it has passed without writing them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from .._core.batch import RowBatch
+from .._core.classify import classified
+from .._core.errors import (
+    ErrorClass,
+    PositionLost,
+    TransactionLost,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from .._core.positions import PositionUnit
+from .._core.send import send
+from .._core.sink import classifier_of
+from .._core.told import text_of
+from .._core.transaction import transaction
+from ..consumer.results import ACK, Ack, Terminate, ToDeadLetter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .._core.sink import Sink
+    from .._core.transaction import Transaction
+    from ..consumer.message import Message
+    from ..consumer.results import Result
+    from .positions import HeldPosition, PositionKeeper
+    from .transform import Transformed, Transformer
+
+_ENDS = (Terminate, ToDeadLetter)
+"""The answers of a transform that end a prefix."""
+
+
+class _RowRefused(Exception):  # noqa: N818  # never leaves this module
+    """A row was refused for good: its record's place in the batch, and the error."""
+
+    def __init__(self, place: int, error: BaseException) -> None:
+        super().__init__(place)
+        self.place = place
+        self.error = error
+
+
+class PartitionTransactions:
+    """The handler of batches: one transaction each."""
+
+    def __init__(
+        self,
+        sink: Sink[Any],
+        group: str,
+        keeper: PositionKeeper,
+        transformer: Transformer,
+        *,
+        write_size: int,
+    ) -> None:
+        self._sink = sink
+        self._group = group
+        self._keeper = keeper
+        self._transformer = transformer
+        self._write_size = write_size
+
+    async def handle(self, messages: list[Message]) -> list[Result | None]:
+        """Commit the rows of these records; return a result for each, by position.
+
+        Raises the error of a transaction that is to be tried again.
+        """
+        async with self._keeper.moving(messages[0].claim.partition) as held:
+            done = sum(held.passes(message.offset) for message in messages)
+            if done == len(messages):
+                return [ACK] * done
+            return [ACK] * done + await self._handle_new(messages[done:], done, held)
+
+    async def _handle_new(
+        self, messages: Sequence[Message], done: int, held: HeldPosition
+    ) -> list[Result | None]:
+        made = await self._made(messages)
+        ended: list[Result | None] = []
+        end = next((at for at, rows in enumerate(made) if isinstance(rows, _ENDS)), len(made))
+        if end < len(made):
+            ended = [cast("Result", made[end])]
+        while any(isinstance(rows, list) and rows for rows in made[:end]):
+            try:
+                await self._commit(messages[:end], made, done, held)
+                break
+            except _RowRefused as refused:
+                end, ended = refused.place, [Terminate(error=refused.error)]
+        results = [rows if isinstance(rows, Ack) else ACK for rows in made[:end]]
+        left = len(messages) - end - len(ended)
+        return [*results, *ended, *[None] * left]
+
+    async def _made(self, messages: Sequence[Message]) -> list[Transformed]:
+        made: list[Transformed] = []
+        most = self._transformer.most
+        for at in range(0, len(messages), most):
+            made += await self._transformer.rows_of(messages[at : at + most])
+        return made
+
+    async def _commit(
+        self,
+        messages: Sequence[Message],
+        made: Sequence[Transformed],
+        done: int,
+        held: HeldPosition,
+    ) -> None:
+        """Commit the rows of these records, and the position behind the last one.
+
+        Raises `_RowRefused` for the first record with a refused row; nothing is committed then.
+        """
+        claim, last = messages[0].claim, messages[-1].index
+        position = claim.snapshot_through(last, done + len(messages))
+        unit = PositionUnit(self._group, claim.partition, position)
+        try:
+            async with transaction(self._sink, unit) as within:
+                await self._write(within, made[: len(messages)])
+        except (_RowRefused, PositionLost, TransactionLost):
+            raise  # nothing was applied
+        except UnknownOutcomeError as error:
+            held.doubt()
+            text = f"whether {unit.name} was committed is not known yet ({text_of(error)})"
+            raise UnavailableError(text) from error
+        except BaseException:
+            held.doubt()
+            raise
+        held.stored(position)
+
+    async def _write(self, within: Transaction[Any], made: Sequence[Transformed]) -> None:
+        rows: list[Any] = []
+        places: list[int] = []
+        for place, each in enumerate(made):
+            if isinstance(each, list):
+                rows += each
+                places += [place] * len(each)
+        size = self._write_size
+        for at in range(0, len(rows), size):
+            errors = await send(within, RowBatch(rows[at : at + size]))
+            if errors:
+                self._raise_first(errors, places[at : at + size])
+
+    def _raise_first(self, errors: Mapping[int, BaseException], places: Sequence[int]) -> None:
+        """Raise an error that is not of a row, if there is one, or else the first row's."""
+        classifier = classifier_of(self._sink)
+        for error in errors.values():
+            if classified(error, classifier) is not ErrorClass.PERMANENT:
+                raise error
+        first = min(errors)
+        raise _RowRefused(places[first], errors[first])

@@ -1,0 +1,120 @@
+"""The positions that an open sink owns, and the transactions that move them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...._core.errors import PositionLost
+from .ledger import BEGIN_UNIT
+from .positions import IDLE_MOST
+from .transaction import PostgresTransaction
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ...._clients.postgres.connections import Connections
+    from ...._core.positions import PositionUnit
+    from ...._core.source import Position, TopicPartition
+    from .positions import OwnedPosition, PositionTable
+
+
+class PositionOwner:
+    """The positions that an open sink owns."""
+
+    def __init__(
+        self, table: PositionTable, connections: Connections, target: str, home: str
+    ) -> None:
+        self._table = table
+        self._connections = connections
+        self._target = target
+        self._home = home
+        self._owned: dict[tuple[str, TopicPartition], OwnedPosition] = {}
+
+    @property
+    def table(self) -> PositionTable:
+        """The table of positions."""
+        return self._table
+
+    def of(self, unit: PositionUnit) -> OwnedPosition:
+        """The position that a unit moves. Raises `PositionLost` for one that is not owned."""
+        return self._of(unit.group, unit.partition)
+
+    def _of(self, group: str, partition: TopicPartition) -> OwnedPosition:
+        owned = self._owned.get((group, partition))
+        if owned is None:
+            raise PositionLost(f"{partition} is not claimed, or was released")
+        return owned
+
+    async def claim(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
+        """Own these; return the positions of those that have one."""
+        if not partitions:
+            return {}
+        async with self._connections.lent() as con:
+            claimed = await self._table.claim(
+                con, group, partitions, self._target, self._home, limit=self._limit
+            )
+        self._owned.update({(group, each.partition): each for each in claimed})
+        return {each.partition: each.position for each in claimed if each.position is not None}
+
+    @property
+    def _limit(self) -> str:
+        return self._connections.statements.limit
+
+    async def read(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
+        """Where these stand now."""
+        found: dict[TopicPartition, Position] = {}
+        async with self._connections.lent() as con:
+            for partition in partitions:
+                owned = self._of(group, partition)
+                position = await self._table.read(con, owned, limit=self._limit)
+                owned.moved(position)
+                if position is not None:
+                    found[partition] = position
+        return found
+
+    async def store(
+        self, group: str, positions: Mapping[TopicPartition, Position]
+    ) -> list[TopicPartition]:
+        """Move these without rows; return those that were moved."""
+        moves = [(self._of(group, each), at) for each, at in positions.items()]
+        async with self._connections.lent() as con:
+            moved = await self._table.store(con, moves, limit=self._limit)
+        for owned in moved:
+            owned.moved(positions[owned.partition])
+        return [owned.partition for owned in moved]
+
+    def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Forget these."""
+        for each in partitions:
+            self._owned.pop((group, each), None)
+
+
+class PositionTransaction(PostgresTransaction):
+    """A transaction that moves a position last."""
+
+    def move(self, table: PositionTable, owned: OwnedPosition, position: Position) -> None:
+        """Move this position at the commit."""
+        self._table, self._owned, self._position = table, owned, position
+
+    async def _begin(self) -> None:
+        idle = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MOST}s'"
+        await self._con.execute(f"{BEGIN_UNIT}; {idle}; {self._statements.limit}")
+
+    async def _record(self) -> None:
+        await self._table.advance(self._con, self._owned, self._position)
+
+    async def is_applied(self, con: PoolConnectionProxy[Any]) -> bool:
+        """Whether it was committed, asked on another connection."""
+        limit = self._statements.limit
+        return await self._table.read(con, self._owned, limit=limit) == self._position
+
+    def commits(self) -> None:
+        """Note that the transaction is committed."""
+        self._owned.moved(self._position)
+        super().commits()

@@ -1,0 +1,64 @@
+"""A table, and positions of its own, for transactional flows into PostgreSQL."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.sinks.postgres_help import database
+
+from penstock.sinks.postgres import PostgresSink
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.sinks.postgres_help import Database
+
+    from penstock import Message
+
+COLUMNS = ("part", "at", "key")
+
+
+def row_of(message: Message) -> tuple[int, int, str]:
+    """The row of a record."""
+    return message.partition, message.offset, str(message.key)
+
+
+class KeptTable(NamedTuple):
+    """A table of rows, and that of their positions."""
+
+    db: Database
+
+    @property
+    def positions(self) -> str:
+        """The name of the table of positions."""
+        return f"{self.db.table}_positions"
+
+    def sink(self, dsn: str | None = None, **options: Any) -> PostgresSink:
+        """A sink of its own."""
+        options = {"columns": COLUMNS, "positions": self.positions, "pool_size": 4, **options}
+        return PostgresSink(dsn or self.db.dsn, table=self.db.table, **options)
+
+    async def rows(self) -> list[tuple[int, int]]:
+        """Partition and offset of each row, in the order of their writes."""
+        found = await self.db.con.fetch(f"SELECT part, at FROM {self.db.table} ORDER BY n")
+        return [(row["part"], row["at"]) for row in found]
+
+    async def stored(self) -> dict[tuple[str, int], int | None]:
+        """The stored positions, by group and partition."""
+        found = await self.db.con.fetch(f"SELECT * FROM {self.positions}")
+        return {(row["consumer_group"], row["partition"]): row["position"] for row in found}
+
+
+@asynccontextmanager
+async def kept_table(
+    dsn: str, columns: str = "n bigserial, part int, at bigint, key text"
+) -> AsyncIterator[KeptTable]:
+    """A new table without positions."""
+    async with database(dsn, columns) as db:
+        made = KeptTable(db)
+        await db.con.execute(f"DROP TABLE IF EXISTS {made.positions}")
+        try:
+            yield made
+        finally:
+            await db.con.execute(f"DROP TABLE IF EXISTS {made.positions}")
