@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pytest
 from kept_rows import KeptRows, KeptSink, kept
 from piping import P0, P1, records
 

@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from . import checks
 from .checks import bad
 from .public import publish
-from .sink import inner_of
-from .source import Position, TopicPartition
+from .sink import Sink, inner_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from .transaction import Transaction
+    from .source import Position, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +80,7 @@ class KeepsPositions(Protocol):
         """
         ...
 
-    def transaction(
-        self, unit: PositionUnit | None
-    ) -> AbstractAsyncContextManager[Transaction[Any]]:
+    def transaction(self, unit: PositionUnit | None) -> AbstractAsyncContextManager[Sink[Any]]:
         """A transaction that stores the unit's position last; see `penstock.transaction`.
 
         Leaving it raises `PositionLost` where the partition has another owner, or its position was

@@ -42,18 +42,28 @@ class HeldPosition:
     def __init__(self, position: Position | None) -> None:
         self.position = position
         """The stored one, as far as known; `None`: none is stored yet."""
+        self._done = 0
+        """What this claim has committed ends before this offset. The stored position may be beyond
+        the records, where another log has taken the place of theirs.
+        """
         self.is_in_doubt = False
         self.lost: str | None = None
         """Why it belongs to another process."""
         self.turn = asyncio.Lock()
 
     def passes(self, offset: int) -> bool:
-        """Whether the record of this offset is committed."""
-        return self.position is not None and offset < self.position.offset
+        """Whether this claim has committed the record of this offset."""
+        return offset < self._done
 
-    def stored(self, position: Position | None) -> None:
+    def stored(self, position: Position) -> None:
         """Note the position that is stored now."""
-        self.position, self.is_in_doubt = position, False
+        self.position, self._done, self.is_in_doubt = position, position.offset, False
+
+    def read(self, position: Position | None) -> None:
+        """Note the position that was read; another one than before was stored by this claim."""
+        if position is not None and position != self.position:
+            self.stored(position)
+        self.is_in_doubt = False
 
     def doubt(self) -> None:
         """Note that the stored position may be another one."""
@@ -114,9 +124,9 @@ class PositionKeeper:
                 for each in new:
                     free[each].doubt()
                 raise
-            for each in new:
+            for each, position in new.items():
                 if each in stored:
-                    free[each].stored(new[each])
+                    free[each].stored(position)
                 else:
                     self._lose(each, free[each], "another process has changed it")
         return [*same, *stored]
@@ -154,7 +164,7 @@ class PositionKeeper:
             try:
                 if held.is_in_doubt:
                     known = await self._destination.read_positions(self._group, [partition])
-                    held.stored(known.get(partition))
+                    held.read(known.get(partition))
                 yield held
             except PositionLost as error:
                 self._lose(partition, held, str(error))

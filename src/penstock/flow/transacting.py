@@ -44,7 +44,7 @@ _ENDS = (Terminate, ToDeadLetter)
 """The answers of a transform that end a prefix."""
 
 
-class _RowRefused(Exception):  # noqa: N818  # never leaves this module
+class _RowRefused(Exception):  # never leaves this module
     """A row was refused for good: its record's place in the batch, and the error."""
 
     def __init__(self, place: int, error: BaseException) -> None:
@@ -95,7 +95,8 @@ class PartitionTransactions:
                 await self._commit(messages[:end], made, done, held)
                 break
             except _RowRefused as refused:
-                end, ended = refused.place, [Terminate(error=refused.error)]
+                end = refused.place
+                ended = [Terminate(error=refused.error)]
         results = [rows if isinstance(rows, Ack) else ACK for rows in made[:end]]
         left = len(messages) - end - len(ended)
         return [*results, *ended, *[None] * left]

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from .._core.keywords import known_arguments
 from .._core.sink import Capabilities
-from .._core.transaction import Attempt, all_duplicate, check_same_parts, has_ended
+from .._core.transaction import Attempt, Unit, all_duplicate, check_same_parts, has_ended
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from .._core.batch import Batch
     from .._core.result import WriteResult
-    from .._core.transaction import Committed, Transaction, Unit
+    from .._core.transaction import Committed, Transaction
 
 T = TypeVar("T")
 
@@ -123,5 +123,5 @@ class _Attempt(Attempt, Generic[T]):
         self._tell()
 
     def _tell(self) -> None:
-        if self.unit is not None and self.committed is not None:
+        if isinstance(self.unit, Unit) and self.committed is not None:
             self._ledger[self.unit] = self.committed

@@ -35,7 +35,7 @@ from penstock.spark import foreach_batch, write_dataframe
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Sequence
 
-    from penstock import Committed, Transaction, Unit
+    from penstock import Committed, PositionUnit, Transaction, Unit
     from penstock.testing import EmbeddedPostgres
 
 Row = tuple[int, int, int]
@@ -184,7 +184,9 @@ class StruckSink(PostgresSink):
     name: str
 
     @asynccontextmanager
-    async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[Any]]:
+    async def transaction(
+        self, unit: Unit | PositionUnit | None
+    ) -> AsyncGenerator[Transaction[Any]]:
         async with super().transaction(unit) as within:
             yield within
             await self.kill.at(BEFORE_COMMIT, self.dsn)

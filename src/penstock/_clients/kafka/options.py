@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from aiokafka import AIOKafkaConsumer
@@ -38,6 +38,7 @@ _OWNED = {
     "value_deserializer": "Consumer(steps=...) decodes",
 }
 _KNOWN = frozenset(inspect.signature(AIOKafkaConsumer).parameters)
+_COMMITTED = "read_committed"
 LONGEST_HEARTBEAT = 3.0
 """Seconds; the default of Kafka's own client."""
 FETCH_WAIT = 0.1
@@ -95,6 +96,14 @@ class MemberOptions:
     def revoke_within(self) -> float:
         """Seconds that a drain may take in a rebalance, with time left for the commit after it."""
         return min(self.rebalance_timeout, self.max_poll_interval) - self.commit_timeout
+
+    def committed_only(self) -> MemberOptions:
+        """The same, reading committed records only. Raises `ConfigError` if the options differ."""
+        level = self.client.get("isolation_level", _COMMITTED)
+        if level != _COMMITTED:
+            rule = f"must be {_COMMITTED!r} in a transaction, which moves no aborted records"
+            raise checks.bad("isolation_level", level, rule)
+        return replace(self, client={**self.client, "isolation_level": _COMMITTED})
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of aiokafka's consumer."""

@@ -11,6 +11,8 @@
    source was open begins at its beginning instead.
 5. A revoke in the generation of the claims waits for the host and commits. In any other one the
    claims are lost already.
+6. With a store for positions, a claim begins after the store has taken its partition over, also
+   where another claim of the partition replaces one.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ from ..._clients.kafka.session import KafkaError, Session
 from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Position
-from ..._core.told import for_log
+from ..._core.told import for_log, text_of
+from .stored import StoredPositions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from ..._clients.kafka.options import MemberOptions
-    from ..._core.source import ClaimHost, SourceClaim, TopicPartition
+    from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition
     from .history import History
     from .starts import StartPoint
     from .troubles import Troubles
@@ -41,6 +44,7 @@ RETRY_FROM, RETRY_TO = 0.1, 5.0
 """Seconds between tries to read stored positions."""
 
 _NO_POSITION = "no position is stored for %s, and start='committed' asks for one"
+_NOT_TAKEN = "the positions of %s cannot be taken over in the destination: %s"
 _FORGOTTEN = (
     "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
     "topic: records behind it may be lost; it begins at %d (start=%s)"
@@ -74,8 +78,10 @@ class Membership:
         troubles: Troubles,
         *,
         history: History,
+        store: PositionStore | None = None,
     ) -> None:
         self._session = session
+        self._stored = StoredPositions(session, options, store)
         self._host = host
         self._options = options
         self._start = start
@@ -84,8 +90,10 @@ class Membership:
         self._held: dict[TopicPartition, OwnedClaim] = {}
         self._generation = -1
         self._is_closed = False
-        self._loading: asyncio.Task[None] | None = None
-        self._attempt: asyncio.Task[bool] | None = None
+        self._loading: set[asyncio.Task[None]] = set()
+        self._taken: list[TopicPartition] = []
+        """The partitions whose positions have been read, or are about to be."""
+        self._attempt: asyncio.Task[Collection[TopicPartition]] | None = None
 
     def owned(self, claim: SourceClaim) -> OwnedClaim | None:
         """What is known of a claim that is held; `None` once it has ended."""
@@ -109,9 +117,24 @@ class Membership:
         self._generation = self._session.generation
         self._history.begin([*self._session.partitions(), *partitions])
         self._troubles.note("group", None)
-        self._loading = asyncio.get_running_loop().create_task(self._load(sorted(partitions)))
+        self._taken = sorted(partitions)
+        self._begin_loading(self._taken)
 
-    async def _load(self, partitions: Collection[TopicPartition]) -> None:
+    def _begin_loading(
+        self,
+        partitions: Collection[TopicPartition],
+        moved: Mapping[TopicPartition, Position] | None = None,
+    ) -> None:
+        """Begin claims in a task, at their stored positions or those that are `moved`."""
+        task = asyncio.get_running_loop().create_task(self._load(partitions, moved or {}))
+        self._loading.add(task)
+        task.add_done_callback(self._loading.discard)
+
+    async def _load(
+        self,
+        partitions: Collection[TopicPartition],
+        moved: Mapping[TopicPartition, Position],
+    ) -> None:
         delay = RETRY_FROM
         missing = list(partitions)
         if not missing:
@@ -121,8 +144,12 @@ class Membership:
                 starts = await self._starts(missing)
             except (KafkaError, TimeoutError) as error:
                 trouble = trouble_of(error, self._options)
+            except Exception as error:
+                if not self._stored.are_elsewhere:
+                    raise
+                trouble = _NOT_TAKEN % (", ".join(map(str, missing)), text_of(error))
             else:
-                self.begin(starts)
+                self.begin({**starts, **moved})
                 missing = [each for each in missing if each not in starts]
                 trouble = _NO_POSITION % ", ".join(map(str, missing))
             if missing:
@@ -134,15 +161,14 @@ class Membership:
     async def _starts(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
-        async with asyncio.timeout(self._options.commit_timeout):
-            stored = await self._session.committed(partitions)
+        stored = await self._stored.read(partitions)
         rest = [each for each in partitions if each not in stored]
         found = await self._begun(rest)
         forgotten = self._history.forgotten(found)
         known = dict(stored)
         if self._start.moves:
             async with asyncio.timeout(self._options.commit_timeout):
-                known |= found if await self._send(found) else {}
+                known |= {each: found[each] for each in await self._send(found)}
         for each, was in forgotten.items():
             told = (each, was, found[each].offset, self._start)
             say(logger, logging.ERROR, _FORGOTTEN, self._options.group, *told)
@@ -195,9 +221,9 @@ class Membership:
             await self._send({claim.partition: at for claim, at in positions.items()})
 
     def _stop_loading(self) -> None:
-        if self._loading is not None:
-            self._loading.cancel()
-            self._troubles.note("positions", None)
+        for task in self._loading:
+            task.cancel()
+        self._troubles.note("positions", None)
 
     def end(self) -> None:
         """End all claims, and those that were about to begin, without a commit."""
@@ -206,6 +232,8 @@ class Membership:
         self._held.clear()
         if claims:
             self._host.ended(claims)
+        self._stored.release(self._taken)
+        self._taken = []
 
     def close(self) -> None:
         """End all claims; no other ones begin."""
@@ -217,7 +245,12 @@ class Membership:
         partition = owned.claim.partition
         del self._held[partition]
         self._host.ended([owned.claim])
-        self.begin({partition: Position(start)})
+        moved = {partition: Position(start)}
+        if not self._stored.are_elsewhere:
+            self.begin(moved)
+            return
+        self._stored.release([partition])
+        self._begin_loading([partition], moved)
 
     # -- commits -----------------------------------------------------------------------------------
 
@@ -245,12 +278,16 @@ class Membership:
             if is_rebalanced(error):
                 return ()
             raise error
-        is_stored = attempt.result()
-        return [claim for claim in held if is_stored and self.owned(claim) is not None]
+        stored = attempt.result()
+        return [
+            claim for claim in held if claim.partition in stored and self.owned(claim) is not None
+        ]
 
-    async def _send(self, positions: Mapping[TopicPartition, Position]) -> bool:
+    async def _send(
+        self, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
         if not positions or not self.is_current:
-            return False
-        await self._session.commit(positions)
-        self._history.store(positions)
-        return True
+            return ()
+        stored = await self._stored.store(positions)
+        self._history.store({each: positions[each] for each in stored})
+        return stored

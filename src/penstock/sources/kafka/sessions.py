@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ..._clients.kafka.options import MemberOptions
-    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
+    from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim
     from .starts import StartPoint
     from .topics import Topics
 
@@ -49,12 +49,18 @@ class Sessions:
     """The sessions of an open source, one at a time."""
 
     def __init__(
-        self, options: MemberOptions, topics: Topics, start: StartPoint, host: ClaimHost
+        self,
+        options: MemberOptions,
+        topics: Topics,
+        start: StartPoint,
+        host: ClaimHost,
+        store: PositionStore | None = None,
     ) -> None:
         self._options = options
         self._topics = topics
         self._start = start
         self._host = host
+        self._store = store
         self._troubles = Troubles(host, options.group)
         self._history = History()
         self._session: Session | None = None
@@ -82,7 +88,9 @@ class Sessions:
 
     async def _hold(self, session: Session) -> None:
         parts = (self._options, self._start, self._troubles)
-        membership = Membership(session, self._host, *parts, history=self._history)
+        membership = Membership(
+            session, self._host, *parts, history=self._history, store=self._store
+        )
         self._session, self._membership = session, membership
         self._fetcher = Fetcher(session, membership, *parts)
         self._joined.fire()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.kafka.options import MemberOptions
@@ -18,7 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
+    from ..._core.source import (
+        ClaimHost,
+        Fetched,
+        Position,
+        PositionStore,
+        SourceClaim,
+        SourceRecord,
+    )
     from .starts import Start
 
 
@@ -86,7 +94,27 @@ class KafkaSource:
             keep_alive_every=self._options.max_poll_interval / 3,
             revoke_within=self._options.revoke_within,
         )
+        self._store: PositionStore | None = None
         self._sessions: Sessions | None = None
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._options.group
+
+    def with_positions(self, store: PositionStore) -> KafkaSource:
+        """A source of the same topics and group, not opened, whose positions are in `store`.
+
+        It reads committed records only. Raises `ConfigError` if `isolation_level` says otherwise.
+        """
+        made = copy(self)
+        made.leave_positions(store)
+        return made
+
+    def leave_positions(self, store: PositionStore) -> None:
+        """Keep the positions in `store`; for a source that is not open."""
+        self._options = self._options.committed_only()
+        self._store, self._sessions = store, None
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
@@ -98,7 +126,7 @@ class KafkaSource:
         if self._sessions is not None:
             raise ClosedError(f"{self!r} is open already, for another consumer")
         first = Session.of(self._options)
-        self._sessions = Sessions(self._options, self._topics, self._start, host)
+        self._sessions = Sessions(self._options, self._topics, self._start, host, self._store)
         task = asyncio.get_running_loop().create_task(self._sessions.run(first))
         try:
             yield

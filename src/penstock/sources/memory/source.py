@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ..._core.clock import Clock
-    from ..._core.source import ClaimHost, Position, PositionStore, SourceClaim, SourceRecord, TopicPartition
+    from ..._core.source import (
+        ClaimHost,
+        Position,
+        PositionStore,
+        SourceClaim,
+        SourceRecord,
+        TopicPartition,
+    )
 
 
 class MemorySource:

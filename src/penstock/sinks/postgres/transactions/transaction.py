@@ -108,9 +108,7 @@ class PostgresTransaction(Attempt):
         async with self._statements.block(self._con):
             self.history = await timeline(self._con)
         home, limit = self._plan.table.schema, self._statements.limit
-        self.found(
-            await self._ledger.begin(self._con, self.unit, self.target, home, limit=limit)
-        )
+        self.found(await self._ledger.begin(self._con, self.unit, self.target, home, limit=limit))
 
     @property
     def capabilities(self) -> Capabilities:

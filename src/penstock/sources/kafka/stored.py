@@ -1,0 +1,77 @@
+"""Where the positions of a member are stored: as the group's offsets, or in a store instead.
+
+1. What a store keeps goes before the group's offsets: those of a consumer that used no store, or
+   copies.
+2. With a store the group's offsets are copies, for tools that show the lag. A copy that fails is
+   logged only. A store that keeps its positions as the group's offsets has no copies: a late one
+   could move them back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ..._clients.kafka.session import KafkaError
+from ..._core.say import say
+from ..._core.told import for_log
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ..._clients.kafka.options import MemberOptions
+    from ..._clients.kafka.session import Session
+    from ..._core.source import Position, PositionStore, TopicPartition
+
+logger = logging.getLogger("penstock.sources.kafka")
+
+_NOT_COPIED = "%s: positions are stored, but not copied to the group's offsets (%s)"
+
+
+class StoredPositions:
+    """The stored positions of one session."""
+
+    def __init__(
+        self, session: Session, options: MemberOptions, store: PositionStore | None
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._store = store
+
+    @property
+    def are_elsewhere(self) -> bool:
+        """Whether a store has them."""
+        return self._store is not None
+
+    async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
+        """Take these partitions over, and return the positions of those that have one.
+
+        Raises the error of aiokafka, `TimeoutError`, or that of the store.
+        """
+        taken = {} if self._store is None else dict(await self._store.take(partitions))
+        async with asyncio.timeout(self._options.commit_timeout):
+            return await self._session.committed(partitions) | taken
+
+    async def store(
+        self, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        """Store positions; return the partitions for which that is known. Raises as `read`."""
+        if self._store is None:
+            await self._session.commit(positions)
+            return list(positions)
+        stored = await self._store.store(positions)
+        if stored and not self._store.keeps_group_offsets:
+            await self._copy({each: positions[each] for each in stored})
+        return stored
+
+    async def _copy(self, positions: Mapping[TopicPartition, Position]) -> None:
+        try:
+            await self._session.commit(positions)
+        except KafkaError as error:
+            say(logger, logging.DEBUG, _NOT_COPIED, self._options.group, for_log(error))
+
+    def release(self, partitions: Collection[TopicPartition]) -> None:
+        """Give these partitions up."""
+        if self._store is not None and partitions:
+            self._store.release(partitions)
