@@ -27,6 +27,7 @@ HOST = b"127.0.0.1"
 class Api(IntEnum):
     """Kinds of requests, by Kafka's numbers."""
 
+    PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
