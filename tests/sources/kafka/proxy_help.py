@@ -30,6 +30,7 @@ class Api(IntEnum):
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
+    PRODUCE = 0
     METADATA = 3
     COMMIT = 8
     POSITIONS = 9
@@ -94,6 +95,8 @@ class KafkaProxy:
         self._counts: Counter[tuple[int, Direction]] = Counter()
         self.frames: list[Frame] = []
         """The requests and answers that have arrived here, except fetches and heartbeats."""
+        self.changes: list[Callable[[Frame], bytes]] = []
+        """Functions from an answer to the body that the client gets in its place."""
 
     @property
     def bootstrap(self) -> str:
@@ -186,6 +189,8 @@ class KafkaProxy:
                 return
             if api in (Api.METADATA, Api.COORDINATOR):
                 body = body.replace(theirs, ours)
+            for change in self.changes:
+                body = change(Frame(api, "answer", body))
             await _send(to, body)
 
     async def _passes(self, frame: Frame) -> bool:

@@ -44,6 +44,9 @@ _UNKNOWN = {
     kafka.UnknownError.errno,
     kafka.RequestTimedOutError.errno,
     kafka.NotEnoughReplicasAfterAppendError.errno,
+    # a leader that has stored it answers so, if it ends to be the leader while it waits for others
+    kafka.NotLeaderForPartitionError.errno,
+    kafka.KafkaStorageError.errno,
 }
 _REPAIRS = {
     kafka.TopicAuthorizationFailedError.errno: "grant its user WRITE and DESCRIBE on the topic",
@@ -56,13 +59,9 @@ _REPAIRS = {
     kafka.UnsupportedForMessageFormatError.errno: "raise the topic's message.format.version",
     kafka.UnsupportedVersionError.errno: "use a broker of Kafka 0.11 or later",
     kafka.PolicyViolationError.errno: "change what the broker's policy forbids",
-    kafka.KafkaStorageError.errno: "look at the broker's disks",
     _UNSUPPORTED_COMPRESSION: "use another compression=, or allow this one on the topic",
 }
-PASSING = {
-    kafka.UnknownTopicOrPartitionError.errno,
-    kafka.KafkaStorageError.errno,
-}
+PASSING = {kafka.UnknownTopicOrPartitionError.errno}
 """Refusals that may be the passing state of a cluster that is changing; tried again first."""
 
 

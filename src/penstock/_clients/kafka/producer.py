@@ -44,6 +44,10 @@ _FIND_TRIES = 5
 _PAUSE = 0.1
 """Seconds before a broker is asked again, for an id or a topic that it may be creating."""
 _SEQUENCES = 1 << 31
+MAX_REQUEST_BYTES = 32 << 20
+"""A broker closes the connection on a request of more than `socket.request.max.bytes`, 100 MiB by
+default, instead of an answer.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,30 +232,40 @@ class ProducerSession:
             builder.set_producer_state(*self._id, log.sequence)
         return SealedRecords(log.partition, bytes(builder.build()), count)
 
-    async def produce(self, batches: Sequence[SealedRecords]) -> list[Produced]:
-        """Send each batch to its leader, one request per leader; return what became of each.
+    async def produce(
+        self, batches: Sequence[SealedRecords], answers: dict[SealedRecords, Produced]
+    ) -> None:
+        """Send each batch to its leader; put what became of it into `answers`, once that is known.
 
         At most one of a partition. Suspends until all have answered, or not in time. Raises no
-        error of Kafka's. After a cancellation each is undecided.
+        error of Kafka's. After a cancellation, batches without an answer are undecided.
         """
-        leaders = [self._leader(each) for each in batches]
-        order = sorted(range(len(batches)), key=leaders.__getitem__)
-        groups = [(to, list(places)) for to, places in groupby(order, leaders.__getitem__)]
-        sending = [self._request(to, [batches[i] for i in places]) for to, places in groups]
+        sending = [
+            self._request(leader, some, answers)
+            for leader, led in groupby(sorted(batches, key=self._leader), self._leader)
+            for some in _in_requests(led)
+        ]
         if len(sending) == 1:
             return await sending[0]
-        answers = await asyncio.gather(*sending)
-        found = zip([i for _, places in groups for i in places], _flat(answers), strict=True)
-        return [answer for _, answer in sorted(found, key=lambda pair: pair[0])]
+        for raised in await asyncio.gather(*sending, return_exceptions=True):
+            if raised is not None:
+                raise raised
+        return None
 
     def _leader(self, batch: SealedRecords) -> int:
         """The broker that leads the partition; -1 while there is none."""
         found = self._client.cluster.leader_for_partition(ClientPartition(*batch.partition))
         return -1 if found is None else found
 
-    async def _request(self, leader: int, batches: Sequence[SealedRecords]) -> list[Produced]:
+    async def _request(
+        self,
+        leader: int,
+        batches: Sequence[SealedRecords],
+        answers: dict[SealedRecords, Produced],
+    ) -> None:
         if leader < 0:
-            return [self._without_leader(each) for each in batches]
+            answers.update((each, self._without_leader(each)) for each in batches)
+            return
         logs = [self.log(each.partition) for each in batches]
         again = [log.undecided is not None for log in logs]
         for log, batch in zip(logs, batches, strict=True):
@@ -259,12 +273,12 @@ class ProducerSession:
         try:
             response = await self._client.send(leader, self._produce_request(batches))
         except NodeNotReadyError as error:
-            found = [unsent(str(each.partition), error) for each in batches]
+            found: list[Produced] = [unsent(str(each.partition), error) for each in batches]
         except (TimeoutError, KafkaError, OSError) as error:
             found = [unanswered(str(each.partition), error) for each in batches]
         else:
             found = _in_order(batches, _answers(response))
-        return list(map(self._noted, logs, batches, found, again))
+        answers.update(zip(batches, map(self._noted, logs, batches, found, again), strict=True))
 
     def _without_leader(self, batch: SealedRecords) -> Produced:
         place = str(batch.partition)
@@ -331,5 +345,14 @@ def _answer(  # as they come
     return produced(code, place, offset, records, told or "")
 
 
-def _flat(lists: Iterable[list[Produced]]) -> list[Produced]:
-    return [each for some in lists for each in some]
+def _in_requests(batches: Iterable[SealedRecords]) -> list[list[SealedRecords]]:
+    """Those of one leader, in requests of at most `MAX_REQUEST_BYTES`, but of one batch at least."""
+    requests: list[list[SealedRecords]] = []
+    room = 0
+    for each in batches:
+        room -= len(each.data)
+        if not requests or room < 0:
+            requests.append([])
+            room = MAX_REQUEST_BYTES - len(each.data)
+        requests[-1].append(each)
+    return requests

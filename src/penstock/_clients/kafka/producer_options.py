@@ -26,7 +26,7 @@ _OWNED = {
     "compression_type": "compression=... says it",
     "enable_idempotence": "idempotent=... says it",
     "key_serializer": "key=... is a function of an item, too",
-    "linger_ms": "the batcher decides when a batch is complete: Batcher(max_wait=...)",
+    "linger_ms": "the batcher decides when a batch is complete: Limits(max_delay=...)",
     "loop": "the running loop is used",
     "max_batch_size": "max_batch_bytes=... says it",
     "max_request_size": "max_batch_bytes=... says it",

@@ -22,7 +22,7 @@ from .metadata import RecordMetadata
 from .records import NO_HEADERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from ..._clients.kafka.produced import Failed, Produced
     from ..._clients.kafka.producer import PartitionLog, ProducerSession, SealedRecords
@@ -102,8 +102,11 @@ class PartitionWrite:
         if self._pending:
             self._fill()
 
-    def add(self, places: Sequence[int]) -> None:
-        """Send these too, in their order with the others."""
+    def add(self, places: Collection[int]) -> None:
+        """Send these too, in their order with the others; fail them where nothing is sent any more."""
+        if self._given_up is not None:
+            self._fail(places, self._behind(self._given_up))
+            return
         self._pending = sorted({*self._pending, *places})
         self._at_most = max(self._at_most, len(self._pending))
         self._filled = None
@@ -168,6 +171,8 @@ class PartitionWrite:
             return
         if answer.is_unknown:
             self._is_unknown(batch, answer)
+        elif batch is not self._own:  # of an earlier write: its items come again by themselves
+            self._tries = 0
         elif isinstance(answer.error, PermanentError):
             self._refused(answer)
         else:
@@ -189,10 +194,13 @@ class PartitionWrite:
             self.log.refused()
             return
         self._given_up = answer.error
+        self._fail(self._pending, self._behind(answer.error))
+
+    def _behind(self, error: BaseException) -> UnavailableError:
         text = (
             f"an earlier batch of {self.partition} is without an answer; nothing is sent behind it"
         )
-        self._fail(self._pending, caused(UnavailableError(text), answer.error))
+        return caused(UnavailableError(text), error)
 
     def _refused(self, answer: Failed) -> None:
         """Fail the records at fault, or send less at once to find them."""
@@ -205,7 +213,7 @@ class PartitionWrite:
         else:
             self._at_most = len(self._sent) // 2
 
-    def _fail(self, places: Sequence[int], error: BaseException) -> None:
+    def _fail(self, places: Collection[int], error: BaseException) -> None:
         indices, failed = self._columns.indices, {*places}
         self.errors |= {indices[place]: error for place in failed}
         self._pending = [place for place in self._pending if place not in failed]

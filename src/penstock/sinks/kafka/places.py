@@ -16,24 +16,31 @@ from aiokafka.partitioner import (  # pyright: ignore[reportMissingTypeStubs]
     murmur2,  # pyright: ignore[reportUnknownVariableType]
 )
 
-from ..._core.errors import PermanentError
+from ..._core.errors import PermanentError, RefusedError
 from ..._core.source import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..._clients.kafka.producer import ProducerSession
-    from ..._core.errors import RefusedError
     from .records import Columns
 
 KEYS_KEPT = 65_536
 """Keys whose hashes are kept, about 10 MB."""
+LONGEST_KEPT = 100
+"""Bytes of a key whose hash is kept."""
 
 
-@lru_cache(maxsize=KEYS_KEPT)
 def hashed(key: bytes) -> int:
     """The hash by which Kafka's own clients choose a key's partition."""
+    return _kept(key) if len(key) <= LONGEST_KEPT else _murmur(key)
+
+
+def _murmur(key: bytes) -> int:
     return int(murmur2(key)) & 0x7FFFFFFF
+
+
+_kept = lru_cache(maxsize=KEYS_KEPT)(_murmur)
 
 
 class Placing:
@@ -73,7 +80,7 @@ class Placing:
     def _number(self, topic: str, columns: Columns, place: int) -> int | BaseException:
         if topic in self._missing:
             missing = self._missing[topic]
-            return type(missing)(str(missing), of_item=True)
+            return missing if topic == self._topic else RefusedError(str(missing), of_item=True)
         numbers = self._partitions(topic)
         wanted = None if columns.partitions is None else columns.partitions[place]
         if wanted is not None:

@@ -7,12 +7,14 @@ alone, so that only the faulty ones fail.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._clients.encoding import all_to_json, item_error, to_json
+from ..._core.text import repr_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 Headers = list[tuple[str, bytes | None]]
 NO_HEADERS: Headers = []
 _LONG = 1 << 63
+TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+"""The names that Kafka allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,11 @@ class RecordMaker:
     topic: Getter | None
     partition: Getter | None
 
+    @property
+    def places_by_key(self) -> bool:
+        """Whether the batcher's keys decide on topics and partitions."""
+        return self.key is None and self.topic is None and self.partition is None
+
     def columns(self, items: Sequence[Any], keys: Sequence[object] | None) -> Columns:
         """The parts of all items' records; `keys` are the batcher's, used without a key function.
 
@@ -83,25 +92,37 @@ class RecordMaker:
 
     def _values(self, items: Sequence[Any]) -> list[bytes | None]:
         if self.value is None:
-            if {*map(type, items)} <= {bytes}:
+            kinds = {*map(type, items)}
+            if kinds <= {bytes}:
                 return list(items)
+            if bytes in kinds:
+                return [item if type(item) is bytes else to_json(item) for item in items]
             return [*all_to_json(items)]
         return list(map(_value, map(self.value, items)))
 
     def _each(self, items: Sequence[Any], keys: Sequence[object] | None) -> Columns:
-        good: list[int] = []
+        good: list[Columns] = []
         errors: dict[int, BaseException] = {}
         for index, item in enumerate(items):
             try:
-                self._all((index,), (item,), None if keys is None else (keys[index],))
+                good.append(self._all((index,), (item,), None if keys is None else (keys[index],)))
             except Exception as error:
                 errors[index] = item_error("cannot become a record", error)
-            else:
-                good.append(index)
-        kept = None if keys is None else [keys[index] for index in good]
-        made = self._all(good, [items[index] for index in good], kept)
-        made.errors.update(errors)
-        return made
+        return joined(good, errors)
+
+
+def joined(parts: Sequence[Columns], errors: dict[int, BaseException]) -> Columns:
+    """Columns of one item each, made in the same way, as those of all."""
+    if not parts:
+        return Columns((), (), errors=errors)
+    columns = {
+        each.name: None
+        if getattr(parts[0], each.name) is None
+        else [getattr(part, each.name)[0] for part in parts]
+        for each in fields(Columns)
+        if each.name != "errors"
+    }
+    return Columns(**columns, errors=errors)  # type: ignore[arg-type]  # by name
 
 
 def as_bytes(keys: Sequence[object]) -> list[bytes | None]:
@@ -132,7 +153,7 @@ def _value(value: object) -> bytes | None:
         return value.encode()
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
-    raise TypeError(f"value= returned {type(value).__name__}; expected bytes, a text or None")
+    raise TypeError(f"the value is {type(value).__name__}; expected bytes, a text or None")
 
 
 def _is_empty(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> bool:
@@ -149,17 +170,20 @@ def _headers(given: object) -> Headers:
     if given is None:
         return NO_HEADERS
     pairs = cast("Any", given.items() if isinstance(given, Mapping) else given)
-    return [(_text("a header's name", name), _value(value)) for name, value in pairs]
+    return [(_header(name), _value(value)) for name, value in pairs]
 
 
-def _text(what: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise TypeError(f"{what} is {type(value).__name__}; expected a text, not empty")
-    return value
+def _header(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"a header's name is {type(name).__name__}; expected a text, not empty")
+    name.encode()  # an error here concerns this item alone
+    return name
 
 
 def _topic(value: object) -> str:
-    return _text("the topic", value)
+    if not isinstance(value, str) or not TOPIC.fullmatch(value):
+        raise ValueError(f"{repr_of(value)} is no topic's name; use letters, digits, '.', '_', '-'")
+    return value
 
 
 def _milliseconds(value: object) -> int | None:

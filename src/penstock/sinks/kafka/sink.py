@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.fields import getter
@@ -17,7 +16,7 @@ from ..._core.errors import ClosedError, ConfigError, RefusedError
 from ..._core.opening import Openable
 from ..._core.say import say
 from ..._core.sink import Capabilities
-from .records import RecordMaker
+from .records import TOPIC, RecordMaker
 from .sent_items import SentItems
 from .write import KafkaWrite
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.sinks.kafka")
 
-_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _NEW_ID = (
     "%r: the broker has forgotten this producer (%s); a new one begins, and records that were sent "
     "without an answer may be stored twice if they come again"
@@ -175,6 +173,7 @@ class KafkaSink(Openable):
             batch,
             self._maker.columns(items, batch.keys),
             topic=self._topic,
+            by_key=self._maker.places_by_key,
             resends=self._options.is_idempotent,
         ).run()
 
@@ -206,7 +205,7 @@ _OF_ITEM = "must be a function of an item"
 def _topic(topic: object) -> str | None:
     if callable(topic):
         return None
-    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
+    if not isinstance(topic, str) or not TOPIC.fullmatch(topic):
         rule = "must be a topic's name (letters, digits, '.', '_', '-', at most 249), or a function"
         raise checks.bad("topic", topic, rule)
     return topic

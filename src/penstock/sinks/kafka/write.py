@@ -8,19 +8,23 @@ from ..._clients.kafka.produced import Stored
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import RefusedError
 from ..._core.order.stopped import stopped_behind
+from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from .metadata import RecordMetadata
 from .partition_write import PartitionWrite
 from .places import Placing, topics_of
+from .waves import moved, waves
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from ..._clients.kafka.producer import ProducerSession
+    from ..._clients.kafka.produced import Produced
+    from ..._clients.kafka.producer import ProducerSession, SealedRecords
     from ..._core.batch import Batch
     from ..._core.source import TopicPartition
     from .records import Columns
     from .sent_items import SentItem, SentItems
+    from .waves import Placed
 
 PAUSE = 0.1
 """Seconds before another try within a write; doubled each time. aiokafka's `retry_backoff_ms`."""
@@ -37,6 +41,7 @@ class KafkaWrite:
         columns: Columns,
         *,
         topic: str | None,
+        by_key: bool,
         resends: bool,
     ) -> None:
         self._session = session
@@ -44,18 +49,21 @@ class KafkaWrite:
         self._batch = batch
         self._columns = columns
         self._topic = topic
+        self._by_key = by_key
         self._resends = resends
         self._errors: dict[int, BaseException] = dict(columns.errors)
         self._lanes: dict[TopicPartition, PartitionWrite] = {}
         self._attached: dict[int, SentItem] = {}
         """By the place in the columns."""
+        self._later: list[Placed] = []
+        """By partition, the places of records that are sent when the others are done."""
         self._tokens: list[str] | None = None
 
     async def run(self) -> WriteResult | None:
         """Send everything, and wait for the answers.
 
-        Raises the error that all items have, if nothing was stored. After a cancellation, what was
-        on its way is remembered.
+        Raises the error that all items have, if nothing was stored. After a cancellation, stored
+        items are settled, and those on their way are remembered.
         """
         missing = await self._session.find(topics_of(self._topic, self._columns))
         self._attach()
@@ -69,6 +77,9 @@ class KafkaWrite:
                 await lane.log.lock.acquire()
                 locked.append(lane)
             await self._send()
+        except BaseException:
+            self._batch.settle(details := self._details(), Outcome.DELIVERED, details)
+            raise
         finally:
             for lane in locked:
                 self._leave(lane)
@@ -92,14 +103,23 @@ class KafkaWrite:
 
     def _open_lanes(self, missing: Mapping[str, RefusedError]) -> None:
         placing = Placing(self._session, self._topic, missing)
-        placed, errors = placing.place(self._columns)
+        found, errors = placing.place(self._columns)
         self._errors |= errors
-        for partition, places in placed.items():
-            fresh = [each for each in places if each not in self._attached]
-            self._lane(partition, fresh if self._attached else places)
-        for attempt in self._attached.values():
-            if attempt.batch.partition not in self._lanes:
-                self._lane(attempt.batch.partition, ())
+        placed: Placed = found
+        if self._attached:
+            for place in self._attached:
+                self._errors.pop(self._columns.indices[place], None)
+            placed = moved(placed, {p: sent.batch.partition for p, sent in self._attached.items()})
+        first: Placed = placed
+        if (keys := self._batch.keys) is not None and (self._attached or not self._by_key):
+            first, *self._later = waves(placed, [keys[i] for i in self._columns.indices])
+        for partition in placed:
+            self._lane(partition, self._fresh(first.get(partition, ())))
+
+    def _fresh(self, places: Collection[int]) -> Collection[int]:
+        if not self._attached:
+            return places
+        return [each for each in places if each not in self._attached]
 
     def _lane(self, partition: TopicPartition, places: Collection[int]) -> None:
         log = self._session.log(partition)
@@ -116,18 +136,35 @@ class KafkaWrite:
             going = [(lane, lane.next_batch()) for lane in self._lanes.values()]
             sent = [(lane, batch) for lane, batch in going if batch is not None]
             if not sent:
+                if self._begin_wave():
+                    continue
                 return
-            answers = await self._session.produce([batch for _, batch in sent])
-            for (lane, batch), answer in zip(sent, answers, strict=True):
-                if isinstance(answer, Stored):
-                    self._sent_items.stored(batch, answer)
-                elif not answer.is_unknown:
-                    self._sent_items.forget(batch)
-                lane.answered(batch, answer)
-            self._take_answers()
+            answers: dict[SealedRecords, Produced] = {}
+            try:
+                await self._session.produce([batch for _, batch in sent], answers)
+            finally:  # the others may have been cut off
+                for lane, batch in sent:
+                    if (answer := answers.get(batch)) is not None:
+                        self._answered(lane, batch, answer)
+                self._take_answers()
             if tries := max(lane.tries for lane, _ in sent):
                 await LOOP_CLOCK.sleep(PAUSE * 2 ** (tries - 1))
                 await self._session.refresh()
+
+    def _begin_wave(self) -> bool:
+        """Add the records that waited for others; whether there are any."""
+        if not self._later:
+            return False
+        for partition, places in self._later.pop(0).items():
+            self._lanes[partition].add(self._fresh(places))
+        return True
+
+    def _answered(self, lane: PartitionWrite, batch: SealedRecords, answer: Produced) -> None:
+        if isinstance(answer, Stored):
+            self._sent_items.stored(batch, answer)
+        elif not answer.is_unknown:
+            self._sent_items.forget(batch)
+        lane.answered(batch, answer)
 
     def _take_answers(self) -> None:
         """Answer for attached items whose batch is decided now: it is stored, or sent anew."""
@@ -161,11 +198,18 @@ class KafkaWrite:
 
     def _leave(self, lane: PartitionWrite) -> None:
         """Remember what is in doubt, and let the next write go."""
-        if self._resends and (doubt := lane.in_doubt) is not None:
+        if (doubt := lane.in_doubt) is not None:
             batch, indices = doubt
-            tokens = self._batch.item_keys()
-            self._sent_items.remember(batch, [tokens[index] for index in indices])
+            if self._resends:
+                tokens = self._batch.item_keys()
+                self._sent_items.remember(batch, [tokens[index] for index in indices])
+            else:
+                lane.log.refused()  # no other write may send it again
         lane.log.lock.release()
+
+    def _details(self) -> dict[int, object]:
+        """By index, of the items that are stored."""
+        return {i: detail for lane in self._lanes.values() for i, detail in lane.details.items()}
 
     def _all_errors(self) -> dict[int, BaseException]:
         errors = dict(self._errors)
@@ -179,7 +223,8 @@ class KafkaWrite:
             given_up = self._lanes[batch.partition].given_up
             assert given_up is not None, "an attached item has its answer, or its lane ended"
             errors[self._columns.indices[place]] = given_up
-        details = {i: d for lane in self._lanes.values() for i, d in lane.details.items()}
+        details = self._details()
+        assert len(errors) + len(details) == len(self._batch), "each item has an answer"
         kinds = {*map(id, errors.values())}
         if len(errors) == len(self._batch) and len(kinds) == 1:
             raise next(iter(errors.values()))
