@@ -30,7 +30,6 @@ class Api(IntEnum):
     PRODUCE = 0
     FETCH = 1
     LIST_OFFSETS = 2
-    PRODUCE = 0
     METADATA = 3
     COMMIT = 8
     POSITIONS = 9
