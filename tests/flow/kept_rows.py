@@ -50,6 +50,7 @@ class KeptSink:
         self.after_commit: Callable[[], Awaitable[object]] | None = None
         """Awaited when a commit is applied and not answered yet."""
         self.before_claim: Callable[[], Awaitable[object]] | None = None
+        self.before_read: Callable[[], Awaitable[object]] | None = None
         self.reads = 0
         self.writes = 0
         self.stores: list[Mapping[TopicPartition, Position]] = []
@@ -80,6 +81,8 @@ class KeptSink:
     ) -> Mapping[TopicPartition, Position]:
         """The positions of own partitions."""
         self.reads += 1
+        if self.before_read is not None:
+            await self.before_read()
         found: dict[TopicPartition, Position] = {}
         for each in partitions:
             place = (group, each)
