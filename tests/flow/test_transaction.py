@@ -66,9 +66,7 @@ async def test_without_a_stored_position_it_begins_at_the_one_of_the_source(
 
 async def test_the_age_of_the_first_record_begins_a_transaction(fake_clock: FakeClock) -> None:
     log, rows = MemoryLog(records(range(3))), KeptRows()
-    pipe, _ = kept(
-        log, KeptSink(rows), fake_clock, ends=False, commit_after=100, commit_every=10.0
-    )
+    pipe, _ = kept(log, KeptSink(rows), fake_clock, ends=False, commit_after=100, commit_every=10.0)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())
         await fake_clock.advance(9.0)
@@ -371,9 +369,7 @@ async def test_a_claim_that_cannot_be_taken_over_is_reported_and_tried_again(
 
 async def test_a_drain_commits_what_is_inside(fake_clock: FakeClock) -> None:
     log, rows = MemoryLog(records(range(3))), KeptRows()
-    pipe, _ = kept(
-        log, KeptSink(rows), fake_clock, ends=False, commit_after=100, commit_every=60.0
-    )
+    pipe, _ = kept(log, KeptSink(rows), fake_clock, ends=False, commit_after=100, commit_every=60.0)
     async with asyncio.TaskGroup() as tasks:
         run = tasks.create_task(pipe.run())
         await fake_clock.advance(1.0)
