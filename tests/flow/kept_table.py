@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import asyncpg
 from tests.sinks.postgres_help import database
 
 from penstock.sinks.postgres import PostgresSink
@@ -61,4 +62,6 @@ async def kept_table(
         try:
             yield made
         finally:
-            await db.con.execute(f"DROP TABLE IF EXISTS {made.positions}")
+            con = await asyncpg.connect(dsn)  # the server may have been restarted
+            await con.execute(f"DROP TABLE IF EXISTS {made.positions}")
+            await con.close()

@@ -171,13 +171,13 @@ async def test_nothing_of_a_frozen_process_lands_after_its_partitions_have_moved
         await scene.assert_exact(counts)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
-async def test_a_signal_drains_and_nothing_is_repeated(
-    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path, how: signal.Signals
+async def test_signals_drain_and_nothing_is_repeated(
+    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as stack:
         scene = await _scene(stack, broker, embedded_postgres, tmp_path)
-        for moment in (500, 2_000, good(COUNT)):
+        moments = {500: signal.SIGTERM, 2_000: signal.SIGINT, good(COUNT): signal.SIGTERM}
+        for moment, how in moments.items():
             async with child_process(PROGRAM, **scene.options(instance="only")) as process:
                 await scene.until(moment)
                 process.send_signal(how)
