@@ -21,6 +21,7 @@ from . import (
     kafka_keys,
     kafka_parts,
     kafka_postgres,
+    kafka_sink,
     keyed,
     loops,
     memory,
@@ -68,4 +69,5 @@ CASES: tuple[Case, ...] = (
     *kafka_parts.CASES,
     *kafka_beside.CASES,
     *kafka_postgres.CASES,
+    kafka_sink.CASE,
 )

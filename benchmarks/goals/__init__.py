@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import batcher, consumer, kafka, pipe, postgres, spark
+from . import batcher, consumer, kafka, kafka_sink, pipe, postgres, spark
 
 if TYPE_CHECKING:
     from .judging import GoalTable
@@ -16,4 +16,5 @@ TABLES: tuple[GoalTable, ...] = (
     consumer.TABLE,
     kafka.TABLE,
     pipe.TABLE,
+    kafka_sink.TABLE,
 )
