@@ -9,12 +9,14 @@ from benchmarks.__main__ import main
 from benchmarks.cases import CASES
 from benchmarks.cases import consumer as consumer_case
 from benchmarks.cases import kafka as kafka_case
+from benchmarks.cases import kafka_sink as kafka_sink_case
 from benchmarks.cases.work import IMPORTS_CASE, WORK_CASE, line_of
-from benchmarks.goals import TABLES, batcher, consumer, kafka
+from benchmarks.goals import TABLES, batcher, consumer, kafka, kafka_sink
 from benchmarks.goals.batcher import GOALS, added, faster, interpreters, times
 from benchmarks.goals.judging import Goal, GoalTable
 from benchmarks.goals.ratios import as_fast, clocks
 from benchmarks.harness import Case, Contender, Place, Results, measure, name_of
+from benchmarks.kafka.producer_workloads import WAYS
 from benchmarks.kafka.workloads import workloads
 from benchmarks.stopwatch import Took
 from benchmarks.workloads import WORKLOADS
@@ -99,6 +101,7 @@ def test_every_goal_is_about_work_that_is_measured() -> None:
     [
         pytest.param(consumer.TABLE, consumer_case.CASE, [*consuming.WORKLOADS], id="consumer"),
         pytest.param(kafka.TABLE, kafka_case.CASE, [*workloads("nowhere:9092")], id="kafka"),
+        pytest.param(kafka_sink.TABLE, kafka_sink_case.CASE, [*WAYS], id="kafka-sink"),
     ],
 )
 def test_every_goal_of_a_consumer_is_about_work_that_is_measured(
