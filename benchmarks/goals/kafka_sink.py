@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..cases.kafka_sink import CASE
 from ..harness import name_of
-from ..kafka.producer_workloads import BATCHED, BY_HAND, LINGERING, OURS, SEND
+from ..kafka.producer_workloads import BY_HAND, LINGERING, OURS, SEND
 from .judging import Goal, GoalTable
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ TABLE = GoalTable(
         _against(OURS, SEND, 3.0),
         _against(OURS, LINGERING, 3.0),
         _against(OURS, BY_HAND, 0.9),
-        _against(BATCHED, SEND, 3.0),
     ),
     _works,
 )

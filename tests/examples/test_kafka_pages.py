@@ -36,6 +36,8 @@ def kafka(embedded_kafka: EmbeddedKafka) -> EmbeddedKafka:
     """A broker with the topics of the programs."""
     embedded_kafka.create_topic("orders")
     embedded_kafka.create_topic("payments")
+    embedded_kafka.create_topic("shipments", partitions=2)
+    embedded_kafka.create_topic("shipments-dead")
     return embedded_kafka
 
 
@@ -51,6 +53,11 @@ def test_payments_reach_postgresql(
     """What is no payment, or is refused by the table, becomes a dead letter; the rest is stored."""
     asyncio.run(load("kafka_to_postgres").main(kafka.bootstrap, embedded_postgres.dsn))
     assert capsys.readouterr().out == printed_on("how-to/source-into-postgresql.md")[0]
+
+
+def test_orders_reach_a_topic(kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(load("orders_to_kafka").main(kafka.bootstrap))
+    assert capsys.readouterr().out == printed_on("how-to/write-to-kafka.md")[0]
 
 
 async def test_positions_are_stored_on_demand(kafka: EmbeddedKafka, real_clock: LoopClock) -> None:
