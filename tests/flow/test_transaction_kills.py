@@ -64,10 +64,10 @@ class Scene(NamedTuple):
     async def until(self, count: int) -> None:
         """Wait until so many rows are committed."""
         async with asyncio.timeout(60.0):
-            while await self.count() < count:
+            while await self.written() < count:
                 pass
 
-    async def count(self) -> int:
+    async def written(self) -> int:
         """The number of committed rows."""
         found = await self.kept.db.con.fetchval(f"SELECT count(*) FROM {self.kept.db.table}")
         return int(found)
@@ -129,7 +129,7 @@ async def _kill_at_random(
         moments = sorted(chance.randrange(everything - 500) for _ in range(kills))
         for moment in moments:
             async with child_process(PROGRAM, **options) as process:
-                await scene.until(max(moment, await scene.count() + 1))
+                await scene.until(max(moment, await scene.written() + 1))
                 process.kill()
                 await process.wait()
         async with child_process(PROGRAM, **options) as process:
@@ -154,7 +154,7 @@ async def test_nothing_of_a_frozen_process_lands_after_its_partitions_have_moved
         frozen = await stack.enter_async_context(child_process(PROGRAM, **scene.options()))
         await scene.until(300)
         frozen.send_signal(signal.SIGSTOP)
-        began = await scene.count()
+        began = await scene.written()
         await scene.kept.db.con.execute(f"DROP TRIGGER slow ON {scene.kept.db.table}")
         other = await stack.enter_async_context(child_process(PROGRAM, **scene.options()))
         await scene.until(max(began + 1_000, good(COUNT) - 1_000))

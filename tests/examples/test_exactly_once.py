@@ -1,0 +1,24 @@
+"""The page on exactly once: its program runs on a broker and a database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.examples.example import load, printed_on
+
+if TYPE_CHECKING:
+    import pytest
+
+    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+
+
+def test_bookings_reach_postgresql_once(
+    embedded_kafka: EmbeddedKafka,
+    embedded_postgres: EmbeddedPostgres,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A process is killed on the way."""
+    embedded_kafka.create_topic("bookings")
+    asyncio.run(load("exactly_once").main(embedded_kafka.bootstrap, embedded_postgres.dsn))
+    assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[0]
