@@ -54,7 +54,8 @@ async def catch_up(books: flow.TransactionalPipe) -> None:
 
 
 async def main(bootstrap: str, dsn: str) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all") as producer:
+    client: Any = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
+    async with client as producer:
         for number in range(COUNT):
             await producer.send("bookings", b'{"amount": 1}', key=b"account %d" % (number % 10))
     connection = await asyncpg.connect(dsn)

@@ -104,7 +104,7 @@ async def _scene(
 async def test_eight_kills_at_random_moments(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
-    """consumer/C:G-T20, batcher B-T40: each record once, and in order."""
+    """Each record once, and in order, whatever was under way."""
     await _kill_at_random(broker, embedded_postgres, tmp_path, 8, random.Random(0))
 
 

@@ -275,7 +275,7 @@ async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_row(
 async def test_cut_connections_at_every_statement_cost_no_record_and_repeat_none(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """B-T40: each request of the client in turn, whichever it is, is its connection's last one."""
+    """Each request of the client in turn, whichever it is, is its connection's last one."""
     async with (
         kept_table(embedded_postgres.dsn) as kept,
         proxied(kept.db.dsn) as (proxy, through),
