@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._clients.kafka.produced import Stored
 from ..._core.clock import LOOP_CLOCK
-from ..._core.errors import RefusedError
+from ..._core.errors import RefusedError, UnavailableError
 from ..._core.order.stopped import stopped_behind
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
@@ -222,7 +222,11 @@ class KafkaWrite:
         for place, (batch, _) in self._attached.items():
             given_up = self._lanes[batch.partition].given_up
             assert given_up is not None, "an attached item has its answer, or its lane ended"
-            errors[self._columns.indices[place]] = given_up
+            # a try that was not sent is none of this item: it stays in doubt, and waits
+            why = given_up.__cause__
+            errors[self._columns.indices[place]] = (
+                why if isinstance(why, UnavailableError) else given_up
+            )
         details = self._details()
         assert len(errors) + len(details) == len(self._batch), "each item has an answer"
         kinds = {*map(id, errors.values())}
