@@ -65,6 +65,14 @@ async def new_topic(
     return topic
 
 
+async def delete_topic(broker: EmbeddedKafka, topic: str) -> None:
+    """Delete a topic; return when the broker does not know it any more."""
+    async with admin_of(broker) as admin:
+        await admin.delete_topics([topic])
+        while topic in await admin.list_topics():
+            pass  # each is a question to the broker
+
+
 @asynccontextmanager
 async def producer_of(broker: EmbeddedKafka, **options: Any) -> AsyncIterator[Any]:
     """A producer of this broker."""

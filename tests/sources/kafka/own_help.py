@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from aiokafka.errors import for_code
-from aiokafka.protocol.admin import CreateAclsRequest
+from aiokafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest
 from tests.sources.kafka.kafka_help import admin_of
 
 from penstock.testing import EmbeddedKafka
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 USER, PASSWORD = "reader", "Right-1234-secret"
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _TOPIC, _GROUP, _LITERAL = 2, 3, 3
-_READ, _ALLOW = 3, 3
+_ALLOW = 3
+Right = Literal["read", "write"]
+_RIGHTS: dict[Right, int] = {"read": 3, "write": 4}
 
 
 class OwnKafka(EmbeddedKafka):
@@ -77,12 +79,24 @@ def login(password: str = PASSWORD) -> dict[str, Any]:
     }
 
 
-async def grant(kafka: OwnKafka, *, topic: str | None = None, group: str | None = None) -> None:
-    """Allow the user to read a topic, or to use a group."""
-    kind, name = (_TOPIC, topic) if topic is not None else (_GROUP, group)
-    asked = CreateAclsRequest(kind, name or "", _LITERAL, f"User:{USER}", "*", _READ, _ALLOW)
+async def grant(
+    kafka: OwnKafka, *, topic: str | None = None, group: str | None = None, to: Right = "read"
+) -> None:
+    """Allow the user to read a topic, or to write to it, or to use a group."""
     async with admin_of(kafka) as admin:
+        asked = CreateAclsRequest(*_right(topic, group, to))
         answer = await admin._send_request(asked)
     for code, told in answer.creation_responses:
         if code:
             raise for_code(code)(told)
+
+
+async def revoke(kafka: OwnKafka, *, topic: str, to: Right = "read") -> None:
+    """Take it back. The broker may take a moment."""
+    async with admin_of(kafka) as admin:
+        await admin._send_request(DeleteAclsRequest(*_right(topic, None, to)))
+
+
+def _right(topic: str | None, group: str | None, to: Right) -> tuple[Any, ...]:
+    kind, name = (_TOPIC, topic) if topic is not None else (_GROUP, group)
+    return kind, name or "", _LITERAL, f"User:{USER}", "*", _RIGHTS[to], _ALLOW

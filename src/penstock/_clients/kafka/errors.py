@@ -84,10 +84,11 @@ def opening_error(error: Exception, bootstrap: str) -> Exception:
             "see security_protocol, ssl_context and the sasl_... options"
         )
     if isinstance(error, kafka.ClusterAuthorizationFailedError):
-        rule = "grant its user IDEMPOTENT_WRITE on the cluster, or use idempotent=False"
+        rule = "grant its user WRITE on the topic, or IDEMPOTENT_WRITE on the cluster"
         return ConfigError(f"bootstrap={bootstrap!r}: no idempotent producer is allowed; {rule}")
     if isinstance(error, (*_UNREACHABLE, OSError)):
-        return UnavailableError(f"no broker of Kafka answers at {bootstrap} ({name})")
+        asked = "is this its port, and does it run?"
+        return UnavailableError(f"no broker of Kafka answers at {bootstrap} ({name}); {asked}")
     return UnavailableError(f"the broker at {bootstrap} gives no producer id ({for_log(error)})")
 
 

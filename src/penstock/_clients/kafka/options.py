@@ -17,6 +17,7 @@ from typing import Any, cast
 from aiokafka import AIOKafkaConsumer
 
 from ..._core import checks
+from ..._core.errors import ConfigError
 from ..._core.options import Options
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:@]+):\d{1,5}")
@@ -160,7 +161,7 @@ def client_options(
     """The options to pass through to aiokafka, by its names. Raises `ConfigError` for any other."""
     for name in given:
         if name in owned:
-            raise checks.bad(name, ..., f"is set by Penstock: {owned[name]}")
+            raise ConfigError(f"{name}=...: is set by Penstock: {owned[name]}")
         if name not in known:
-            raise checks.bad(name, ..., f"is not an option of {of}")
+            raise ConfigError(f"{name}=...: is not an option of {of}")
     return Options(given)

@@ -27,7 +27,7 @@ from aiokafka.structs import TopicPartition as ClientPartition
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.source import TopicPartition
-from .produced import Stored, produced, still_unknown, unanswered, unsent
+from .produced import Failed, Stored, produced, still_unknown, unanswered, unsent
 from .refusal import refusal_of
 
 if TYPE_CHECKING:
@@ -282,7 +282,12 @@ class ProducerSession:
 
     def _without_leader(self, batch: SealedRecords) -> Produced:
         place = str(batch.partition)
-        answer = unsent(place, None)
+        gone = self.partitions(batch.partition.topic) is None
+        answer = (
+            Failed(self._missing(batch.partition.topic), may_pass=True)
+            if gone
+            else unsent(place, None)
+        )
         is_again = self.log(batch.partition).undecided is batch
         return still_unknown(answer, place) if is_again else answer
 
