@@ -17,6 +17,7 @@ from penstock import (
     Batcher,
     Limits,
     Outcome,
+    RefusedError,
     Retry,
     Timeout,
     TooLargeError,
@@ -231,7 +232,9 @@ def test_no_other_write_sends_what_is_not_idempotent_again(broker: EmbeddedKafka
 def test_a_refusal_of_the_second_try_says_nothing_about_the_first(
     broker: EmbeddedKafka, code: int
 ) -> None:
-    """Too few replicas in sync, no right any more: still unknown, and settled afterwards."""
+    """Too few replicas in sync: still unknown, and settled afterwards. Without a right any more the
+    items stay in doubt, too, and wait for the repair like the others.
+    """
 
     async def scenario() -> None:
         async with behind_proxy(broker) as (sink, proxy, topic):
@@ -244,7 +247,9 @@ def test_a_refusal_of_the_second_try_says_nothing_about_the_first(
             proxy.changes.append(Answering(*[code] * (2 if code == 29 else 6)))
             gate.cut()
             errors = await first.write(sink)
-            assert {type(each) for each in errors.values()} == {UnknownOutcomeError}
+            expected = RefusedError if code == 29 else UnknownOutcomeError
+            assert {type(each) for each in errors.values()} == {expected}
+            assert first.batch.maybe_applied == {*range(10)}
             errors = await second.write(sink)
             assert {type(each) for each in errors.values()} == {UnavailableError}
             assert await second.write(sink) == {}

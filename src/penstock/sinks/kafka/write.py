@@ -222,7 +222,7 @@ class KafkaWrite:
         for place, (batch, _) in self._attached.items():
             given_up = self._lanes[batch.partition].given_up
             assert given_up is not None, "an attached item has its answer, or its lane ended"
-            # a try that was not sent is none of this item: it stays in doubt, and waits
+            # it stays in doubt, but a try that was not sent, or not accepted, is none of its own
             why = given_up.__cause__
             errors[self._columns.indices[place]] = (
                 why if isinstance(why, UnavailableError) else given_up
