@@ -135,6 +135,14 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
     )
     scene = parser.add_mutually_exclusive_group()
     scene.add_argument(
+        "--kafka",
+        action="store_true",
+        help="require the scene on Kafka, of whose consumers one is killed; it needs Java 17 and "
+        "Maven (default: play it if Kafka can be started)",
+    )
+    scene.add_argument("--no-kafka", action="store_true", help="skip that scene")
+    scene = parser.add_mutually_exclusive_group()
+    scene.add_argument(
         "--spark",
         action="store_true",
         help="require the last scene, a pipeline on Spark whose executor is killed; it needs "

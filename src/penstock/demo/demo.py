@@ -27,14 +27,11 @@ from ..batcher import Batcher, Limits
 from ..retry import CircuitBreaker, Retry
 from ..sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
 from ..testing import EmbeddedUnavailable
-from . import order
 from .database import Database
 from .flights import NAMES, Flight, FlightFile, NoFlights, find_file, spoiled
-from .order import OrderScene
 from .progress import FlushTimes, Progress, View, make_view, show_periodically
 from .proof import Expected, Finding, create_table, prove
-from .spark import SparkScene, unavailable_reason
-from .tenants import TenantsScene
+from .scenes import Scenes, check_options
 
 if TYPE_CHECKING:
     import argparse
@@ -58,9 +55,7 @@ _FAILED = (PenstockError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError
 def demo(options: argparse.Namespace) -> int:
     """Run the demo; return 0 only if every flight is proven to be in the table exactly once."""
     try:
-        reason = unavailable_reason() if options.spark else None
-        if reason is not None:
-            raise MissingExtra(f"--spark: {reason}")
+        check_options(options)
         with closing(make_view(plain=options.plain)) as view, _errors_shown():
             code = _interruptible(Demo(options, view))
         return INTERRUPTED if code is None else code
@@ -184,67 +179,8 @@ class Demo:
         findings = await prove(database.dsn, SCHEMA, self._expected)
         self._view.close()
         code = self._report_result(batcher, findings, seconds)
-        return (
-            code
-            or await self._play_order(database)
-            or await self._play_tenants(database)
-            or await self._play_on_spark(database)
-        )
-
-    async def _play_order(self, database: Database) -> int:
-        scene = OrderScene(database.dsn, SCHEMA, self._flights)
-        if not self._holds(await scene.play(), "the histories are not in order"):
-            return FAILED
-        self._view.say(
-            f"every aircraft's history is in order, written by {order.WORKERS} workers; "
-            f"{scene.parked:,} flights were parked behind "
-            f"{order.STOPPED} refused ones, and written when their aircraft were unparked"
-        )
-        return 0
-
-    async def _play_tenants(self, database: Database) -> int:
-        scene = TenantsScene(database.dsn, SCHEMA, self._flights)
-        if not self._holds(await scene.play(), "the carriers' flights are not what was sent"):
-            return FAILED
-        waits = ", ".join(
-            f"{seconds * 1000:,.0f} ms with {way}" for way, seconds in scene.waits.items()
-        )
-        self._view.say(
-            "beside a carrier that sends all at once, a flight of a small one waited, in 99 "
-            f"of 100 cases, at most {waits}"
-        )
-        return 0
-
-    def _holds(self, findings: list[Finding], otherwise: str) -> bool:
-        for finding in findings:
-            self._view.say(str(finding))
-        holds = all(finding.holds for finding in findings)
-        if not holds:
-            self._view.say(f"DIFFERENT, {otherwise}")
-        return holds
-
-    async def _play_on_spark(self, database: Database) -> int:
-        """Run the last scene if possible."""
-        reason = "not asked for" if self._options.no_spark else unavailable_reason()
-        if reason is not None:
-            self._view.say(f"no scene on Spark: {reason}")
-            return 0
-        began = LOOP_CLOCK.now()
-        scene = SparkScene(
-            database.dsn, SCHEMA, FlightFile(find_file(), self._options.rows), self._view.say
-        )
-        if not self._holds(await scene.play(), "the table is not what Spark was given"):
-            return FAILED
-        how = (
-            "though an executor was killed"
-            if scene.killed
-            else "and it was over before an executor could be killed"
-        )
-        self._view.say(
-            f"every aircraft has its latest flight, {how}: {LOOP_CLOCK.now() - began:.0f} s "
-            "with Spark's start"
-        )
-        return 0
+        scenes = Scenes(self._options, self._view, database.dsn, SCHEMA, self._flights)
+        return code or (0 if await scenes.play() else FAILED)
 
     def _make_batcher(self, database: Database, times: FlushTimes) -> Batcher[Flight]:
         workers = self._options.workers

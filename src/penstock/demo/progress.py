@@ -105,10 +105,34 @@ class Progress:
         }
 
 
+class Shown(Protocol):
+    """Figures to display."""
+
+    total: int
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        ...
+
+    @property
+    def done(self) -> int:
+        """Finished items of the `total`."""
+        ...
+
+    def figures(self) -> dict[str, str]:
+        """The current figures."""
+        ...
+
+
 class View(Protocol):
     """A display of progress."""
 
-    def show(self, progress: Progress) -> None:
+    def open(self) -> None:
+        """Begin the display of another scene; the first needs no `open`."""
+        ...
+
+    def show(self, progress: Shown) -> None:
         """Show the current state."""
         ...
 
@@ -127,7 +151,11 @@ class PlainView:
     def __init__(self) -> None:
         self._shown = -1
 
-    def show(self, progress: Progress) -> None:
+    def open(self) -> None:
+        """Begin with another first second."""
+        self._shown = -1
+
+    def show(self, progress: Shown) -> None:
         """Print the figures if a second has passed."""
         seconds = progress.seconds
         if int(seconds) > self._shown:
@@ -152,7 +180,12 @@ class LiveView:
         self._live = Live(console=console, auto_refresh=False)
         self._live.start()
 
-    def show(self, progress: Progress) -> None:
+    def open(self) -> None:
+        """Begin a new display below."""
+        self._live = Live(console=self._live.console, auto_refresh=False)
+        self._live.start()
+
+    def show(self, progress: Shown) -> None:
         """Draw a bar and the figures below it."""
         bar = Table.grid(expand=True)  # a bar by itself does not end its line
         bar.add_row(ProgressBar(total=progress.total, completed=progress.done))

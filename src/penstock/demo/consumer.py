@@ -1,0 +1,144 @@
+"""A consumer of the scene on Kafka, in a process of its own: the flights in order per aircraft.
+
+It reads its settings from a line of JSON on stdin, prints `ready` as soon as the group has given it
+partitions, and drains on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .._core.runtime.run import run
+from .._core.stacking import stack
+from ..batcher import Batcher, Limits
+from ..flow.pipe import pipe
+from ..retry import CircuitBreaker, Retry
+from ..sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
+from ..sources.kafka import KafkaSource
+
+if TYPE_CHECKING:
+    from ..consumer.message import Message
+    from ..flow import Pipe
+
+GROUP = "legs"
+LEG = ("line", "tailnum", "number", "flight", "origin", "dest")
+LETTER = ("line", "tailnum", "why")
+SESSION_SECONDS = 2.0
+"""Seconds without a heartbeat after which the broker gives a killed consumer's partitions away."""
+TRY_SECONDS = 10.0
+BREAKER_SECONDS = 1.0
+DRAIN_SECONDS = 10.0
+WORKERS = 2
+BATCH = 500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the consumers read and write."""
+
+    bootstrap: str
+    topic: str
+    dsn: str
+    schema: str
+
+
+def make_pipe(place: Place, name: str) -> Pipe:
+    """The pipe of the consumer `name`.
+
+    A record that is no JSON is refused by the transform, a flight that the table refuses by the
+    stack; both become rows of one table of dead letters.
+    """
+    legs = PostgresSink(
+        place.dsn,
+        table="legs",
+        schema=place.schema,
+        columns=(*LEG, "consumer"),
+        on_conflict="update",
+        conflict_columns=("line",),
+        pool_size=WORKERS,
+    )
+    batcher = Batcher(
+        stack(
+            legs,
+            Timeout(TRY_SECONDS),
+            CircuitBreaker(open_for=BREAKER_SECONDS),
+            Retry(),
+            DeadLetter(_letters(place), record=_letter_of_row, take_unknown=True),
+        ),
+        key=_tailnum,
+        limits=Limits(max_items=BATCH, max_delay=0.1, workers=WORKERS),
+        name=name,
+    )
+    source = KafkaSource(
+        place.topic, bootstrap=place.bootstrap, group=GROUP, session_timeout=SESSION_SECONDS
+    )
+    return pipe(
+        source,
+        batcher,
+        partial(_row, name),
+        name=GROUP,
+        on_rejected="skip",
+        dead_letters=_letters(place, row=_letter_of_record),
+        drain=DRAIN_SECONDS,
+    )
+
+
+def _letters(place: Place, **row: Any) -> Any:
+    letters = PostgresSink(
+        place.dsn,
+        table="leg_letters",
+        schema=place.schema,
+        columns=LETTER,
+        on_conflict="ignore",
+        pool_size=WORKERS,
+        **row,
+    )
+    return stack(letters, Timeout(TRY_SECONDS), Retry())
+
+
+def _row(consumer: str, message: Message) -> dict[str, Any]:
+    return {**json.loads(message.value), "consumer": consumer}
+
+
+def _tailnum(row: dict[str, Any]) -> str:
+    tailnum: str = row["tailnum"]
+    return tailnum
+
+
+def _letter_of_row(letter: DeadLetterRecord[dict[str, Any]]) -> tuple[object, ...]:
+    return letter.item["line"], letter.item["tailnum"], letter.error_class
+
+
+def _letter_of_record(letter: DeadLetterRecord[dict[str, Any]]) -> tuple[object, ...]:
+    line = letter.item["value"].split()[0]
+    return int(line), letter.item["key"].decode(), letter.cause_type or letter.error_type
+
+
+async def consume(place: Place, name: str) -> None:
+    """Run until a signal."""
+    running = make_pipe(place, name)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_announce(running))
+        await running.run()
+
+
+async def _announce(running: Pipe) -> None:
+    await running.wait_ready()
+    print("ready", flush=True)
+
+
+def main() -> None:
+    """Read the settings and consume."""
+    logging.basicConfig(level=logging.ERROR, format="%(message)s")
+    settings = json.loads(sys.stdin.readline())
+    run(consume(Place(**settings["place"]), settings["name"]))
+
+
+if __name__ == "__main__":
+    main()

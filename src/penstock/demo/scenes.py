@@ -1,0 +1,138 @@
+"""The scenes after the first, each with its own tables, proof and closing line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._core.clock import LOOP_CLOCK
+from .._core.errors import MissingExtra
+from ..testing import EmbeddedUnavailable
+from ..testing.servers.require import is_required
+from . import kafka, order, spark
+from .flights import FlightFile, find_file
+from .kafka import KafkaScene
+from .order import OrderScene
+from .spark import SparkScene
+from .tenants import TenantsScene
+
+if TYPE_CHECKING:
+    import argparse
+
+    from .flights import Flight
+    from .progress import View
+    from .proof import Finding
+
+_NOT_ASKED_FOR = "not asked for"
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """Raise `MissingExtra` if a required scene cannot run here."""
+    for name, reason in (
+        ("kafka", kafka.unavailable_reason() if _needs_kafka(options) else None),
+        ("spark", spark.unavailable_reason() if options.spark else None),
+    ):
+        if reason is not None:
+            raise MissingExtra(f"--{name}: {reason}")
+
+
+def _needs_kafka(options: argparse.Namespace) -> bool:
+    return options.kafka or (is_required("kafka") and not options.no_kafka)
+
+
+class Scenes:
+    """The scenes of one run, in a schema that has the flights."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        view: View,
+        dsn: str,
+        schema: str,
+        flights: list[Flight],
+    ) -> None:
+        self._options = options
+        self._view = view
+        self._dsn = dsn
+        self._schema = schema
+        self._flights = flights
+
+    async def play(self) -> bool:
+        """Play one after the other, up to the first whose proof fails; return whether all hold."""
+        return (
+            await self._order()
+            and await self._tenants()
+            and await self._kafka()
+            and await self._spark()
+        )
+
+    async def _order(self) -> bool:
+        scene = OrderScene(self._dsn, self._schema, self._flights)
+        return self._holds(await scene.play(), "the histories are not in order") and self._say(
+            f"every aircraft's history is in order, written by {order.WORKERS} workers; "
+            f"{scene.parked:,} flights were parked behind "
+            f"{order.STOPPED} refused ones, and written when their aircraft were unparked"
+        )
+
+    async def _tenants(self) -> bool:
+        scene = TenantsScene(self._dsn, self._schema, self._flights)
+        if not self._holds(await scene.play(), "the carriers' flights are not what was sent"):
+            return False
+        waits = ", ".join(
+            f"{seconds * 1000:,.0f} ms with {way}" for way, seconds in scene.waits.items()
+        )
+        return self._say(
+            "beside a carrier that sends all at once, a flight of a small one waited, in 99 "
+            f"of 100 cases, at most {waits}"
+        )
+
+    async def _kafka(self) -> bool:
+        """Play it if Kafka can be started here."""
+        reason = _NOT_ASKED_FOR if self._options.no_kafka else kafka.unavailable_reason()
+        if reason is not None:
+            return self._say(f"no scene on Kafka: {reason}")
+        began = LOOP_CLOCK.now()
+        scene = KafkaScene(self._dsn, self._schema, self._flights, self._view)
+        try:
+            findings = await scene.play()
+        except EmbeddedUnavailable as error:
+            if _needs_kafka(self._options):
+                raise
+            return self._say(f"no scene on Kafka: {error}")
+        return self._holds(findings, "the table is not what Kafka was given") and self._say(
+            f"every aircraft's flights came through Kafka once and in order, stored by "
+            f"{scene.consumers} consumers; {scene.repeated:,} were written again after the kill: "
+            f"{LOOP_CLOCK.now() - began:.0f} s with Kafka's start"
+        )
+
+    async def _spark(self) -> bool:
+        """Play it if Spark can run here."""
+        reason = _NOT_ASKED_FOR if self._options.no_spark else spark.unavailable_reason()
+        if reason is not None:
+            return self._say(f"no scene on Spark: {reason}")
+        began = LOOP_CLOCK.now()
+        scene = SparkScene(
+            self._dsn, self._schema, FlightFile(find_file(), self._options.rows), self._view.say
+        )
+        if not self._holds(await scene.play(), "the table is not what Spark was given"):
+            return False
+        how = (
+            "though an executor was killed"
+            if scene.killed
+            else "and it was over before an executor could be killed"
+        )
+        return self._say(
+            f"every aircraft has its latest flight, {how}: {LOOP_CLOCK.now() - began:.0f} s "
+            "with Spark's start"
+        )
+
+    def _holds(self, findings: list[Finding], otherwise: str) -> bool:
+        for finding in findings:
+            self._say(str(finding))
+        holds = all(finding.holds for finding in findings)
+        if not holds:
+            self._say(f"DIFFERENT, {otherwise}")
+        return holds
+
+    def _say(self, text: str) -> bool:
+        self._view.say(text)
+        return True
