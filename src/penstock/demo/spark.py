@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 EXECUTORS = 2
 BUCKETS = 8
-CHUNK_ROWS = 200
-"""Few, so that one aircraft's flights are several upserts, whose order then matters."""
+CHUNK_ROWS = 300
+"""Few, so that the flights of busy aircraft are several upserts, whose order then matters."""
 LOOK_SECONDS = 0.05
 VERSION = 1
 
@@ -68,8 +68,10 @@ SELECT DISTINCT ON (tailnum) tailnum, at, carrier, flight, origin, dest
 FROM (SELECT tailnum, {at} AS at, carrier, flight, origin, dest FROM {schema}.flights WHERE tailnum IS NOT NULL) AS legs
 ORDER BY tailnum, at DESC, carrier COLLATE "C" DESC, flight DESC, origin COLLATE "C" DESC, dest COLLATE "C" DESC
 """
-_SHORT = "-XX:TieredStopAtLevel=1"
-"""A JVM that lives for a minute does not profit from its second compiler."""
+_SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A JVM that lives for a minute does not profit from its second compiler, nor from a collector with
+threads of its own.
+"""
 _QUIET = """
 appender.none.type = Null
 appender.none.name = none
