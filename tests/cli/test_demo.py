@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
 import re
-import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +17,15 @@ from penstock.testing import EmbeddedUnavailable, skip_or_fail
 
 pytest.importorskip("rich")
 pytest.importorskip("asyncpg")
+from tests.cli.demo_help import assert_nothing_is_left, signalled, start
+
 from penstock.batcher import Batcher
 from penstock.cli import main
 from penstock.demo.database import Database
 from penstock.demo.flights import NoFlights, find_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from penstock.testing import EmbeddedPostgres
 
@@ -42,17 +40,6 @@ def flights() -> None:
         skip_or_fail("flights", str(error))
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Where a child's server lives; other users may enter it, since root's servers run as somebody
-    else.
-    """
-    path = Path(tempfile.mkdtemp(prefix="penstock-demo-test-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
-
-
 def test_a_server_killed_half_way_costs_no_row(
     embedded_postgres: EmbeddedPostgres,
     folder: Path,
@@ -61,7 +48,21 @@ def test_a_server_killed_half_way_costs_no_row(
 ) -> None:
     """At a small size, with a server of its own, of which nothing is left."""
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    assert main(["demo", "--rows", "20000", "--plain", "--batch-size", "200", "--no-spark"]) == 0
+    assert (
+        main(
+            [
+                "demo",
+                "--rows",
+                "20000",
+                "--plain",
+                "--batch-size",
+                "200",
+                "--no-spark",
+                "--no-kafka",
+            ]
+        )
+        == 0
+    )
     output = capfd.readouterr().out
     assert "killing the database server" in output
     assert "the database server is back" in output
@@ -86,7 +87,10 @@ def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("penstock.demo.spark.has_java", lambda: False)
-    assert main(["demo", "--rows", "100", "--plain", "--dsn", embedded_postgres.dsn]) == 0
+    assert (
+        main(["demo", "--rows", "100", "--plain", "--no-kafka", "--dsn", embedded_postgres.dsn])
+        == 0
+    )
     assert "no scene on Spark: Spark needs Java" in capfd.readouterr().out
 
 
@@ -128,6 +132,7 @@ def test_without_chaos_the_server_stays_alive(
                 "--poison",
                 "0",
                 "--no-spark",
+                "--no-kafka",
             ]
         )
         == 0
@@ -143,7 +148,18 @@ def test_a_given_database_is_used_and_left_alive(
     """Twice: what the first run left makes way. The password is not shown."""
     for _ in range(2):
         assert (
-            main(["demo", "--rows", "500", "--plain", "--no-spark", "--dsn", embedded_postgres.dsn])
+            main(
+                [
+                    "demo",
+                    "--rows",
+                    "500",
+                    "--plain",
+                    "--no-spark",
+                    "--no-kafka",
+                    "--dsn",
+                    embedded_postgres.dsn,
+                ]
+            )
             == 0
         )
         captured = capfd.readouterr()
@@ -167,7 +183,15 @@ def test_a_schema_of_its_name_that_is_not_the_demos_stays(
     asyncio.run(execute("DROP SCHEMA IF EXISTS penstock_demo CASCADE"))
     asyncio.run(execute("CREATE SCHEMA penstock_demo CREATE TABLE precious (n int)"))
     try:
-        arguments = ["--rows", "500", "--plain", "--no-spark", "--dsn", embedded_postgres.dsn]
+        arguments = [
+            "--rows",
+            "500",
+            "--plain",
+            "--no-spark",
+            "--no-kafka",
+            "--dsn",
+            embedded_postgres.dsn,
+        ]
         assert main(["demo", *arguments]) == 2
         assert "the schema penstock_demo exists and is none of an earlier" in capfd.readouterr().err
         asyncio.run(execute("SELECT * FROM penstock_demo.precious"))
@@ -242,45 +266,6 @@ def test_a_server_that_does_not_come_back_is_told_with_what_was_left(
 
 
 # -- signals ---------------------------------------------------------------------------------------
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "penstock.cli", "demo", *arguments]
-    environment = {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-
-
-def signalled(child: subprocess.Popen[str], *signals: signal.Signals, after: str) -> str:
-    """Send `signals`, one line of output apart, once `after` matched, to the whole group as a
-    terminal does; return what came then.
-    """
-    assert child.stdout is not None
-    for line in child.stdout:
-        if re.search(after, line):
-            break
-    for number, sign in enumerate(signals):
-        if number:
-            next(line for line in child.stdout if "once more ends it now" in line)
-        os.killpg(child.pid, sign)
-    return child.communicate(timeout=60)[0]
-
-
-def assert_nothing_is_left(folder: Path) -> None:
-    psutil = pytest.importorskip("psutil")
-    assert list(folder.glob("penstock-postgres-*")) == []
-    processes = psutil.process_iter(["cmdline"])
-    assert not [
-        each
-        for each in processes
-        if any(str(folder) in part for part in each.info["cmdline"] or ())
-    ]
 
 
 def test_an_interrupt_drains_and_says_what_was_left(

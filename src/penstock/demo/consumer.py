@@ -21,19 +21,20 @@ from ..flow.pipe import pipe
 from ..retry import CircuitBreaker, Retry
 from ..sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
 from ..sources.kafka import KafkaSource
+from .legs import LEG
 
 if TYPE_CHECKING:
     from ..consumer.message import Message
     from ..flow import Pipe
 
 GROUP = "legs"
-LEG = ("line", "tailnum", "number", "flight", "origin", "dest")
 LETTER = ("line", "tailnum", "why")
 SESSION_SECONDS = 2.0
 """Seconds without a heartbeat after which the broker gives a killed consumer's partitions away."""
 TRY_SECONDS = 10.0
 BREAKER_SECONDS = 1.0
 DRAIN_SECONDS = 10.0
+COMMIT_SECONDS = 0.5
 WORKERS = 2
 BATCH = 500
 
@@ -86,6 +87,7 @@ def make_pipe(place: Place, name: str) -> Pipe:
         on_rejected="skip",
         dead_letters=_letters(place, row=_letter_of_record),
         drain=DRAIN_SECONDS,
+        commit_every=COMMIT_SECONDS,
     )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .._core.errors import PenstockError
@@ -19,6 +20,7 @@ from ..testing.servers.processes import kill_all_in
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
+    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -35,11 +37,40 @@ class ConsumerFailed(PenstockError):
     """A consumer ended by itself."""
 
 
-@dataclass(slots=True)
 class _Consumer:
-    process: Process
-    log: Path
-    state: str = "starting"
+    """One process and its state."""
+
+    def __init__(self, process: Process, log: Path) -> None:
+        self.process = process
+        self._log = log
+        self.state = "starting"
+
+    async def configure(self, settings: Mapping[str, object]) -> bool:
+        """Send the settings; return whether it gets partitions before it ends."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(settings).encode() + b"\n")
+        is_up = await self.process.stdout.readline() == b"ready\n"
+        self.state = "up" if is_up else "failed"
+        return is_up
+
+    async def end(self, number: signal.Signals, state: str) -> int:
+        """Send a signal and wait; return the exit code."""
+        self.state = state
+        self.process.send_signal(number)
+        return await self.process.wait()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has ended by itself."""
+        return self.state == "failed" or (
+            self.state == "up" and self.process.returncode is not None
+        )
+
+    @property
+    def last_words(self) -> str:
+        """The end of its output."""
+        return self._log.read_text(errors="replace").strip()[-_LAST:]
 
 
 class Consumers:
@@ -87,38 +118,26 @@ class Consumers:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGES), *sys.path])},
             )
         started = self._started[name] = _Consumer(process, log)
-        assert process.stdin is not None
-        assert process.stdout is not None
         settings = {"place": asdict(self._place), "name": name}
-        process.stdin.write(json.dumps(settings).encode() + b"\n")  # no argument: it has a password
-        if await process.stdout.readline() != b"ready\n":
-            raise self._failed(name, started)
-        started.state = "up"
+        if not await started.configure(settings):  # as arguments they would show a password
+            raise self._failed(name)
 
     def check(self) -> None:
         """Raise `ConsumerFailed` if one has ended by itself."""
         for name, each in self._started.items():
-            if each.state == "up" and each.process.returncode is not None:
-                raise self._failed(name, each)
+            if each.has_failed:
+                raise self._failed(name)
 
     async def kill(self, name: str) -> None:
         """Kill it with SIGKILL."""
-        killed = self._started[name]
-        killed.state = "killed"
-        killed.process.kill()
-        await killed.process.wait()
+        await self._started[name].end(signal.SIGKILL, "killed")
 
     async def stop(self) -> list[int]:
         """Let those that are up drain, by SIGTERM; return their exit codes."""
         up = [each for each in self._started.values() if each.state == "up"]
-        for each in up:
-            each.state = "draining"
-            each.process.terminate()
-        codes = [await each.process.wait() for each in up]
-        for each in up:
-            each.state = "ended"
-        return codes
+        return await asyncio.gather(*[each.end(signal.SIGTERM, "draining") for each in up])
 
-    def _failed(self, name: str, consumer: _Consumer) -> ConsumerFailed:
-        told = consumer.log.read_text(errors="replace").strip()[-_LAST:]
-        return ConsumerFailed(f"the {name} consumer has ended by itself:\n{told}")
+    def _failed(self, name: str) -> ConsumerFailed:
+        return ConsumerFailed(
+            f"the {name} consumer has ended by itself:\n{self._started[name].last_words}"
+        )

@@ -2,9 +2,8 @@
 
 1. `KafkaSink` produces them, keyed by aircraft. Two consumers pipe them into PostgreSQL; one is
    killed half-way, a third one joins, and only then is the rest produced.
-2. The table numbers its rows as they arrive, and keeps the first arrival of a repeated one. So it
-   records the order across all consumers, and counts the repetitions.
-3. The proof compares with the flights that the first scene has proven to be in the same database.
+2. Consumers store offsets only of what is settled, so the killed one's last rows come again: the
+   table keeps the first arrival of each (`legs.py`).
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import asyncpg
 
@@ -26,17 +24,18 @@ from ..batcher import Batcher, Limits
 from ..retry import Retry
 from ..sinks.kafka import KafkaSink
 from ..testing import embedded_kafka
-from .consumer import LEG, Place
+from .consumer import Place
 from .consumers import Consumers
-from .flights import NAMES
+from .legs import count_stored, create_legs, legs_of, prove_legs
 from .progress import EVERY, Pace
 from .proof import CONNECT_SECONDS, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
     from ..testing import EmbeddedKafka
     from .flights import Flight
+    from .legs import Leg
     from .progress import View
 
 FLIGHTS = 60_000
@@ -47,36 +46,6 @@ FIRST_PART = 0.75
 STALLED_SECONDS = 60.0
 """Seconds without progress after which the proof shows what is missing."""
 _SETTINGS = {"group.min.session.timeout.ms": "1000"}
-_TABLES = """
-CREATE TABLE {schema}.legs (line bigint PRIMARY KEY CHECK (line > 0), tailnum text NOT NULL, number integer NOT NULL, flight integer NOT NULL,
-    origin text NOT NULL, dest text NOT NULL, consumer text NOT NULL, arrived bigint GENERATED ALWAYS AS IDENTITY, repeated integer NOT NULL DEFAULT 0);
-CREATE FUNCTION {schema}.keep_first() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    OLD.repeated := OLD.repeated + 1;
-    RETURN OLD;
-END $$;
-CREATE TRIGGER keep_first BEFORE UPDATE ON {schema}.legs FOR EACH ROW EXECUTE FUNCTION {schema}.keep_first();
-CREATE TABLE {schema}.leg_letters (line bigint PRIMARY KEY, tailnum text NOT NULL, why text NOT NULL);
-"""
-_STORED = "SELECT (SELECT count(*) FROM {schema}.legs), (SELECT count(*) FROM {schema}.leg_letters)"
-_PRODUCED = (
-    "SELECT line, tailnum, flight, origin, dest FROM {schema}.flights WHERE tailnum IS NOT "
-    "NULL AND line <= $1"
-)
-_ARRIVED = "SELECT line, tailnum, flight, origin, dest FROM {schema}.legs"
-_DIFFERENT = (
-    f"SELECT count(*) FROM (({_PRODUCED} EXCEPT ALL {_ARRIVED}) UNION ALL "
-    f"({_ARRIVED} EXCEPT ALL {_PRODUCED})) AS rows"
-)
-_OUT_OF_ORDER = """
-SELECT count(*) FROM (SELECT number - lag(number, 1, 0) OVER (PARTITION BY tailnum ORDER BY arrived) AS step FROM {schema}.legs) AS steps
-WHERE step <> 1
-"""
-_SPOILED = "SELECT coalesce(array_agg(line ORDER BY line), '{{}}') FROM {schema}.leg_letters"
-_REPEATED = "SELECT coalesce(sum(repeated), 0), count(DISTINCT consumer) FROM {schema}.legs"
-
-Leg = dict[str, Any]
-"""A flight of an aircraft and its position in the aircraft's history."""
 
 
 def unavailable_reason() -> str | None:
@@ -93,8 +62,7 @@ class KafkaScene:
         self._dsn = dsn
         self._schema = schema
         self._view = view
-        self._legs = list(islice(_legs(flights), FLIGHTS))
-        self._spoiled = sorted(leg["line"] for leg in self._legs if leg["line"] < 0)
+        self._legs = list(islice(legs_of(flights), FLIGHTS))
         self._progress = KafkaProgress(len(self._legs))
         self.repeated = 0
         """Rows that were written again after the kill."""
@@ -110,15 +78,17 @@ class KafkaScene:
         async with _in_thread(_broker) as broker:
             connection = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
             try:
-                await connection.execute(_TABLES.format(schema=self._schema))
+                await create_legs(connection, self._schema)
                 place = Place(
                     bootstrap=broker.bootstrap, topic=TOPIC, dsn=self._dsn, schema=self._schema
                 )
                 async with Consumers(place) as consumers:
                     codes = await self._move(broker.bootstrap, consumers, connection)
+                proven = await prove_legs(connection, self._schema, self._legs)
+                self.repeated, self.consumers = proven.repeated, proven.consumers
                 return [
                     Finding("consumers that drained at the end", [0, 0], codes),
-                    *await self._prove(connection),
+                    *proven.findings,
                 ]
             finally:
                 connection.terminate()
@@ -130,9 +100,9 @@ class KafkaScene:
         connection: asyncpg.Connection[asyncpg.Record],
     ) -> list[int]:
         """Move all flights through the topic; return the exit codes of the last consumers."""
+        spoiled = sum(leg["line"] < 0 for leg in self._legs)
         self._view.say(
-            f"{len(self._legs) - len(self._spoiled):,} flights and {len(self._spoiled):,} spoiled "
-            "ones for a topic of Kafka, keyed by aircraft; two consumers pipe them into a table"
+            f"{len(self._legs) - spoiled:,} flights and {spoiled:,} spoiled ones for a topic of Kafka, keyed by aircraft; two consumers pipe them into a table"
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(consumers.start("first"))
@@ -174,29 +144,9 @@ class KafkaScene:
     async def _watch(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
         """Show the rows in the table periodically until cancelled."""
         while True:
-            rows = await connection.fetchrow(_STORED.format(schema=self._schema))
-            assert rows is not None
-            self._progress.update(*rows)
+            self._progress.update(*await count_stored(connection, self._schema))
             self._view.show(self._progress)
             await LOOP_CLOCK.sleep(EVERY)
-
-    async def _prove(self, connection: asyncpg.Connection[asyncpg.Record]) -> list[Finding]:
-        async def ask(query: str, *arguments: object) -> Any:
-            return await connection.fetchval(query.format(schema=self._schema), *arguments)
-
-        last = max((leg["line"] for leg in self._legs), default=0)
-        stored, _ = await connection.fetchrow(_STORED.format(schema=self._schema)) or (0, 0)
-        self.repeated, self.consumers = await connection.fetchrow(
-            _REPEATED.format(schema=self._schema)
-        ) or (0, 0)
-        letters = await ask(_SPOILED)
-        return [
-            Finding("flights from the topic", len(self._legs) - len(self._spoiled), stored),
-            Finding("flights missing, changed or twice", 0, await ask(_DIFFERENT, last)),
-            Finding("flights out of their aircraft's order", 0, await ask(_OUT_OF_ORDER)),
-            Finding("spoiled records with the dead letters", len(self._spoiled), len(letters)),
-            Finding("other records there", 0, len(set(letters) - set(self._spoiled))),
-        ]
 
 
 class KafkaProgress:
@@ -280,14 +230,3 @@ def _tailnum(leg: Leg) -> str:
 def _value(leg: Leg) -> str:
     """A flight as JSON; every second spoiled one as text that is none."""
     return f"{leg['line']} is no flight" if leg["line"] < 0 and leg["line"] % 2 else json.dumps(leg)
-
-
-def _legs(flights: Iterable[Flight]) -> Iterator[Leg]:
-    """The flights with an aircraft, spoiled ones included, which have no position."""
-    places = {name: NAMES.index(name) for name in LEG if name in NAMES}
-    seen: Counter[str] = Counter()
-    for flight in flights:
-        leg: Leg = {name: flight[place] for name, place in places.items()}
-        if leg["tailnum"] is not None:
-            seen[leg["tailnum"]] += leg["line"] > 0
-            yield {**leg, "number": seen[leg["tailnum"]]}

@@ -27,12 +27,13 @@ _NOT_ASKED_FOR = "not asked for"
 
 def check_options(options: argparse.Namespace) -> None:
     """Raise `MissingExtra` if a required scene cannot run here."""
-    for name, reason in (
-        ("kafka", kafka.unavailable_reason() if _needs_kafka(options) else None),
-        ("spark", spark.unavailable_reason() if options.spark else None),
+    asked = "--kafka" if options.kafka else "PENSTOCK_REQUIRE"
+    for what, reason in (
+        (asked, kafka.unavailable_reason() if _needs_kafka(options) else None),
+        ("--spark", spark.unavailable_reason() if options.spark else None),
     ):
         if reason is not None:
-            raise MissingExtra(f"--{name}: {reason}")
+            raise MissingExtra(f"{what}: {reason}")
 
 
 def _needs_kafka(options: argparse.Namespace) -> bool:

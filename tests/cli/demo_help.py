@@ -1,0 +1,54 @@
+"""Runs of the demo as child processes, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "penstock.cli", "demo", *arguments]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def signalled(child: subprocess.Popen[str], *signals: signal.Signals, after: str) -> str:
+    """Send `signals`, one line of output apart, once `after` matched, to the whole group as a
+    terminal does; return what came then.
+    """
+    assert child.stdout is not None
+    for line in child.stdout:
+        if re.search(after, line):
+            break
+    for number, sign in enumerate(signals):
+        if number:
+            next(line for line in child.stdout if "once more ends it now" in line)
+        os.killpg(child.pid, sign)
+    return child.communicate(timeout=60)[0]
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    psutil = pytest.importorskip("psutil")
+    assert list(folder.glob("penstock-*")) == []
+    processes = psutil.process_iter(["cmdline"])
+    assert not [
+        each
+        for each in processes
+        if any(str(folder) in part for part in each.info["cmdline"] or ())
+    ]
