@@ -33,7 +33,7 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.demo
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[all,testing-kafka,demo-spark]' --group dev
 	@touch $@
 
-demo: $(VENV)/.demo  ## flights into a database that is killed on the way
+demo: $(VENV)/.demo  ## flights into a database that is killed on the way, and through Kafka where it can be started
 	$(BIN)/penstock demo $(ARGS)
 
 demo-spark: $(VENV)/.demo-spark  ## the same, then through Spark; needs Java
