@@ -329,3 +329,21 @@ def test_a_timeout_in_a_stack_costs_no_record_and_stores_none_twice(broker: Embe
             assert details == [each.at for each in found]
 
     run(scenario())
+
+
+def test_what_is_remembered_of_stored_records_is_small(broker: EmbeddedKafka) -> None:
+    """Items that never come again do not keep the bytes of their records."""
+
+    async def scenario() -> None:
+        async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, _):
+            first = Written(["x" * 100_000])
+            gate = proxy.hold(Api.PRODUCE, "answer")
+            assert len(await first.write(sink)) == 1
+            gate.cut()
+            assert await Written(MORE).write(sink) == {}
+            remembered: Any = sink._sent_items
+            kept = remembered.get(first.batch.item_keys()[0])
+            assert (kept.batch.count, kept.batch.data) == (1, b"")
+            assert await first.write(sink) == {}
+
+    run(scenario())

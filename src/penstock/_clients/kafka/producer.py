@@ -50,13 +50,17 @@ default, instead of an answer.
 """
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class SealedRecords:
     """The encoded records of one partition, as they are sent, and sent again."""
 
     partition: TopicPartition
     data: bytes
     count: int
+
+    def release(self) -> None:
+        """Free the memory of records that are stored; their items may ask for the place later."""
+        self.data = b""
 
 
 class PartitionLog:
@@ -85,6 +89,7 @@ class PartitionLog:
     def stored(self, batch: SealedRecords) -> None:
         """Note that it is in the log."""
         self._undecided = None
+        batch.release()
         self._sequence = (self._sequence + batch.count) % _SEQUENCES
 
     def refused(self) -> None:
