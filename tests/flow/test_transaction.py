@@ -242,8 +242,12 @@ async def test_a_record_that_a_doubtful_commit_has_passed_is_not_written_in_anot
 async def test_nothing_is_written_while_the_position_cannot_be_read(
     fake_clock: FakeClock,
 ) -> None:
-    log, rows = MemoryLog(records(range(4))), KeptRows()
+    """Nor is a position stored, such as that of records without rows."""
+    log, rows = MemoryLog(records(range(8))), KeptRows()
     sink, is_up = KeptSink(rows), False
+
+    def second_half(message: Message) -> Any:
+        return None if message.offset < 4 else message.record
 
     async def lose() -> None:
         raise UnknownOutcomeError("no answer to the COMMIT")
@@ -254,7 +258,7 @@ async def test_nothing_is_written_while_the_position_cannot_be_read(
 
     sink.after_commit = lose
     sink.before_read = down
-    pipe, _ = kept(log, sink, fake_clock, ends=False)
+    pipe, _ = kept(log, sink, fake_clock, ends=False, transform=second_half)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(pipe.run())
         await fake_clock.advance(120.0)
@@ -263,9 +267,10 @@ async def test_nothing_is_written_while_the_position_cannot_be_read(
         assert sink.stores == []
         is_up = True
         await fake_clock.advance(60.0)
-        assert pipe.stats().counts.acked == 4
+        assert pipe.stats().counts.acked == 8
         pipe.stop()
-    assert offsets(rows) == list(range(4))
+    assert offsets(rows) == [4, 5, 6, 7]
+    assert rows.positions == {("memory", P0): Position(8)}
 
 
 # -- owners ----------------------------------------------------------------------------------------

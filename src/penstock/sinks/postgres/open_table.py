@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._clients.postgres.refusals import for_opening
 from ..._core.clock import LOOP_CLOCK
-from ..._core.errors import ConfigError, PositionLost, TransactionLost, UnknownOutcomeError
+from ..._core.errors import ConfigError, TransactionLost, UnknownOutcomeError
 from ..._core.positions import PositionUnit
 from ..._core.told import for_log
 from ..._core.transaction import Unit
@@ -167,8 +167,6 @@ class OpenTable:
                 self.connections.lent() as con,
             ):
                 is_there = await made.is_applied(con)
-        except PositionLost:
-            raise
         except Exception as second:
             message = (
                 f"no answer to the COMMIT of {made.unit.name}, and none about it "
