@@ -56,6 +56,7 @@ HOMES: dict[str, tuple[str, ...]] = {
 """The extras of a module, or of all modules in a folder: each of them must provide its imports."""
 WITH_ITS_DATA = {
     "_clients/postgres/copying": {"numpy", "pyarrow"},
+    "sinks/kafka/columns.py": {"pyarrow"},
     "sinks/postgres/rows": {"numpy", "pyarrow"},
 }
 """Columns come as Arrow's arrays, so that whoever has them has these packages."""

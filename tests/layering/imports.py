@@ -75,6 +75,10 @@ DEFERRED = {
         "penstock.sinks.postgres.rows.types",
     ): "pyarrow is there when a schema is",
     (
+        "penstock.sinks.kafka.sink",
+        "penstock.sinks.kafka.columns",
+    ): "pyarrow is there when a schema is",
+    (
         "penstock.testing.plugin",
         "penstock.testing.servers.postgres",
     ): "only tests that ask for the server pay for it",

@@ -170,10 +170,18 @@ def _headers(given: object) -> Headers:
     if given is None:
         return NO_HEADERS
     pairs = cast("Any", given.items() if isinstance(given, Mapping) else given)
-    return [(_header(name), _value(value)) for name, value in pairs]
+    return [_header(each) for each in pairs]
 
 
-def _header(name: object) -> str:
+def _header(given: Any) -> tuple[str, bytes | None]:
+    """A header from a pair, or from a mapping with `key` and `value`, the form of Spark's rows."""
+    if isinstance(given, Mapping):
+        given = given["key"], given["value"]
+    name, value = given
+    return _name(name), _value(value)
+
+
+def _name(name: object) -> str:
     if not isinstance(name, str) or not name:
         raise TypeError(f"a header's name is {type(name).__name__}; expected a text, not empty")
     name.encode()  # an error here concerns this item alone

@@ -16,12 +16,13 @@ from ..._core.errors import ClosedError, ConfigError, RefusedError
 from ..._core.opening import Openable
 from ..._core.say import say
 from ..._core.sink import Capabilities
+from .parts import RecordParts, part
 from .records import TOPIC, RecordMaker
 from .sent_items import SentItems
 from .write import KafkaWrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import datetime, timedelta
 
@@ -42,16 +43,19 @@ class KafkaSink(Openable):
 
     Args:
         topic: the name of the topic, or a function from an item to it.
+        topic_field: the field that holds an item's topic; in place of `topic`.
         bootstrap: `"host:port"`, several of them with commas, or a list of them.
         key: the field that holds a record's key, or a function from an item to it. Bytes are sent
             as they are, text in UTF-8, anything else as its JSON. Default: the batcher's key, and
             no key without one. Records of one key go to one partition, that of Kafka's own clients.
-        value: a function from an item to its value: bytes, a text, or `None` for a tombstone.
-            Default: bytes as they are, anything else as JSON.
-        headers: a function from an item to its headers: a mapping, or pairs of a name and bytes.
-        timestamp: a function from an item to its time: a `datetime` with its zone, or milliseconds
-            since 1970. Default: the time of sending.
-        partition: a function from an item to its partition; `None` leaves it to the key.
+        value: the field that holds a record's value, or a function from an item to it: bytes, a
+            text, or `None` for a tombstone. Default: bytes as they are, anything else as JSON.
+        headers: the field that holds the headers, or a function from an item to them: a mapping, or
+            pairs of a name and bytes.
+        timestamp: the field that holds a record's time, or a function from an item to it: a
+            `datetime` with its zone, or milliseconds since 1970. Default: the time of sending.
+        partition: the field that holds a partition's number, or a function from an item to it;
+            `None` leaves it to the key.
         compression: `"gzip"`, `"snappy"`, `"lz4"`, `"zstd"` or `None` (default).
         max_batch_bytes: the most bytes sent to a partition at once, before compression; default
             1,000,000. A larger record is sent alone. The topic's `max.message.bytes` has to be as
@@ -81,14 +85,15 @@ class KafkaSink(Openable):
 
     def __init__(
         self,
-        topic: str | Callable[[Any], str],
+        topic: str | Callable[[Any], str] | None = None,
         *,
         bootstrap: str | Sequence[str],
+        topic_field: str | None = None,
         key: str | Callable[[Any], object] | None = None,
-        value: Callable[[Any], bytes | str | None] | None = None,
-        headers: Callable[[Any], Any] | None = None,
-        timestamp: Callable[[Any], datetime | int | None] | None = None,
-        partition: Callable[[Any], int | None] | None = None,
+        value: str | Callable[[Any], bytes | str | None] | None = None,
+        headers: str | Callable[[Any], Any] | None = None,
+        timestamp: str | Callable[[Any], datetime | int | None] | None = None,
+        partition: str | Callable[[Any], int | None] | None = None,
         compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
         max_batch_bytes: int = MAX_BATCH_BYTES,
         idempotent: bool = True,
@@ -97,14 +102,22 @@ class KafkaSink(Openable):
         transaction_timeout: float | timedelta = 60.0,
         **client: Any,
     ) -> None:
-        self._topic = _topic(topic)
+        self._topic = _topic(topic, topic_field)
         self._maker = RecordMaker(
-            key=getter("key", key),
-            value=checks.optional_function("value", value, _OF_ITEM),
-            headers=checks.optional_function("headers", headers, _OF_ITEM),
-            timestamp=checks.optional_function("timestamp", timestamp, _OF_ITEM),
-            topic=topic if callable(topic) else None,
-            partition=checks.optional_function("partition", partition, _OF_ITEM),
+            key=part("key", key),
+            value=part("value", value),
+            headers=part("headers", headers),
+            timestamp=part("timestamp", timestamp),
+            topic=topic if callable(topic) else getter("topic_field", topic_field),
+            partition=part("partition", partition),
+        )
+        self._parts = RecordParts.of(
+            topic_field=topic_field,
+            key=key,
+            value=value,
+            headers=headers,
+            timestamp=timestamp,
+            partition=partition,
         )
         self._options = ProducerOptions.of(
             bootstrap=bootstrap,
@@ -128,6 +141,21 @@ class KafkaSink(Openable):
         write whose answer was lost. Each partition takes one batch at a time.
         """
         return Capabilities(key_prefix_safe=True, several_destinations=self._topic is None)
+
+    def refused_columns(self, schema: Any) -> Mapping[str, str]:
+        """The columns of a `pyarrow.Schema` that cannot become parts of records, and those that are
+        named as parts and missing.
+        """
+        from .columns import refused_columns  # pyarrow made the schema
+
+        return refused_columns(schema, self._parts)
+
+    @property
+    def scatters_keys(self) -> str | None:
+        """Why rows of one key can reach several partitions; `None` where each row has its own key
+        or partition.
+        """
+        return None if self._parts.has_place else _SCATTERS
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self._renewing = asyncio.Lock()
@@ -199,11 +227,19 @@ class KafkaSink(Openable):
         return f"KafkaSink({topic}, bootstrap={self._options.bootstrap!r})"
 
 
-_OF_ITEM = "must be a function of an item"
+_SCATTERS = (
+    "KafkaSink without key= chooses a partition for each write; give it the key's field or a "
+    "function by key=, so that the records of one key go to one partition"
+)
 
 
-def _topic(topic: object) -> str | None:
-    if callable(topic):
+def _topic(topic: object, field: object) -> str | None:
+    if (topic is None) == (field is None):
+        rule = (
+            "must be given, or topic_field" if topic is None else "leaves no room for topic_field"
+        )
+        raise checks.bad("topic", topic, rule)
+    if field is not None or callable(topic):
         return None
     if not isinstance(topic, str) or not TOPIC.fullmatch(topic):
         rule = "must be a topic's name (letters, digits, '.', '_', '-', at most 249), or a function"

@@ -18,7 +18,7 @@ from ..values.travel import description
 from ..values.types import check_types
 from ..values.zone import session_zone
 from .columns import plainly_named, typed
-from .keys import bucket_count, with_bucket
+from .keys import bucket_count, check_order, with_bucket
 from .latest import check_replaced, latest_rows
 from .trial import try_out
 
@@ -114,6 +114,7 @@ class WriteJob:
     def _check(self, sink: Sink[Any], schema: StructType) -> None:
         """Raise `ConfigError` if `sink`, open or not, cannot write the columns."""
         check_types(sink, schema)
+        check_order(sink, self.keys.columns)
         if self.keys.latest_only:
             check_replaced(sink, self.keys.columns)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions
 
 from ..._core import checks
+from ..._core.order.scattered import scattered_by
 from ..levels.units import BUCKET
 from ..task.key_failure import POLICIES
 from ..task.superseded import SUPERSEDED
@@ -71,6 +72,12 @@ class KeySettings:
         if not self.columns:
             return df
         return keyed(df, self.columns, order_by=self.order_by or None, buckets=self.buckets)
+
+
+def check_order(sink: object, key: Sequence[str]) -> None:
+    """Raise `ConfigError` if `sink`, open or not, does not keep the rows of one `key` in order."""
+    if key and (reason := scattered_by(sink)) is not None:
+        raise checks.bad("key", tuple(key), f"cannot be kept in order: {reason}")
 
 
 def _check_latest(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
+from ..._core.order.scattered import scattered_by
 from ..._core.staging import check_staging
 from ..._core.transaction import check_transactional
 from .check_write import WriteCheck
@@ -232,6 +233,8 @@ class _Check:
         maker = SinkMaker(declared, self._out(), self.mistakes)
         made = {name: maker.make(name) for name in declared}
         sink = made.get(self._pipeline.write.sink)
+        if names(self._pipeline.write.key) and (reason := scattered_by(sink)) is not None:
+            self._say(("write", "key"), f"cannot be kept in order: {reason}")
         if sink is not None and self._pipeline.write.delivery != "at_least_once":
             try:
                 check_staging(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
 
 from .declaration import Destination, Layer, names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from .declaration import Declared, Source, Step
 
@@ -17,6 +18,8 @@ _SECRET = re.compile(
     r"auth|connect_options|client_options|credential|dsn|headers|jaas|key$|params|password|secret|token|url",
     re.IGNORECASE,
 )
+_NOT_SECRET = {("kafka", "key"), ("kafka", "headers")}
+"""Arguments of a kind that name columns."""
 _REFERENCE = re.compile(r"\$\{[^}]*\}|env:\w+")
 _DELIVERY = {
     "at_least_once": "at least once: a repeated attempt writes again",
@@ -88,15 +91,17 @@ def _write(pipeline: Declared) -> Iterator[str]:
 def _sink(declared: object) -> str:
     if not isinstance(declared, (Destination, Layer)):
         return repr(declared)
-    return f"{declared.kind}({_arguments(declared.arguments)})"
+    return f"{declared.kind}({_arguments(declared.arguments, declared.kind)})"
 
 
-def _arguments(given: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={_value(name, value)}" for name, value in given.items())
+def _arguments(given: Mapping[str, object], kind: str = "") -> str:
+    return ", ".join(f"{name}={_value(name, value, kind)}" for name, value in given.items())
 
 
-def _value(name: str, value: object) -> str:
+def _value(name: str, value: object, kind: str) -> str:
     """Show the value; of an argument that may be secret, only a reference is shown."""
-    if _SECRET.search(name):
+    if _SECRET.search(name) and (kind, name) not in _NOT_SECRET:
         return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else "..."
+    if isinstance(value, Mapping):
+        return f"{{{_arguments(cast('Mapping[str, object]', value))}}}"
     return repr(value)

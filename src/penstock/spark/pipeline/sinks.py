@@ -15,6 +15,8 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
+from ... import sinks as destinations
+from ..._clients.tls import TlsFiles
 from ..._core.errors import ConfigError, MissingExtra
 from ..._core.function_sink import as_sink
 from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
@@ -58,14 +60,17 @@ LAYERS: Mapping[str, Callable[..., Any]] = {
     "split": Split,
     "timeout": Timeout,
 }
-KINDS = frozenset({*TERMINALS, "fan_out", "python"})
+KINDS = frozenset({*TERMINALS, "fan_out", "kafka", "python"})
 _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("retry", "backoff"): Backoff,
     ("retry", "budget"): RetryBudget,
+    ("kafka", "ssl_context"): TlsFiles,
 }
 """Arguments that are objects, declared as tables."""
 _NEEDED = {"postgres": ("dsn", "table")}
 """Arguments with a default in code that must be given here."""
+_FIELDS = ("topic_field", "key", "value", "headers", "timestamp", "partition")
+"""Arguments of `KafkaSink` that may name columns."""
 _ANY: Mapping[str, object] = {"table": "?", "columns": ("?",)}
 """Valid values to go on with after a refused argument that has no default."""
 _ARGUMENT = re.compile(r"\w+")
@@ -123,6 +128,8 @@ class SinkMaker:
                     ),
                     **arguments,
                 }
+            case "kafka":
+                return self._kafka(arguments, path, is_for_letters=is_for_letters)
             case kind if kind not in KINDS:
                 self._say((*path, "kind"), f"{kind!r} is no sink; {meant(kind, KINDS)}")
                 return None
@@ -144,6 +151,25 @@ class SinkMaker:
             column for names in named if isinstance(names, (list, tuple)) for column in names
         ] + ([version] if version else [])
         return {"columns": tuple(dict.fromkeys(found)) or ("?",)}
+
+    def _kafka(
+        self, arguments: dict[str, Any], path: Path, *, is_for_letters: bool
+    ) -> Sink[Any] | None:
+        if str(arguments.get("security_protocol")).endswith("SSL"):
+            arguments.setdefault("ssl_context", {})
+        try:
+            kind = destinations.KafkaSink
+        except MissingExtra as error:
+            self._say(path, f"needs what is not installed: {error}")
+            return None
+        if self._columns is not None and not is_for_letters:
+            for name in _FIELDS:
+                field = arguments.get(name)
+                if isinstance(field, str) and field not in self._columns:
+                    there = meant(field, self._columns)
+                    self._say((*path, name), f"there is no column {field!r}; {there}")
+        made: Sink[Any] | None = self._construct(kind, "kafka", arguments, path)
+        return made
 
     def _decorator(self, layer: Layer, path: Path) -> Any:
         if layer.kind not in LAYERS:
@@ -267,7 +293,8 @@ class SinkMaker:
                 return None
             if name not in given or given[name] is _ANY.get(name):
                 return None
-            if signature(make).parameters[name].default is not Parameter.empty:
+            parameter = signature(make).parameters.get(name)
+            if parameter is None or parameter.default is not Parameter.empty:
                 del given[name]
             elif name in _ANY:
                 given[name] = _ANY[name]

@@ -132,7 +132,7 @@ class Partition(Traveller):
         name = (
             units.unit(unit.number).name
             if isinstance(units, Units)
-            else f"{self._job}-{unit.number}"
+            else f"{self._job}-{unit.number}{_attempt()}"
         )
         plain = Task(unit.here, unit.sink, self._cuts, unit=name, partition=unit.number)
         return plain.run(unit.rows, unit.add), ()
@@ -150,6 +150,16 @@ class Partition(Traveller):
             retries = transaction_retries(classifier_of(unit.sink), self._cuts.patience)
             found = unit.here.start(run_with_retries(stage.inventory, retries)).result()
         return report, (("stage", to_json(asdict(found))), ("content", to_json(rows.total or 0)))
+
+
+def _attempt() -> str:
+    """The number of this attempt, unique among all tasks; empty outside of Spark.
+
+    Without `app_id`, another attempt may have other rows. Tokens made of the same name would take
+    these for rows that the destination has.
+    """
+    context = TaskContext.get()
+    return "" if context is None else f".{context.taskAttemptId()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,41 @@
+"""Where the parts of a record are in an item: the names of fields, as far as they are names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..._clients.fields import getter
+from ..._core import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..._clients.fields import Getter
+
+
+@dataclass(frozen=True, slots=True)
+class RecordParts:
+    """The parts that are given by a field or a function; the others have their defaults."""
+
+    given: frozenset[str]
+    fields: Mapping[str, str]
+    """The names of fields, by the argument."""
+
+    @classmethod
+    def of(cls, **arguments: object) -> RecordParts:
+        """Sort the arguments, which are checked."""
+        given = frozenset(name for name, value in arguments.items() if value is not None)
+        return cls(given, {n: value for n, value in arguments.items() if isinstance(value, str)})
+
+    @property
+    def has_place(self) -> bool:
+        """Whether each record has a key or a partition of its own."""
+        return not self.given.isdisjoint({"key", "partition"})
+
+
+def part(name: str, value: object) -> Getter | None:
+    """The function that finds a part in an item; `None` without one. Raises `ConfigError`."""
+    if callable(value):
+        checks.optional_function(name, value, "must be a field's name or a function of an item")
+    return getter(name, value)
