@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from .checks import bad
 from .decorator import WrappingSink
-from .sink import RefusesTransaction, branches_of, walk
+from .sink import RefusesTransaction, RefusesUnits, branches_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -116,6 +116,8 @@ def check_staging(sink: Sink[Any]) -> StagingSink:
             return part
         if isinstance(part, RefusesTransaction):
             raise bad("sink", part, f"cannot write into a stage: {part.refuses_transaction}")
+        if isinstance(part, RefusesUnits):
+            raise bad("sink", part, f"cannot write into a stage: {part.refuses_units}")
         if not isinstance(part, WrappingSink):
             break
     rule = "has no stages that become visible at once; use a destination that has"

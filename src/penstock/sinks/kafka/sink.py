@@ -81,6 +81,11 @@ class KafkaSink(Openable):
     not granted, and `UnavailableError` if no broker answers.
     """
 
+    refuses_units = (
+        "a topic has no place that says which records of a repeated write it has. Write at least "
+        "once, with an id in each record by which readers drop repeated ones; or write to a table; "
+        "or from a topic with flow.transaction(source, sink), outside of Spark"
+    )
     _run_time = ("_session", "_sent_items", "_renewing")
 
     def __init__(
