@@ -1,11 +1,11 @@
-"""Records into Kafka."""
+"""Records into Kafka, and out of it, by aiokafka alone."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,3 +25,20 @@ def produce(bootstrap: str, topic: str, values: Sequence[bytes], *, partitions: 
             await asyncio.gather(*sent)
 
     asyncio.run(send())
+
+
+def consume(bootstrap: str, topic: str) -> list[ConsumerRecord]:
+    """Every record that is in the topic now, by aiokafka's consumer, each partition in its order."""
+
+    async def read() -> list[ConsumerRecord]:
+        async with AIOKafkaConsumer(
+            topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+        ) as consumer:
+            ends = await consumer.end_offsets(consumer.assignment())
+            found: list[ConsumerRecord] = []
+            while any([await consumer.position(each) < end for each, end in ends.items()]):
+                for records in (await consumer.getmany(timeout_ms=1000)).values():
+                    found += records
+            return found
+
+    return asyncio.run(read())

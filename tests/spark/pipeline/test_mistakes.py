@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -429,3 +430,82 @@ except penstock.MissingExtra as error:
     assert (
         done.stdout == 'penstock.spark needs the package pyspark: pip install "penstock[spark]"\n'
     )
+
+
+KAFKA = """\
+name = "into kafka"
+[sources.records]
+format = "parquet"
+path = "records"
+[steps.out]
+sql = "SELECT shop, body FROM records"
+[write]
+view = "out"
+sink = "topic"
+key = "shop"
+delivery = "bucket"
+version = 1
+[sinks.topic]
+kind = "kafka"
+topic = "orders"
+bootstrap = "${KAFKA}"
+value = "boddy"
+compresion = "lz4"
+idempotent = "yes"
+linger_ms = 5
+security_protocol = "SASL_SSL"
+sasl_plain_username = "me"
+sasl_plain_password = "env:KAFKA_PASSWORD"
+ssl_context = { cafil = "x", password = "written-out-secret" }
+[sinks.nowhere]
+kind = "kafka"
+"""
+FOUND_OF_KAFKA = """\
+:10: write.key: cannot be kept in order: KafkaSink without key= chooses a partition for each write*
+:11: write.delivery: 'bucket' cannot be kept: *cannot write in a transaction: *
+:17: sinks.topic.value: there is no column 'boddy'; did you mean 'body'?
+:18: sinks.topic.compresion: *is not an option of KafkaSink, nor of aiokafka's client
+:19: sinks.topic.idempotent: idempotent='yes': must be True or False
+:20: sinks.topic.linger_ms: *is set by Penstock: the batcher decides *
+:24: sinks.topic.ssl_context.cafil: is unknown to ssl_context; did you mean 'cafile'?
+:25: sinks.nowhere.bootstrap: is missing
+"""
+
+
+def test_a_topic_is_checked_without_a_broker(tmp_path: Path) -> None:
+    file = tmp_path / "kafka.toml"
+    file.write_text(KAFKA)
+    environment = {"KAFKA": "host:9092", "KAFKA_PASSWORD": "much-too-secret"}
+    with pytest.raises(PipelineError) as caught:
+        Pipeline.read(file).validate(environment=environment)
+    found = str(caught.value).replace(str(file), "").splitlines()
+    for line, expected in zip(found, FOUND_OF_KAFKA.splitlines(), strict=True):
+        assert fnmatchcase(line.replace("[", "("), expected.replace("[", "(")), line
+    assert "secret" not in str(caught.value)
+
+
+def test_a_topic_is_explained_without_its_secrets(tmp_path: Path) -> None:
+    file = tmp_path / "kafka.toml"
+    file.write_text(
+        KAFKA.split("[sinks.nowhere]")[0]
+        .replace("delivery", "order_by = 'body'\n#")
+        .replace("boddy", 'body"\nkey = "shop')
+        .replace("version", "#")
+        .replace("compresion", "compression")
+        .replace('"yes"', "true")
+        .replace("linger_ms", "max_batch_bytes")
+        .replace("cafil ", "cafile ")
+    )
+    environment = {"KAFKA": "host:9092", "KAFKA_PASSWORD": "much-too-secret"}
+    pipeline = Pipeline.read(file)
+    pipeline.validate(environment=environment)
+    told = pipeline.explain()
+    assert "secret" not in told
+    assert "much-too-secret" not in repr(pipeline)
+    for part in (
+        "at least once: a repeated attempt writes again",
+        "sink    topic: kafka(topic='orders', bootstrap='${KAFKA}', value='body', key='shop'",
+        "sasl_plain_password=env:KAFKA_PASSWORD",
+        "ssl_context={cafile='x', password=...}",
+    ):
+        assert part in told

@@ -20,6 +20,8 @@ from penstock.spark.values.travel import description, load
 SECRET = "h1dden"
 COLUMNS = ("id", "name", "version")
 TO_POSTGRES = {"url": "postgresql://host/db", "dbtable": "shop.orders"}
+TO_KAFKA = {"sink": "kafka", "bootstrapServers": "host:9092", "topic": "orders"}
+LOGIN = {"securityProtocol": "SASL_SSL", "user": "u", "password": SECRET}
 TO_ELASTICSEARCH = {"sink": "elasticsearch", "url": "http://host:9200", "index": "orders"}
 
 
@@ -51,6 +53,18 @@ def made(**options: str) -> str:
         (TO_ELASTICSEARCH, ["ElasticsearchSink("]),
         ({**TO_ELASTICSEARCH, "writeMode": "upsert", "mergeKeys": "id"}, ["upsert"]),
         ({"sink": "file", "path": "/tmp/rows.jsonl"}, ["FileSink("]),
+        (
+            {**TO_KAFKA, **LOGIN, "saslMechanism": "scram-sha-512", "compression": "lz4"},
+            ["KafkaSink('orders', bootstrap='host:9092')", "attempts=4"],
+        ),
+        (
+            {**TO_KAFKA, "deadLetters": "refused-orders"},
+            ["DeadLetter(", "KafkaSink('refused-orders', bootstrap='host:9092')"],
+        ),
+        (
+            {"sink": "kafka", "bootstrapServers": "host:9092", "topicColumn": "name"},
+            ["KafkaSink(..., bootstrap="],
+        ),
     ],
 )
 def test_options_make_a_stack(options: dict[str, str], shown: list[str]) -> None:
@@ -71,6 +85,7 @@ def test_how_it_is_written() -> None:
     """An upsert keeps the order of a partition, unless versions decide."""
     assert prepared(TO_POSTGRES, COLUMNS)[1].cuts.window == 4
     assert prepared({**TO_POSTGRES, "writemode": "upsert"}, COLUMNS)[1].cuts.window == 1
+    assert prepared(TO_KAFKA, COLUMNS)[1].cuts.window == 1
     assert (
         prepared({**TO_POSTGRES, "writemode": "upsert", "versioncolumn": "version"}, COLUMNS)[
             1
@@ -109,7 +124,10 @@ def test_how_it_is_written() -> None:
         ({"batchsize": "-1"}, "batchSize='-1': must be a whole number of at least 1"),
         ({"maxretries": "1.5"}, "maxRetries='1.5': must be a whole number of at least 0"),
         ({"check": "no"}, "check='no': must be true or false"),
-        ({"sink": "oracle"}, "sink='oracle': must be one of postgres, http, elasticsearch, file"),
+        (
+            {"sink": "oracle"},
+            "sink='oracle': must be one of postgres, http, elasticsearch, kafka, file",
+        ),
         ({"writemode": "merge"}, "writeMode='merge': must be one of append, upsert, ignore"),
         ({"mergekeys": "id"}, "mergeKeys='id': needs writeMode=upsert or ignore"),
         ({"mergekeys": "id,,name"}, "mergeKeys='id,,name': must be names with commas between them"),
@@ -171,6 +189,30 @@ def test_mistakes(options: dict[str, str], told: str) -> None:
             {**TO_ELASTICSEARCH, "writemode": "ignore", "mergekeys": "id"},
             "writeMode='ignore': must be one of 'append', 'upsert'",
         ),
+        ({"sink": "kafka", "topic": "t"}, "bootstrapServers=None: must be given for sink='kafka'"),
+        (
+            {"sink": "kafka", "bootstrapServers": "h:1"},
+            "topic=None: or topicColumn must be given, one of them",
+        ),
+        ({**TO_KAFKA, "topiccolumn": "name"}, "topic='orders': or topicColumn must be given"),
+        ({**TO_KAFKA, "keycolumn": "nope"}, "keyColumn='nope': must name columns of the DataFrame"),
+        ({**TO_KAFKA, "writemode": "upsert"}, "writeMode='upsert': means nothing for sink='kafka'"),
+        (
+            {**TO_KAFKA, "user": "u", "password": SECRET},
+            "user='u': needs a securityProtocol with sasl",
+        ),
+        (
+            {**TO_KAFKA, "securityprotocol": "SASL_SSL"},
+            "securityProtocol='sasl_ssl': needs user and password",
+        ),
+        (
+            {**TO_KAFKA, **LOGIN, "securityprotocol": "sasl_plaintext", "cafile": "ca.pem"},
+            "caFile='ca.pem': needs a securityProtocol with ssl",
+        ),
+        (
+            {**TO_KAFKA, "kafka.bootstrap.servers": "h:1"},
+            "kafka.bootstrap.servers: use bootstrapServers",
+        ),
     ],
 )
 def test_what_is_missing(options: dict[str, str], told: str) -> None:
@@ -181,9 +223,13 @@ def test_what_is_missing(options: dict[str, str], told: str) -> None:
 
 def test_a_recipe_shows_no_secret() -> None:
     """P-T18."""
-    recipe, _ = prepared(
-        {**TO_POSTGRES, "password": SECRET, "url": f"postgresql://u:{SECRET}@host/db"}, COLUMNS
-    )
+    in_url = {**TO_POSTGRES, "password": SECRET, "url": f"postgresql://u:{SECRET}@host/db"}
+    for options in (in_url, {**TO_KAFKA, **LOGIN, "deadLetters": "refused"}):
+        check_hidden(options)
+
+
+def check_hidden(options: dict[str, str]) -> None:
+    recipe, _ = prepared({name.lower(): value for name, value in options.items()}, COLUMNS)
     assert SECRET not in repr(recipe)
     assert SECRET not in repr(load(description(recipe)))
     assert SECRET.encode() in pickle.dumps(recipe)  # it does travel

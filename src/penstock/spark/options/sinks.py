@@ -10,8 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ... import sinks as destinations
 from ..._clients.postgres.dsn import dsn_of
 from ..._clients.postgres.names import table_name
+from ..._clients.tls import TlsFiles
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.stacking import stack
@@ -26,7 +28,17 @@ from ...sinks import (
     Timeout,
 )
 from ..task.task import CHUNK_BYTES, CHUNK_ROWS, WINDOW, Cuts
-from .table import ELASTICSEARCH, FILE, HTTP, OPTIONS, POSTGRES, RAISE, check_sinks, read_options
+from .table import (
+    ELASTICSEARCH,
+    FILE,
+    HTTP,
+    KAFKA,
+    OPTIONS,
+    POSTGRES,
+    RAISE,
+    check_sinks,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +102,8 @@ def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, 
     found = read_options(given, OPTIONS, WHOSE)
     recipe = Recipe(tuple(sorted(given.items())), tuple(columns))
     recipe.sink()
-    in_order = found.get("writeMode") == "upsert" and "versionColumn" not in found
+    upserts = found.get("writeMode") == "upsert" and "versionColumn" not in found
+    in_order = upserts or found.get("sink") == KAFKA
     usual = WriteSettings(
         cuts=Cuts(chunk_rows=CHUNK_ROWS, chunk_bytes=CHUNK_BYTES, window=1 if in_order else WINDOW)
     )
@@ -152,8 +165,27 @@ class _Options:
             "prepared_statements": prepared,
         }
 
+    def kafka(self) -> dict[str, Any]:
+        """The addresses of the brokers, and the login."""
+        protocol = self.found.get("securityProtocol", "plaintext")
+        given: dict[str, Any] = {"bootstrap": self.needed("bootstrapServers")}
+        for option, needs in (("user", "sasl"), ("saslMechanism", "sasl"), ("caFile", "ssl")):
+            if option in self.found and needs not in protocol.split("_"):
+                rule = f"needs a securityProtocol with {needs}"
+                raise bad(option, self.found[option], rule)
+        login = self.basic()
+        if "sasl" in protocol:
+            if login is None:
+                rule = "needs user and password"
+                raise bad("securityProtocol", protocol, rule)
+            given["sasl_mechanism"] = self.found.get("saslMechanism", "plain").upper()
+            given["sasl_plain_username"], given["sasl_plain_password"] = login
+        if protocol.endswith("ssl"):
+            given["ssl_context"] = TlsFiles(cafile=self.found.get("caFile"))
+        return {**given, "security_protocol": protocol.upper()}
+
     def basic(self) -> tuple[str, str] | None:
-        """User and password of HTTP basic authentication, if given."""
+        """User and password, if given."""
         if ("user" in self.found) != ("password" in self.found):
             given, missing = ("user", "password") if "user" in self.found else ("password", "user")
             raise bad(given, "...", f"needs {missing} beside it")
@@ -203,6 +235,29 @@ def _elasticsearch(options: _Options) -> Sink[Any]:
     )
 
 
+def _kafka(options: _Options) -> Sink[Any]:
+    if ("topic" in options.found) == ("topicColumn" in options.found):
+        raise bad("topic", options.found.get("topic"), "or topicColumn must be given, one of them")
+    parts = {name: options.within(option) for name, option in _KAFKA_PARTS.items()}
+    compression = options.found.get("compression", "none")
+    return destinations.KafkaSink(
+        options.found.get("topic"),
+        compression=None if compression == "none" else compression,
+        **{name: chosen[0] for name, chosen in parts.items() if chosen},
+        **options.kafka(),
+    )
+
+
+_KAFKA_PARTS = {
+    "topic_field": "topicColumn",
+    "key": "keyColumn",
+    "value": "valueColumn",
+    "headers": "headersColumn",
+    "timestamp": "timestampColumn",
+    "partition": "partitionColumn",
+}
+
+
 def _file(options: _Options) -> Sink[Any]:
     return FileSink(options.needed("path"), per_process=True)
 
@@ -211,6 +266,7 @@ _TERMINALS: Mapping[str, Callable[[_Options], Sink[Any]]] = {
     POSTGRES: _postgres,
     HTTP: _http,
     ELASTICSEARCH: _elasticsearch,
+    KAFKA: _kafka,
     FILE: _file,
 }
 
@@ -232,11 +288,15 @@ def _with_dead_letters(sink: Sink[Any], options: _Options) -> Sink[Any]:
         return sink
     if "/" in target:
         return stack(sink, DeadLetter(FileSink(target, per_process=True)))
+    if options.kind == KAFKA:
+        letters: Sink[Any] = destinations.KafkaSink(target, **options.kafka())
+        return stack(sink, DeadLetter(_guarded(letters, options)))
     if options.kind != POSTGRES:
         raise bad(
             "deadLetters",
             target,
-            f"must be raise, or a path with a / in it; a table is for sink={POSTGRES!r}",
+            f"must be raise, or a path with a / in it; a table is for sink={POSTGRES!r}, a topic "
+            f"for sink={KAFKA!r}",
         )
     schema, table = table_name("deadLetters", target)
     letters = PostgresSink(

@@ -18,7 +18,8 @@ from ..._core.checks import bad
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-POSTGRES, HTTP, ELASTICSEARCH, FILE = KINDS = ("postgres", "http", "elasticsearch", "file")
+KINDS = ("postgres", "http", "elasticsearch", "kafka", "file")
+POSTGRES, HTTP, ELASTICSEARCH, KAFKA, FILE = KINDS
 RAISE = "raise"
 AT_LEAST_ONCE = "at_least_once"
 
@@ -85,12 +86,13 @@ def _delivery(name: str, value: str) -> str:
     return AT_LEAST_ONCE
 
 
-_BY_NETWORK = (POSTGRES, HTTP, ELASTICSEARCH)
+_BY_URL = (POSTGRES, HTTP, ELASTICSEARCH)
+_BY_NETWORK = (*_BY_URL, KAFKA)
 
 WRITING = (
     Option(name="batchSize", read=_count(1), default="50000", meaning="maximum number of rows in one write"),
     Option(name="batchBytes", read=_count(1), default="8388608", meaning="approximate maximum size of one write in bytes"),
-    Option(name="maxInFlight", read=_count(1), default="4; 1 for an upsert without `versionColumn`", meaning="concurrent writes of one task"),
+    Option(name="maxInFlight", read=_count(1), default="4; 1 for an upsert without `versionColumn` and for `kafka`", meaning="concurrent writes of one task"),
     Option(
         name="maxDeadLetters",
         read=_count(0),
@@ -107,6 +109,19 @@ WRITING = (
 )  # fmt: skip
 """Options that apply to formats made by `register` as well."""
 
+_KAFKA_COLUMNS = (
+    ("keyColumn", "no key", "the records' keys: bytes and text as they are, others as JSON"),
+    ("valueColumn", "the row as JSON", "the records' values: bytes or text"),
+    (
+        "headersColumn",
+        "none",
+        "the headers: `ARRAY<STRUCT<key: STRING, value: BINARY>>` or `MAP<STRING, BINARY>`",
+    ),
+    ("timestampColumn", "the time of sending", "the records' times: `TIMESTAMP`, or milliseconds"),
+    ("partitionColumn", "by the key", "the partitions' numbers; NULL leaves it to the key"),
+    ("topicColumn", "", "the topics; in place of `topic`"),
+)
+
 OPTIONS = (
     Option(
         name="sink",
@@ -119,7 +134,7 @@ OPTIONS = (
         read=_text,
         meaning="`postgresql://...` or `jdbc:postgresql://...`; for `http` and `elasticsearch` "
         "the endpoint. Never shown",
-        sinks=_BY_NETWORK,
+        sinks=_BY_URL,
         is_secret=True,
     ),
     Option(
@@ -147,6 +162,45 @@ OPTIONS = (
     ),
     Option(
         name="index", read=_text, meaning="the index, data stream or alias", sinks=(ELASTICSEARCH,)
+    ),
+    Option(
+        name="bootstrapServers",
+        read=_text,
+        meaning="`host:port`, several of them with commas",
+        sinks=(KAFKA,),
+    ),
+    Option(name="topic", read=_text, meaning="the topic; or `topicColumn`", sinks=(KAFKA,)),
+    *(
+        Option(name=name, read=_text, default=default, meaning=meaning, sinks=(KAFKA,))
+        for name, default, meaning in _KAFKA_COLUMNS
+    ),
+    Option(
+        name="compression",
+        read=_choice("none", "gzip", "snappy", "lz4", "zstd"),
+        default="none",
+        meaning="the compression of batches of records",
+        sinks=(KAFKA,),
+    ),
+    Option(
+        name="securityProtocol",
+        read=_choice("plaintext", "ssl", "sasl_plaintext", "sasl_ssl"),
+        default="plaintext",
+        meaning="TLS with `ssl`, a login with `sasl`",
+        sinks=(KAFKA,),
+    ),
+    Option(
+        name="saslMechanism",
+        read=_choice("plain", "scram-sha-256", "scram-sha-512"),
+        default="plain",
+        meaning="the form of the login by `user` and `password`",
+        sinks=(KAFKA,),
+    ),
+    Option(
+        name="caFile",
+        read=_text,
+        default="the system's",
+        meaning="a file with the certificates to trust, on every machine",
+        sinks=(KAFKA,),
     ),
     Option(
         name="path",
@@ -205,8 +259,8 @@ OPTIONS = (
         read=_text,
         default=RAISE,
         meaning="the destination of rows that fail for good: `raise` (the write fails), a file "
-        "(a path with a `/`; each worker process writes its own), or for `postgres` a table "
-        "(`penstock dlq init` creates one)",
+        "(a path with a `/`; each worker process writes its own), for `postgres` a table "
+        "(`penstock dlq init` creates one), for `kafka` a topic",
     ),
     Option(name="delivery", read=_delivery, default=AT_LEAST_ONCE, meaning="only `at_least_once`"),
 )
@@ -215,6 +269,9 @@ _ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 _HINTS = {
     "appid": "exactly once needs write_dataframe or foreach_batch, with delivery= and app_id=",
     "driver": "there is none; leave it out",
+    "includeheaders": "use headersColumn",
+    "kafka.bootstrap.servers": "use bootstrapServers",
+    "kafka.security.protocol": "use securityProtocol",
     "key": "use write_dataframe(df, sink, key=...), which brings the rows of a key together",
     "numpartitions": "use df.coalesce(n)",
     "querytimeout": "use timeoutMs",
