@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("aiokafka")
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
+import pyarrow as pa
 
 from penstock import ConfigError, Retry, Timeout, stack
 from penstock._clients.tls import TlsFiles
