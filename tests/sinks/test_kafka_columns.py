@@ -100,7 +100,8 @@ def test_parts_by_fields() -> None:
 
 
 def test_a_topic_is_given_once() -> None:
-    for given in ({}, {"topic": "a", "topic_field": "b"}):
+    twice: dict[str, Any] = {"topic": "a", "topic_field": "b"}
+    for given in ({}, twice):
         with pytest.raises(ConfigError, match="topic_field"):
             KafkaSink(bootstrap="host:9092", **given)
 

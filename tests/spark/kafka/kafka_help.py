@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,15 +27,15 @@ def produce(bootstrap: str, topic: str, values: Sequence[bytes], *, partitions: 
     asyncio.run(send())
 
 
-def consume(bootstrap: str, topic: str) -> list[ConsumerRecord]:
+def consume(bootstrap: str, topic: str) -> list[Any]:
     """Every record that is in the topic now, by aiokafka's consumer, each partition in its order."""
 
-    async def read() -> list[ConsumerRecord]:
+    async def read() -> list[Any]:
         async with AIOKafkaConsumer(
             topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
         ) as consumer:
             ends = await consumer.end_offsets(consumer.assignment())
-            found: list[ConsumerRecord] = []
+            found: list[Any] = []
             while any([await consumer.position(each) < end for each, end in ends.items()]):
                 for records in (await consumer.getmany(timeout_ms=1000)).values():
                     found += records

@@ -155,7 +155,8 @@ def test_columns_of_sparks_connector_are_records(
 ) -> None:
     df = spark.range(0, 500, numPartitions=2).selectExpr(*RECORDS, f"'{topic}' AS topic")
     if way == "sink":
-        sink = KafkaSink(bootstrap=bootstrap, topic_field="topic", **{each: each for each in PARTS})
+        parts: dict[str, Any] = {each: each for each in PARTS}
+        sink = KafkaSink(bootstrap=bootstrap, topic_field="topic", **parts)
         assert write_dataframe(df, sink).delivered == 500
     else:
         columns = {f"{each}Column": each for each in (*PARTS, "topic")}
@@ -276,7 +277,8 @@ def refusals(
     bootstrap: str, topic: str
 ) -> dict[str, tuple[Callable[[], Any], dict[str, Any], str]]:
     def sink(**given: Any) -> Callable[[], Any]:
-        return lambda: KafkaSink(**{"topic": topic, "bootstrap": bootstrap, **given})
+        arguments: dict[str, Any] = {"topic": topic, "bootstrap": bootstrap, **given}
+        return lambda: KafkaSink(**arguments)
 
     named = {"app_id": "a", "version": 1}
     return {
