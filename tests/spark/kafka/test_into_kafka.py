@@ -239,9 +239,9 @@ def test_rows_of_another_attempt_are_never_taken_for_sent(
     write_dataframe(spark.range(0, 100, numPartitions=1), sink)
     tokens = [token for file in tmp_path.iterdir() for token in file.read_text().splitlines()]
     assert len(tokens) == len({*tokens}) == 200
-    assert Counter(json.loads(record.value)["id"] for record in consume(bootstrap, topic)) == {
-        number: 1 for number in range(100)
-    }
+    assert Counter(
+        json.loads(record.value)["id"] for record in consume(bootstrap, topic)
+    ) == dict.fromkeys(range(100), 1)
 
 
 def test_bad_rows_are_reported_or_kept_in_another_topic(
@@ -311,7 +311,7 @@ def test_refusals_come_before_a_row_is_read(spark: Any, bootstrap: str, topic: s
             write_dataframe(df, make(), **options)
         if options.get("delivery"):
             with pytest.raises(ConfigError, match=f"(?s){told}"):
-                foreach_batch(make(), **{k: v for k, v in options.items() if k != "version"})
+                foreach_batch(make(), **{k: v for k, v in options.items() if k != "version"})(df, 1)
 
 
 def test_a_pipeline_from_a_topic_into_a_topic(
