@@ -285,15 +285,15 @@ def test_an_error_after_the_records_were_stored_leads_to_no_second_copy(
 def test_a_batch_of_an_earlier_write_that_is_refused_for_its_records_is_out_of_the_way(
     broker: EmbeddedKafka,
 ) -> None:
-    """The write that has found out goes on with its own records; the items come again and fail."""
+    """The write that has found out goes on with its own batches; the items come again and fail."""
 
     async def scenario() -> None:
         topic = await new_topic(broker, settings={"max.message.bytes": "1000"})
         async with (
             proxied(broker) as proxy,
-            KafkaSink(topic, bootstrap=proxy.bootstrap) as sink,
+            KafkaSink(topic, bootstrap=proxy.bootstrap, max_batch_bytes=100) as sink,
         ):
-            first, second = Written(["x" * 2_000, "small"]), Written(MORE)
+            first, second = Written(["x" * 2_000, "small"]), Written(["y" * 90] * 3)
             gate = proxy.hold(Api.PRODUCE, "request")
             writing = asyncio.ensure_future(first.write(sink))
             await gate.arrived.wait()
@@ -303,7 +303,7 @@ def test_a_batch_of_an_earlier_write_that_is_refused_for_its_records_is_out_of_t
             assert await second.write(sink) == {}
             errors = await first.write(sink)
             assert {index: type(each) for index, each in errors.items()} == {0: TooLargeError}
-            assert await items(broker, topic) == [*MORE, "small"]
+            assert await items(broker, topic) == [*second.batch, "small"]
 
     run(scenario())
 
