@@ -112,7 +112,8 @@ def check_keeps_positions(destination: object) -> None:
     """Raise `ConfigError` for a destination that keeps no positions."""
     if not isinstance(destination, KeepsPositions):
         rule = "keeps no positions of a source, so rows and position cannot commit together"
-        raise bad("sink", destination, f"{rule}; use PostgresSink, or flow.pipe (at least once)")
+        instead = "use PostgresSink or KafkaSink, or flow.pipe (at least once)"
+        raise bad("sink", destination, f"{rule}; {instead}")
 
 
 publish("penstock", PositionUnit, KeepsPositions)

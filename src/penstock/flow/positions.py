@@ -7,7 +7,10 @@
 3. After a failure that may have been applied, a position is *in doubt*: it is read before anything
    else is written. What it has passed is done.
 4. A *lost* position belongs to another process. Nothing more of the claim is applied, and it waits
-   for its revoke.
+   for its revoke. Where positions are the group's own offsets, a claim that the group still has was
+   lost by mistake: to a process that did not know yet that it had lost the partition, or to a time
+   limit of transactions. So it is claimed again after a while, unless the position stands before
+   what it has committed.
 """
 
 from __future__ import annotations
@@ -33,7 +36,13 @@ logger = logging.getLogger("penstock.flow")
 LOOK_AFTER = 1.0
 """Seconds that a batch of a lost claim waits for the revoke before it is tried again."""
 
+RECLAIM_AFTER = 10.0
+"""Seconds without a revoke after which a lost position is claimed again: longer than a member that
+is alive takes to hear of a rebalance.
+"""
+
 _LOST = "%s: the position of %s is lost (%s): nothing more of this claim is applied"
+_REGAINED = "%s: %s is still owned, so its position is claimed again; it goes on at %s"
 
 
 class HeldPosition:
@@ -49,6 +58,7 @@ class HeldPosition:
         self.is_in_doubt = False
         self.lost: str | None = None
         """Why it belongs to another process."""
+        self.lost_at = 0.0
         self.turn = asyncio.Lock()
 
     def passes(self, offset: int) -> bool:
@@ -69,10 +79,20 @@ class HeldPosition:
         """Note that the stored position may be another one."""
         self.is_in_doubt = True
 
-    def lose(self, reason: str) -> bool:
+    def lose(self, reason: str, now: float) -> bool:
         """Note that it belongs to another process; return whether that is new."""
         is_new, self.lost = self.lost is None, reason
+        self.lost_at = now if is_new else self.lost_at
         return is_new
+
+    def regain(self, position: Position | None) -> bool:
+        """Note that it was claimed again; return whether this claim can go on from there."""
+        before = 0 if self.position is None else self.position.offset
+        if (0 if position is None else position.offset) < before:
+            return False
+        self.read(position)
+        self.lost = None
+        return True
 
 
 class PositionKeeper:
@@ -160,7 +180,8 @@ class PositionKeeper:
         async with held.turn:
             if held.lost is not None:
                 await wait_until(self._clock, self._clock.now() + LOOK_AFTER, self._released)
-                raise PositionLost(held.lost)
+                if not await self._regained(partition, held):
+                    raise PositionLost(held.lost)
             try:
                 if held.is_in_doubt:
                     known = await self._destination.read_positions(self._group, [partition])
@@ -170,6 +191,22 @@ class PositionKeeper:
                 self._lose(partition, held, str(error))
                 raise
 
+    async def _regained(self, partition: TopicPartition, held: HeldPosition) -> bool:
+        """Claim a lost position again, when its revoke should have come long ago."""
+        is_due = self._clock.now() >= held.lost_at + RECLAIM_AFTER
+        if not (is_due and self.keeps_group_offsets) or self._held.get(partition) is not held:
+            return False
+        known = await self._destination.claim_positions(self._group, [partition])
+        if self._held.get(partition) is not held:  # revoked meanwhile
+            if partition not in self._held:
+                self._destination.release_positions(self._group, [partition])
+            return False
+        if not held.regain(known.get(partition)):
+            return False
+        at = "its beginning" if held.position is None else held.position.offset
+        say(logger, logging.WARNING, _REGAINED, self._name, partition, at)
+        return True
+
     def _lose(self, partition: TopicPartition, held: HeldPosition, reason: str) -> None:
-        if held.lose(reason):
+        if held.lose(reason, self._clock.now()):
             say(logger, logging.ERROR, _LOST, self._name, partition, reason)

@@ -38,6 +38,11 @@ class Api(IntEnum):
     HEARTBEAT = 12
     LEAVE = 13
     SYNC = 14
+    INIT_PRODUCER = 22
+    ADD_PARTITIONS = 24
+    ADD_OFFSETS = 25
+    END_TRANSACTION = 26
+    TRANSACTION_COMMIT = 28
 
 
 class Frame(NamedTuple):

@@ -97,53 +97,21 @@ class PartitionLog:
         self._undecided = None
 
 
-class ProducerSession:
-    """A producer with its id, from start to stop. Used once, on one loop."""
+class Producer:
+    """Sends batches of records under one producer id, on a client that is connected."""
 
-    def __init__(self, options: ProducerOptions) -> None:
-        try:
-            self._client: Any = AIOKafkaClient(**options.arguments())
-        except (TypeError, ValueError, AssertionError) as error:
-            raise ConfigError(f"aiokafka refuses the options: {error}") from error
+    _transactional_id: str | None = None
+
+    def __init__(self, options: ProducerOptions, client: Any) -> None:
         self._options = options
+        self._client = client
         self._id = NO_ID
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._spent_by: Exception | None = None
 
-    async def start(self) -> None:
-        """Connect, and get an id. Raises the error of aiokafka, with everything closed."""
-        try:
-            await self._bootstrap()
-            if self._options.is_idempotent:
-                self._id = await self._new_id()
-        except BaseException:
-            await self.stop(self._options.close_timeout)
-            raise
-
-    async def _bootstrap(self) -> None:
-        try:
-            await self._client.bootstrap()
-        except KafkaConnectionError as error:
-            if (refusal := await self.refusal()) is not None:
-                raise refusal from error
-            raise
-
-    async def _new_id(self) -> tuple[int, int]:
-        # the timeout is of transactions, and has no effect without one
-        request = InitProducerIdRequest(
-            transactional_id=None,  # pyright: ignore[reportArgumentType]  # it may be null
-            transaction_timeout_ms=self._options.transaction_timeout_ms,
-        )
-        give_up_at = LOOP_CLOCK.now() + self._options.request_timeout
-        while True:
-            answer = await self._client.send(self._any_node(), request)
-            if not answer.error_code:
-                return answer.producer_id, answer.producer_epoch
-            error = for_code(answer.error_code)()
-            if not error.retriable or LOOP_CLOCK.now() >= give_up_at:
-                raise error
-            await LOOP_CLOCK.sleep(_PAUSE)  # a broker that has just started
-            await self._client.force_metadata_update()
+    def _begin_as(self, producer: tuple[int, int]) -> None:
+        """Send under this id and epoch from now on; its numbers begin at 0."""
+        self._id, self._logs, self._spent_by = producer, {}, None
 
     def _any_node(self) -> Any:
         node = self._client.get_random_node()
@@ -151,28 +119,17 @@ class ProducerSession:
             raise KafkaConnectionError(f"no broker is known at {self._options.bootstrap}")
         return node
 
-    async def refusal(self) -> Exception | None:
-        """A refused login or certificate, by asking each broker once more. Suspends."""
-        return await refusal_of(self._client)
-
-    async def stop(self, within: float) -> None:
-        """Close the connections, in `within` seconds; then leave them to the loop."""
-        closing = asyncio.ensure_future(self._client.close())
-        await asyncio.wait([closing], timeout=within)
-        if not closing.cancel() and not closing.cancelled():
-            closing.exception()
-
-    # -- topics ------------------------------------------------------------------------------------
-
     @property
     def is_spent(self) -> bool:
-        """Whether a broker does not know its id any more; another session is needed."""
+        """Whether a broker does not know its id any more, so that it needs another one."""
         return self._spent_by is not None
 
     @property
     def spent_by(self) -> Exception | None:
         """The error that says so."""
         return self._spent_by
+
+    # -- topics ------------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> list[int] | None:
         """The numbers of a topic's partitions, in order; `None` while it is not known."""
@@ -229,11 +186,13 @@ class ProducerSession:
         at `max_batch_bytes`; the first record always fits.
         """
         options = self._options
-        return DefaultRecordBatchBuilder(2, options.codec, 0, *NO_ID, 0, options.max_batch_bytes)
+        return DefaultRecordBatchBuilder(
+            2, options.codec, self._transactional_id is not None, *NO_ID, 0, options.max_batch_bytes
+        )
 
     def sealed(self, log: PartitionLog, builder: Any, count: int) -> SealedRecords:
         """The batch with the next number of its partition."""
-        if self._options.is_idempotent:
+        if self._id != NO_ID:
             builder.set_producer_state(*self._id, log.sequence)
         return SealedRecords(log.partition, bytes(builder.build()), count)
 
@@ -303,7 +262,7 @@ class ProducerSession:
                 (each.partition.partition, each.data)
             )
         return ProduceRequest(
-            transactional_id=None,
+            transactional_id=self._transactional_id,
             required_acks=ALL,
             timeout=self._options.request_timeout_ms,
             topics=list(topics.items()),
@@ -322,6 +281,68 @@ class ProducerSession:
         if not known.is_unknown:
             log.refused()
         return known
+
+
+class ProducerSession(Producer):
+    """A producer with its id, from start to stop. Used once, on one loop."""
+
+    def __init__(self, options: ProducerOptions) -> None:
+        try:
+            client = AIOKafkaClient(**options.arguments())
+        except (TypeError, ValueError, AssertionError) as error:
+            raise ConfigError(f"aiokafka refuses the options: {error}") from error
+        super().__init__(options, client)
+
+    async def start(self) -> None:
+        """Connect, and get an id. Raises the error of aiokafka, with everything closed."""
+        try:
+            await self._bootstrap()
+            if self._options.is_idempotent:
+                self._begin_as(await self._new_id())
+        except BaseException:
+            await self.stop(self._options.close_timeout)
+            raise
+
+    async def _bootstrap(self) -> None:
+        try:
+            await self._client.bootstrap()
+        except KafkaConnectionError as error:
+            if (refusal := await self.refusal()) is not None:
+                raise refusal from error
+            raise
+
+    async def _new_id(self) -> tuple[int, int]:
+        # the timeout is of transactions, and has no effect without one
+        request = InitProducerIdRequest(
+            transactional_id=None,  # pyright: ignore[reportArgumentType]  # it may be null
+            transaction_timeout_ms=self._options.transaction_timeout_ms,
+        )
+        give_up_at = LOOP_CLOCK.now() + self._options.request_timeout
+        while True:
+            answer = await self._client.send(self._any_node(), request)
+            if not answer.error_code:
+                return answer.producer_id, answer.producer_epoch
+            error = for_code(answer.error_code)()
+            if not error.retriable or LOOP_CLOCK.now() >= give_up_at:
+                raise error
+            await LOOP_CLOCK.sleep(_PAUSE)  # a broker that has just started
+            await self._client.force_metadata_update()
+
+    @property
+    def client(self) -> Any:
+        """The connections, for other producers."""
+        return self._client
+
+    async def refusal(self) -> Exception | None:
+        """A refused login or certificate, by asking each broker once more. Suspends."""
+        return await refusal_of(self._client)
+
+    async def stop(self, within: float) -> None:
+        """Close the connections, in `within` seconds; then leave them to the loop."""
+        closing = asyncio.ensure_future(self._client.close())
+        await asyncio.wait([closing], timeout=within)
+        if not closing.cancel() and not closing.cancelled():
+            closing.exception()
 
 
 def _in_order(

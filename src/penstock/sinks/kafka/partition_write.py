@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
     from ..._clients.kafka.produced import Failed, Produced
-    from ..._clients.kafka.producer import PartitionLog, ProducerSession, SealedRecords
+    from ..._clients.kafka.producer import PartitionLog, Producer, SealedRecords
     from ..._core.source import TopicPartition
     from .records import Columns
 
@@ -52,7 +52,7 @@ class PartitionWrite:
 
     def __init__(
         self,
-        session: ProducerSession,
+        session: Producer,
         log: PartitionLog,
         columns: Columns,
         places: Sequence[int],

@@ -19,7 +19,7 @@ from ..._core.source import TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..._clients.kafka.producer import ProducerSession
+    from ..._clients.kafka.producer import Producer
     from .records import Columns
 
 KEYS_KEPT = 65_536
@@ -59,7 +59,7 @@ class Placing:
     """Assigns the records of one write to partitions of known topics."""
 
     def __init__(
-        self, session: ProducerSession, topic: str | None, missing: Mapping[str, RefusedError]
+        self, session: Producer, topic: str | None, missing: Mapping[str, RefusedError]
     ) -> None:
         self._session = session
         self._topic = topic

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.fields import getter
@@ -12,28 +14,42 @@ from ..._clients.kafka.producer import ProducerSession
 from ..._clients.kafka.producer_options import MAX_BATCH_BYTES, ProducerOptions
 from ..._core import checks
 from ..._core.batch import RowBatch
-from ..._core.errors import ClosedError, ConfigError, RefusedError
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import ClosedError, ConfigError, PositionLost, RefusedError
 from ..._core.opening import Openable
+from ..._core.positions import PositionUnit
 from ..._core.say import say
 from ..._core.sink import Capabilities
+from ..._core.told import for_log
+from .claims import KafkaClaims
 from .parts import RecordParts, part
 from .records import TOPIC, RecordMaker
 from .sent_items import SentItems
+from .transaction import KafkaTransaction
 from .write import KafkaWrite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import datetime, timedelta
 
+    from ..._clients.kafka.producer import Producer
+    from ..._clients.kafka.transactional import TransactionalProducer
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
+    from ..._core.source import Position, TopicPartition
+    from ..._core.transaction import Transaction, Unit
 
 logger = logging.getLogger("penstock.sinks.kafka")
 
 _NEW_ID = (
     "%r: the broker has forgotten this producer (%s); a new one begins, and records that were sent "
     "without an answer may be stored twice if they come again"
+)
+
+_LEFT_OPEN = (
+    "%r: the transaction of %s could not be ended (%s): readers of committed records wait for it "
+    "until the next claim of its partition, or for transaction_timeout"
 )
 
 
@@ -86,7 +102,7 @@ class KafkaSink(Openable):
         "once, with an id in each record by which readers drop repeated ones; or write to a table; "
         "or from a topic with flow.transaction(source, sink), outside of Spark"
     )
-    _run_time = ("_session", "_sent_items", "_renewing")
+    _run_time = ("_session", "_sent_items", "_renewing", "_claims")
 
     def __init__(
         self,
@@ -137,6 +153,7 @@ class KafkaSink(Openable):
         self._session: ProducerSession | None = None
         self._sent_items: SentItems | None = None
         self._renewing: asyncio.Lock | None = None
+        self._claims: KafkaClaims | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -167,6 +184,7 @@ class KafkaSink(Openable):
         session = await self._started()
         stack.push_async_callback(self._close)
         self._session, self._sent_items = session, SentItems()
+        self._claims = KafkaClaims(self._options, session.client)
         if self._topic is not None:
             missing = await session.find([self._topic])
             if refused := missing.get(self._topic):
@@ -199,21 +217,29 @@ class KafkaSink(Openable):
         """
         session = await self._current()
         assert self._sent_items is not None
+        return await self._write(
+            session, self._sent_items, batch, resends=self._options.is_idempotent
+        )
+
+    async def _write(
+        self, producer: Producer, sent_items: SentItems, batch: Batch[Any], *, resends: bool
+    ) -> WriteResult | None:
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
+        columns = self._maker.columns(items, batch.keys)
         return await KafkaWrite(
-            session,
-            self._sent_items,
+            producer,
+            sent_items,
             batch,
-            self._maker.columns(items, batch.keys),
+            columns,
             topic=self._topic,
             by_key=self._maker.places_by_key,
-            resends=self._options.is_idempotent,
+            resends=resends,
         ).run()
 
     async def _current(self) -> ProducerSession:
         """The session, or a new one where a broker has forgotten it. Suspends then."""
         if self._session is None or self._renewing is None:
-            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+            raise self._closed()
         if not self._session.is_spent:
             return self._session
         async with self._renewing:
@@ -226,6 +252,91 @@ class KafkaSink(Openable):
                 say(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
                 await spent.stop(self._options.close_timeout)
             return self._session
+
+    def _closed(self) -> ClosedError:
+        return ClosedError(f"{self!r} is not open; use it in an `async with`")
+
+    # -- positions of a source: see `penstock._core.positions` --------------------------------------
+
+    keeps_group_offsets = True
+
+    async def claim_positions(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Position]:
+        """Own these partitions from now on, and end what the owners before have open; return the
+        group's offsets. Suspends. Raises `RefusedError` where the broker does not allow it.
+        """
+        return await self._claimed().claim(group, partitions)
+
+    async def read_positions(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Position]:
+        """The group's offsets of claimed partitions, after any transaction of this owner has ended.
+        Suspends. Raises `PositionLost`.
+        """
+        return await self._claimed().read(group, partitions)
+
+    async def store_positions(
+        self, group: str, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        """Store offsets without records; return those that are stored. Suspends."""
+        return await self._claimed().store(group, positions)
+
+    def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Forget claimed partitions."""
+        if self._claims is not None:
+            self._claims.release(group, partitions)
+
+    @asynccontextmanager
+    async def transaction(
+        self, unit: Unit | PositionUnit | None
+    ) -> AsyncIterator[Transaction[Any]]:
+        """A transaction of the unit's partition; enter it by `penstock.transaction(sink, unit)`.
+
+        Its records and the unit's offset commit together. Left by an exception it is aborted,
+        within `close_timeout`; readers of committed records never see any of it. Raises
+        `ConfigError` for anything but a `PositionUnit`, `PositionLost` where another owner has
+        claimed the partition, and `UnknownOutcomeError` where the commit has no answer.
+        """
+        if not isinstance(unit, PositionUnit):
+            raise checks.bad("unit", unit, f"must be a PositionUnit: {self.refuses_units}")
+        producer = await self._claimed().producer(unit)
+        write = partial(self._write, producer, SentItems(), resends=True)
+        within = KafkaTransaction(unit, self.capabilities, write)
+        try:
+            try:
+                yield within
+            finally:
+                within.end()
+            await producer.commit({unit.partition: unit.position})
+        except Exception as error:
+            if (lost := await self._abort(producer, unit)) is not None:
+                raise lost from error
+            raise
+        except BaseException:  # cancelled
+            await self._abort(producer, unit)
+            raise
+        within.commits()
+
+    async def _abort(
+        self, producer: TransactionalProducer, unit: PositionUnit
+    ) -> PositionLost | None:
+        """End what is left of a transaction, if that is possible within `close_timeout`. Returns
+        the error that another owner has ended it.
+        """
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._options.close_timeout):
+                await producer.abort()
+        except PositionLost as lost:
+            return lost
+        except Exception as error:
+            say(logger, logging.WARNING, _LEFT_OPEN, self, unit.name, for_log(error))
+        return None
+
+    def _claimed(self) -> KafkaClaims:
+        if self._claims is None:
+            raise self._closed()
+        return self._claims
 
     def __repr__(self) -> str:
         topic = "..." if self._topic is None else repr(self._topic)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from ..._clients.kafka.produced import Produced
-    from ..._clients.kafka.producer import ProducerSession, SealedRecords
+    from ..._clients.kafka.producer import Producer, SealedRecords
     from ..._core.batch import Batch
     from ..._core.source import TopicPartition
     from .records import Columns
@@ -35,7 +35,7 @@ class KafkaWrite:
 
     def __init__(
         self,
-        session: ProducerSession,
+        session: Producer,
         sent_items: SentItems,
         batch: Batch[Any],
         columns: Columns,

@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..._clients.kafka.session import KafkaError
+from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.told import for_log
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.sources.kafka")
 
+_OTHERS = (
+    "the group %r has another offset of %s at the source (%s) than at the destination (%s): both "
+    "have to be on one cluster"
+)
 _NOT_COPIED = "%s: positions are stored, but not copied to the group's offsets (%s)"
 
 
@@ -47,11 +52,26 @@ class StoredPositions:
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
         """Take these partitions over, and return the positions of those that have one.
 
-        Raises the error of aiokafka, `TimeoutError`, or that of the store.
+        Raises the error of aiokafka, `TimeoutError`, that of the store, and `ConfigError` for a
+        store on another cluster.
         """
         taken = {} if self._store is None else dict(await self._store.take(partitions))
         async with asyncio.timeout(self._options.commit_timeout):
-            return await self._session.committed(partitions) | taken
+            committed = await self._session.committed(partitions)
+        if self._store is not None and self._store.keeps_group_offsets:
+            self._check_same(committed, taken)
+        return committed | taken
+
+    def _check_same(
+        self,
+        committed: Mapping[TopicPartition, Position],
+        taken: Mapping[TopicPartition, Position],
+    ) -> None:
+        """Raise `ConfigError` where the store has other offsets of the group than the source."""
+        for each in committed.keys() | taken.keys():
+            here, there = committed.get(each), taken.get(each)
+            if here != there:
+                raise ConfigError(_OTHERS % (self._options.group, each, _at(here), _at(there)))
 
     async def store(
         self, positions: Mapping[TopicPartition, Position]
@@ -75,3 +95,7 @@ class StoredPositions:
         """Give these partitions up."""
         if self._store is not None and partitions:
             self._store.release(partitions)
+
+
+def _at(position: Position | None) -> str:
+    return "none" if position is None else str(position.offset)

@@ -1,0 +1,79 @@
+"""What the refusal of a transaction means, and what an operator can do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiokafka import errors as kafka
+
+from ..._core.causes import caused
+from ..._core.errors import (
+    ConfigError,
+    PositionLost,
+    RefusedError,
+    TransientError,
+    UnavailableError,
+)
+from .coordinator import UNSTABLE_OFFSETS
+
+if TYPE_CHECKING:
+    from ..._core.errors import PenstockError
+
+_PRODUCER_FENCED = 90
+FENCED = frozenset({kafka.InvalidProducerEpoch.errno, _PRODUCER_FENCED})
+"""Another owner has claimed the transactional id, or the broker has ended the transaction."""
+_UNFINISHED = {kafka.ConcurrentTransactions.errno, UNSTABLE_OFFSETS}
+_ABSENT = {
+    kafka.CoordinatorNotAvailableError.errno,
+    kafka.NotCoordinatorError.errno,
+    kafka.CoordinatorLoadInProgressError.errno,
+    kafka.RequestTimedOutError.errno,
+}
+
+
+class Attempted(NamedTuple):
+    """What was to be done, as a verb with its object, and under which names."""
+
+    what: str
+    transactional_id: str
+    group: str
+
+    def __str__(self) -> str:
+        return f"cannot {self.what}, transactional id {self.transactional_id!r}"
+
+
+def transaction_error(code: int, attempted: Attempted) -> PenstockError:
+    """The error of a destination for a broker's answer. Nothing was committed."""
+    error = kafka.for_code(code)()
+    why = f"{attempted} ({type(error).__name__})"
+    if code in FENCED:
+        text = f"{why}: another owner has claimed it, or transaction_timeout has passed"
+        return caused(PositionLost(text), error)
+    if code in _UNFINISHED:
+        text = f"{why}: an earlier transaction is still being completed"
+        return caused(UnavailableError(text), error)
+    if code in _ABSENT:
+        return caused(UnavailableError(f"{why}: its coordinator is not available"), error)
+    if code == kafka.InvalidTransactionTimeout.errno:
+        rule = "use a smaller transaction_timeout, or raise the broker's transaction.max.timeout.ms"
+        return ConfigError(f"{why}: {rule}")
+    if (repair := _repair(code, attempted)) is not None:
+        return caused(RefusedError(why, repair=repair), error)
+    return caused(TransientError(why), error)
+
+
+def _repair(code: int, attempted: Attempted) -> str | None:
+    if code == kafka.TransactionalIdAuthorizationFailed.errno:
+        return "grant its user WRITE and DESCRIBE on the transactional id"
+    if code == kafka.GroupAuthorizationFailedError.errno:
+        return f"grant its user READ on the group {attempted.group!r}"
+    if code == kafka.TopicAuthorizationFailedError.errno:
+        return "grant its user READ on the source's topic, and WRITE on the sink's"
+    if code == kafka.UnknownTopicOrPartitionError.errno:
+        return "source and sink must be on one cluster, which stores the source's offsets"
+    return None
+
+
+def unanswered_error(error: Exception, attempted: Attempted) -> UnavailableError:
+    """The error of a request without an answer."""
+    return caused(UnavailableError(f"{attempted}: no answer ({type(error).__name__})"), error)

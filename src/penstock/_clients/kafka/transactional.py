@@ -1,0 +1,274 @@
+"""A producer whose records and offsets commit together, in transactions of Kafka.
+
+1. A transactional id has one owner. `fence` makes a producer the owner: it ends what the owner
+   before has open, and from then on every request of that owner is refused.
+2. A broker's partition joins the transaction before its first batch. Offsets of a group join it
+   last.
+3. A request without an answer may still arrive, after the end of its transaction, and would take
+   effect in the next one. So after one the producer is *in doubt*: it ends its transaction by
+   taking a new epoch (`recover`), which refuses everything sent before.
+4. A new epoch is taken for the asking, also by an earlier owner. So a request that is refused to
+   earlier owners goes first. If another owner comes in between, its transaction is aborted and it
+   has to claim again: that costs time, and nothing is lost.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from aiokafka import errors as kafka
+from aiokafka.client import CoordinationType
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
+
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import UnavailableError, UnknownOutcomeError
+from ..._core.source import Position, TopicPartition
+from .coordinator import Coordinator, CoordinatorRefused
+from .offset_fetch import StableOffsetFetch, fetched
+from .produced import Failed, produced, unsent
+from .producer import Producer
+from .transaction_errors import FENCED, Attempted, transaction_error, unanswered_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from .coordinator import CoordinatorAnswer
+    from .produced import Produced
+    from .producer import SealedRecords
+    from .producer_options import ProducerOptions
+
+T = TypeVar("T")
+
+_NOT_ATTEMPTED = 55
+_UNKNOWN_OFFSET = -1
+_PATIENCE = 3
+"""Request timeouts that a request may take with all its tries."""
+
+
+class TransactionalProducer(Producer):
+    """The owner of a transactional id, until another one claims it. Its client is shared."""
+
+    def __init__(
+        self, options: ProducerOptions, client: Any, transactional_id: str, group: str
+    ) -> None:
+        super().__init__(options, client)
+        self._name = self._transactional_id = transactional_id
+        self._group = group
+        self._transactions = Coordinator(client, CoordinationType.TRANSACTION, transactional_id)
+        self._offsets = Coordinator(client, CoordinationType.GROUP, group)
+        self._joined: set[TopicPartition] = set()
+        self._began_at: float | None = None
+        self._in_doubt = False
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether something that was sent may still take effect; `recover` ends that."""
+        return self._in_doubt
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction has begun, and is not known to have ended."""
+        return self._began_at is not None
+
+    # -- ownership ---------------------------------------------------------------------------------
+
+    async def fence(self) -> None:
+        """Own the id from now on, with a new epoch. Raises the error of a destination.
+
+        Suspends while a transaction of the owner before is completed or aborted.
+        """
+        request = InitProducerIdRequest(self._name, self._options.transaction_timeout_ms)
+        answer = await self._ask(self._transactions, request, _code, "begin a transaction")
+        if answer.code:
+            raise self._error(answer.code, "claim the transactional id")
+        self._begin_as((answer.body.producer_id, answer.body.producer_epoch))
+        self._ended()
+        self._in_doubt = False
+
+    async def recover(self) -> None:
+        """End what may be open, so that nothing sent before takes effect later.
+
+        Raises `PositionLost` where another owner has claimed the id, and the error of a
+        destination.
+        """
+        code = await self._join_offsets("end a transaction whose outcome is unknown")
+        if code and code != kafka.InvalidProducerIdMapping.errno:
+            raise self._error(code, "end a transaction whose outcome is unknown")
+        await self.fence()
+
+    # -- within a transaction ----------------------------------------------------------------------
+
+    async def produce(
+        self, batches: Sequence[SealedRecords], answers: dict[SealedRecords, Produced]
+    ) -> None:
+        """Send each batch to its leader, in the open transaction, which begins with the first."""
+        new = sorted({each.partition for each in batches} - self._joined)
+        failed = await self._join(new) if new else {}
+        if failed:
+            other = produced(_NOT_ATTEMPTED, "the transaction", -1, {}, "")
+            answers.update((each, failed.get(each.partition, other)) for each in batches)
+            return
+        was, self._in_doubt = self._in_doubt, True
+        await super().produce(batches, answers)
+        unknown = [
+            each for each in answers.values() if isinstance(each, Failed) and each.is_unknown
+        ]
+        self._in_doubt = was or bool(unknown)
+
+    async def _join(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Produced]:
+        """Add these to the transaction; return an error for each that is not in it."""
+        self._begin()
+        request = AddPartitionsToTxnRequest(
+            self._name,
+            *self._id,
+            _by_topic((each, each.partition) for each in partitions),
+        )
+        try:
+            answer = await self._ask(self._transactions, request, _worst_code, "add partitions")
+        except UnavailableError as error:
+            return {each: unsent(str(each), error) for each in partitions}
+        if not answer.code:
+            self._joined.update(partitions)
+            return {}
+        codes = _codes(answer.body)
+        return {
+            each: produced(codes.get(each) or _NOT_ATTEMPTED, str(each), -1, {}, "")
+            for each in partitions
+        }
+
+    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
+        """Commit what was sent together with these offsets of the group.
+
+        Raises `PositionLost` where another owner has claimed the id: nothing is committed then;
+        `UnknownOutcomeError` where it may be committed; any other error where it is not.
+        """
+        what = f"store offsets of the group {self._group!r}"
+        code = await self._join_offsets(what)
+        if not code:
+            offsets = [
+                (each, (each.partition, at.offset, at.metadata))
+                for each, at in sorted(positions.items())
+            ]
+            request = TxnOffsetCommitRequest(self._name, self._group, *self._id, _by_topic(offsets))
+            code = (await self._ask(self._offsets, request, _worst_code, what)).code
+        if code:
+            raise self._error(code, what)
+        await self._end(is_commit=True)
+
+    async def abort(self) -> None:
+        """End the open transaction without effect. Raises as `recover` does."""
+        if self._in_doubt:
+            await self.recover()
+        elif self.is_open:
+            await self._end(is_commit=False)
+
+    async def _end(self, *, is_commit: bool) -> None:
+        request = EndTxnRequest(self._name, *self._id, is_commit)
+        what = "commit" if is_commit else "abort"
+        try:
+            answer = await self._ask(self._transactions, request, _code, what)
+        except UnavailableError as error:
+            raise UnknownOutcomeError(str(error)) from error
+        if not answer.code:
+            self._ended()
+            return
+        refused = self._error(answer.code, what)
+        self._in_doubt = True
+        if answer.code in FENCED and answer.is_only:
+            raise refused
+        raise UnknownOutcomeError(str(refused)) from refused
+
+    async def _join_offsets(self, what: str) -> int:
+        """Add the group's offsets to the transaction; return the error's code."""
+        self._begin()
+        request = AddOffsetsToTxnRequest(self._name, *self._id, self._group)
+        return (await self._ask(self._transactions, request, _code, what)).code
+
+    def _begin(self) -> None:
+        if self._began_at is None:
+            self._began_at = LOOP_CLOCK.now()
+
+    def _ended(self) -> None:
+        self._joined.clear()
+        self._began_at = None
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    async def positions(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Position]:
+        """The group's offsets of these partitions, where it has any, once no transaction may change
+        them. Raises the error of a destination.
+        """
+        request = StableOffsetFetch(self._group, _by_topic((p, p.partition) for p in partitions))
+        what, was = f"read offsets of the group {self._group!r}", self._in_doubt
+        try:
+            answer = await self._ask(self._offsets, request, _fetch_code, what)
+        finally:
+            self._in_doubt = was  # reading has no effect
+        if answer.code:
+            raise self._error(answer.code, what)
+        return {
+            TopicPartition(each.topic, each.partition): Position(each.offset, each.metadata)
+            for each in fetched(answer.body)
+            if each.offset != _UNKNOWN_OFFSET
+        }
+
+    async def _ask(
+        self, whom: Coordinator, request: Any, code_of: Callable[[Any], int], what: str
+    ) -> CoordinatorAnswer:
+        """The answer of a coordinator. Raises `UnavailableError` where there is none."""
+        was, self._in_doubt = self._in_doubt, True
+        try:
+            answer = await whom.ask(request, code_of, _PATIENCE * self._options.request_timeout)
+        except CoordinatorRefused as refused:
+            self._in_doubt = was
+            raise self._error(refused.code, what) from refused
+        except (TimeoutError, kafka.KafkaError, OSError) as error:
+            raise unanswered_error(error, self._attempted(what)) from error
+        self._in_doubt = was or not answer.is_only
+        return answer
+
+    def _attempted(self, what: str) -> Attempted:
+        return Attempted(what, self._name, self._group)
+
+    def _error(self, code: int, what: str) -> Exception:
+        return transaction_error(code, self._attempted(what))
+
+
+def _by_topic(pairs: Iterable[tuple[TopicPartition, T]]) -> list[tuple[str, list[T]]]:
+    """What a request says of partitions, under their topics."""
+    topics: dict[str, list[T]] = {}
+    for partition, told in pairs:
+        topics.setdefault(partition.topic, []).append(told)
+    return list(topics.items())
+
+
+def _code(response: Any) -> int:
+    code: int = response.error_code
+    return code
+
+
+def _codes(response: Any) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic, partition): code
+        for topic, partitions in response.errors
+        for partition, code in partitions
+    }
+
+
+def _worst_code(response: Any) -> int:
+    """The error of a partition, before that of those which were not tried because of it."""
+    codes = {*_codes(response).values()} - {0}
+    return min(codes - {_NOT_ATTEMPTED} or codes, default=0)
+
+
+def _fetch_code(response: Any) -> int:
+    codes = {response.error_code, *(each.code for each in fetched(response))} - {0}
+    return min(codes, default=0)

@@ -1,0 +1,174 @@
+"""Topics for transactional flows from Kafka into Kafka, and what readers of committed records see."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as ClientPartition
+from kafka_transaction_child import row_of
+from tests.sources.kafka.kafka_help import new_name, new_topic, stored
+from tests.sources.kafka.storm_help import Watch
+
+from penstock import flow
+from penstock.sinks.kafka import KafkaSink
+from penstock.sources import TopicPartition
+from penstock.sources.kafka import KafkaSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable
+
+    from penstock.consumer import DrainReport
+    from penstock.sources import Position
+    from penstock.testing import EmbeddedKafka
+
+SOON: Any = {"session_timeout": 6.0, "rebalance_timeout": 10.0}
+"""Membership of a test's source."""
+
+
+class Made(NamedTuple):
+    """A record of the sink's topic, by the record that it was made of."""
+
+    part: int
+    at: int
+    key: str | None
+
+
+async def readable(
+    broker: EmbeddedKafka, topic: str, isolation: str = "read_committed"
+) -> list[Made]:
+    """All records of a topic that readers of this level see, partition by partition."""
+    consumer: Any = AIOKafkaConsumer(
+        bootstrap_servers=broker.bootstrap,
+        isolation_level=isolation,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    found: list[Made] = []
+    async with consumer:
+        numbers = sorted(consumer.partitions_for_topic(topic) or await _numbers(consumer, topic))
+        keys = [ClientPartition(topic, number) for number in numbers]
+        consumer.assign(keys)
+        ends = await consumer.end_offsets(keys)
+        await consumer.seek_to_beginning(*keys)
+        for key in keys:
+            while await consumer.position(key) < ends[key]:
+                taken = await consumer.getmany(key, timeout_ms=200)
+                found += [Made(**json.loads(each.value)) for each in taken.get(key, ())]
+    return found
+
+
+async def _numbers(consumer: Any, topic: str) -> set[int]:
+    consumer.subscribe([topic])
+    numbers: set[int] = await consumer._client._wait_on_metadata(topic)
+    consumer.unsubscribe()
+    return numbers
+
+
+class KeptTopic(NamedTuple):
+    """A source's topic, a sink's topic, and a group."""
+
+    broker: EmbeddedKafka
+    source_topic: str
+    topic: str
+    group: str
+
+    def source(self, bootstrap: str | None = None, **options: Any) -> KafkaSource:
+        """A source of its own."""
+        return KafkaSource(
+            self.source_topic,
+            bootstrap=bootstrap or self.broker.bootstrap,
+            group=self.group,
+            **{**SOON, **options},
+        )
+
+    def sink(self, bootstrap: str | None = None, **options: Any) -> KafkaSink:
+        """A sink of its own."""
+        options = {"key": "key", "request_timeout": 2.0, "close_timeout": 1.0, **options}
+        return KafkaSink(self.topic, bootstrap=bootstrap or self.broker.bootstrap, **options)
+
+    async def readable(self, isolation: str = "read_committed") -> list[Made]:
+        """The records of the sink's topic."""
+        return await readable(self.broker, self.topic, isolation)
+
+    async def stored(self) -> dict[int, Position]:
+        """The group's positions, by partition."""
+        found = await stored(self.broker, self.group)
+        return {key.partition: at for key, at in found.items() if key.topic == self.source_topic}
+
+    def at(self, number: int) -> TopicPartition:
+        """A partition of the source's topic."""
+        return TopicPartition(self.source_topic, number)
+
+
+async def kept_topic(broker: EmbeddedKafka, partitions: int = 1, outputs: int = 2) -> KeptTopic:
+    """New topics, and a new group."""
+    return KeptTopic(
+        broker,
+        await new_topic(broker, partitions),
+        await new_topic(broker, outputs),
+        new_name("kept"),
+    )
+
+
+def assert_once_and_in_order(made: list[Made], counts: dict[int, int]) -> None:
+    """One record was made of each of the source's, and those of a key are in order."""
+    assert sorted((each.part, each.at) for each in made) == [
+        (part, at) for part, count in sorted(counts.items()) for at in range(count)
+    ]
+    by_key: defaultdict[tuple[int, str | None], list[int]] = defaultdict(list)
+    for each in made:
+        by_key[each.part, each.key].append(each.at)
+    for key, offsets in by_key.items():
+        assert offsets == sorted(offsets), key
+
+
+class KeptFlow:
+    """A transactional flow that runs in a task, watched."""
+
+    def __init__(self, source: KafkaSource, sink: Any, **options: Any) -> None:
+        options = {"commit_every": 0.05, "commit_after": 50, "drain": 2.5, "name": "kept"} | options
+        transform = options.pop("transform", row_of)
+        self.watch = Watch()
+        self.pipe = flow.transaction(source, sink, transform, observers=[self.watch], **options)
+        self.task = asyncio.ensure_future(self.pipe.run())
+
+    async def stored(self, counts: dict[int, int]) -> None:
+        """Wait until these positions are committed."""
+        for partition, count in counts.items():
+            await self._or_end(self.watch.stored(count, partition))
+
+    async def _or_end(self, event: Awaitable[object]) -> None:
+        waiting = asyncio.ensure_future(event)
+        await asyncio.wait([waiting, self.task], return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            await self.task
+            raise AssertionError("the flow has ended")
+
+    async def stop(self) -> DrainReport:
+        """Drain and close it."""
+        self.pipe.stop()
+        return await self.task
+
+
+@asynccontextmanager
+async def running(
+    source: KafkaSource, sink: Any, *, seconds: float = 60, **options: Any
+) -> AsyncIterator[KeptFlow]:
+    """A running flow; drained and closed at exit, unless it was before."""
+    flow = KeptFlow(source, sink, **options)
+    try:
+        async with asyncio.timeout(seconds):
+            yield flow
+    except BaseException:
+        flow.task.cancel()
+        await asyncio.wait([flow.task])
+        raise
+    if not flow.task.done():
+        await flow.stop()
+    await flow.task
