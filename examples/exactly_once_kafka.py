@@ -29,7 +29,7 @@ def to_booking(message: Message) -> dict[str, Any]:
 def make_flow(bootstrap: str) -> flow.TransactionalPipe:
     # --8<-- [start:flow]
     source = KafkaSource("payments", bootstrap=bootstrap, group="books", session_timeout=6.0)
-    bookings = KafkaSink("bookings", bootstrap=bootstrap, key="account")
+    bookings = KafkaSink("journal", bootstrap=bootstrap, key="account")
     return flow.transaction(source, bookings, to_booking, name="books", commit_after=500)
     # --8<-- [end:flow]
 
@@ -37,7 +37,7 @@ def make_flow(bootstrap: str) -> flow.TransactionalPipe:
 async def committed(bootstrap: str) -> list[int]:
     """The numbers of the payments that readers of committed records find."""
     client: Any = AIOKafkaConsumer(
-        "bookings",
+        "journal",
         bootstrap_servers=bootstrap,
         isolation_level="read_committed",
         auto_offset_reset="earliest",
@@ -67,5 +67,5 @@ async def main(bootstrap: str) -> None:
 if __name__ == "__main__":
     with embedded_kafka() as broker:
         broker.create_topic("payments")
-        broker.create_topic("bookings")
+        broker.create_topic("journal")
         asyncio.run(main(broker.bootstrap))

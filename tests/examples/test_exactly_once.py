@@ -29,6 +29,6 @@ def test_bookings_reach_a_topic_once(
 ) -> None:
     """Records and offsets commit in one transaction."""
     embedded_kafka.create_topic("payments")
-    embedded_kafka.create_topic("bookings")
+    embedded_kafka.create_topic("journal")
     asyncio.run(load("exactly_once_kafka").main(embedded_kafka.bootstrap))
     assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[1]
