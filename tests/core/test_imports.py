@@ -253,7 +253,7 @@ def test_an_unknown_name_is_refused_as_by_any_module() -> None:
         penstock.Bacher  # type: ignore[attr-defined]  # noqa: B018  # the type checkers refuse it, too
     assert info.value.name == "Bacher"
     assert info.value.obj is penstock
-    assert not hasattr(penstock.sinks, "KafkaSink")
+    assert not hasattr(penstock.sinks, "PulsarSink")
 
 
 @pytest.fixture
