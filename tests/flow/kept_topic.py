@@ -131,7 +131,8 @@ class KeptFlow:
     """A transactional flow that runs in a task, watched."""
 
     def __init__(self, source: KafkaSource, sink: Any, **options: Any) -> None:
-        options = {"commit_every": 0.05, "commit_after": 50, "drain": 2.5, "name": "kept"} | options
+        times: dict[str, Any] = {"commit_every": 0.05, "commit_after": 50, "drain": 2.5}
+        options = {**times, "name": "kept", **options}
         transform = options.pop("transform", row_of)
         self.watch = Watch()
         self.pipe = flow.transaction(source, sink, transform, observers=[self.watch], **options)

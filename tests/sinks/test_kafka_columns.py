@@ -110,7 +110,8 @@ def test_keys_are_scattered_without_a_key() -> None:
     scattered = "chooses a partition for each write"
     assert scattered in str(scattered_by(stack(sink(), Timeout(1.0), Retry())))
     assert scattered in str(scattered_by(FanOut(MemorySink(), sink())))
-    for keeps in (sink(key="k"), sink(partition="p"), stack(MemorySink(), DeadLetter(sink()))):
+    keeping: list[Any] = [sink(key="k"), sink(partition="p")]
+    for keeps in (*keeping, stack(MemorySink(), DeadLetter(sink()))):
         assert scattered_by(keeps) is None
 
 

@@ -87,7 +87,7 @@ def read(spark: Any, bootstrap: str, topic: str) -> Any:
 
 
 def is_equal(left: Any, right: Any) -> bool:
-    return left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty()
+    return bool(left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty())
 
 
 def ids_by_key(bootstrap: str, topic: str) -> dict[str, list[int]]:

@@ -239,11 +239,12 @@ def _kafka(options: _Options) -> Sink[Any]:
     if ("topic" in options.found) == ("topicColumn" in options.found):
         raise bad("topic", options.found.get("topic"), "or topicColumn must be given, one of them")
     parts = {name: options.within(option) for name, option in _KAFKA_PARTS.items()}
+    given: dict[str, Any] = {name: chosen[0] for name, chosen in parts.items() if chosen}
     compression = options.found.get("compression", "none")
     return destinations.KafkaSink(
         options.found.get("topic"),
         compression=None if compression == "none" else compression,
-        **{name: chosen[0] for name, chosen in parts.items() if chosen},
+        **given,
         **options.kafka(),
     )
 
