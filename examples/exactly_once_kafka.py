@@ -28,7 +28,7 @@ def to_booking(message: Message) -> dict[str, Any]:
 
 def make_flow(bootstrap: str) -> flow.TransactionalPipe:
     # --8<-- [start:flow]
-    source = KafkaSource("payments", bootstrap=bootstrap, group="books", session_timeout=6.0)
+    source = KafkaSource("transfers", bootstrap=bootstrap, group="books", session_timeout=6.0)
     bookings = KafkaSink("journal", bootstrap=bootstrap, key="account")
     return flow.transaction(source, bookings, to_booking, name="books", commit_after=500)
     # --8<-- [end:flow]
@@ -53,7 +53,7 @@ async def main(bootstrap: str) -> None:
     client: Any = AIOKafkaProducer(bootstrap_servers=bootstrap, acks="all")
     async with client as producer:
         for number in range(COUNT):
-            await producer.send("payments", b'{"number": %d}' % number, key=b"account 1")
+            await producer.send("transfers", b'{"number": %d}' % number, key=b"account 1")
 
     books = make_flow(bootstrap)
     run = asyncio.create_task(books.run())
@@ -66,6 +66,6 @@ async def main(bootstrap: str) -> None:
 
 if __name__ == "__main__":
     with embedded_kafka() as broker:
-        broker.create_topic("payments")
+        broker.create_topic("transfers")
         broker.create_topic("journal")
         asyncio.run(main(broker.bootstrap))

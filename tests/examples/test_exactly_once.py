@@ -28,7 +28,7 @@ def test_bookings_reach_a_topic_once(
     embedded_kafka: EmbeddedKafka, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Records and offsets commit in one transaction."""
-    embedded_kafka.create_topic("payments")
+    embedded_kafka.create_topic("transfers")
     embedded_kafka.create_topic("journal")
     asyncio.run(load("exactly_once_kafka").main(embedded_kafka.bootstrap))
     assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[1]

@@ -99,6 +99,7 @@ async def test_a_frozen_process_commits_nothing_when_it_wakes_up(broker: Embedde
     assert {part: at.offset for part, at in (await kept.stored()).items()} == counts
 
 
+@pytest.mark.soak
 async def test_processes_come_and_go(broker: EmbeddedKafka) -> None:
     """Three of them, killed or stopped in turns: the partitions move all the time."""
     kept = await kept_topic(broker, 3)

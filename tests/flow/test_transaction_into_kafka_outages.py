@@ -44,7 +44,7 @@ LAST = b'{"part": 0, "at": 60, "key": "last"}'
 """A record behind a transaction."""
 
 
-@pytest.mark.parametrize("direction", ["request", "answer"])
+@pytest.mark.parametrize("direction", [pytest.param("request", marks=pytest.mark.soak), "answer"])
 @pytest.mark.parametrize("api", KINDS, ids=lambda api: api.name.lower())
 async def test_what_is_lost_of_a_transaction_costs_no_record_and_repeats_none(
     broker: EmbeddedKafka, api: Api, direction: Direction

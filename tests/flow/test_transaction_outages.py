@@ -95,7 +95,7 @@ async def flowing(
         await con.close()
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("stop", marks=pytest.mark.soak)])
 def test_a_database_that_restarts_costs_no_row_and_repeats_none(
     broker: EmbeddedKafka, own_postgres: EmbeddedPostgres, how: str
 ) -> None:
@@ -110,6 +110,7 @@ def test_a_database_that_restarts_costs_no_row_and_repeats_none(
     run(scenario())
 
 
+@pytest.mark.soak
 def test_a_broker_that_is_away_for_a_while_costs_no_row_and_repeats_none(
     broker: EmbeddedKafka, own_postgres: EmbeddedPostgres
 ) -> None:

@@ -114,7 +114,7 @@ async def under_load(
 
 
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("timeout", [None, 1.5])
+@pytest.mark.parametrize("timeout", [pytest.param(None, marks=pytest.mark.soak), 1.5])
 def test_an_outage_at_full_load_costs_nothing_and_doubles_nothing(
     own_broker: OwnKafka, event: str, timeout: float | None
 ) -> None:

@@ -87,6 +87,7 @@ def read(spark: Any, bootstrap: str, topic: str) -> Any:
 
 
 def is_equal(left: Any, right: Any) -> bool:
+    """Whether both have the same rows, each as often."""
     return bool(left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty())
 
 
@@ -149,7 +150,7 @@ RECORDS = (
 PARTS = ("key", "value", "headers", "partition", "timestamp")
 
 
-@pytest.mark.parametrize("way", ["sink", "options"])
+@pytest.mark.parametrize("way", [pytest.param("sink", marks=pytest.mark.soak), "options"])
 def test_columns_of_sparks_connector_are_records(
     spark: Any, spark_reads_kafka: None, bootstrap: str, topic: str, way: str
 ) -> None:
@@ -157,12 +158,14 @@ def test_columns_of_sparks_connector_are_records(
     if way == "sink":
         parts: dict[str, Any] = {each: each for each in PARTS}
         sink = KafkaSink(bootstrap=bootstrap, topic_field="topic", **parts)
-        assert write_dataframe(df, sink).delivered == 500
+        assert write_dataframe(df, stack(sink, Retry())).delivered == 500
     else:
         columns = {f"{each}Column": each for each in (*PARTS, "topic")}
         given = {"sink": "kafka", "bootstrapServers": bootstrap, **columns}
         df.write.format("penstock").mode("append").options(**given).save()
-    assert is_equal(read(spark, bootstrap, topic).select(*PARTS, "topic"), df)
+    records = read(spark, bootstrap, topic)
+    assert records.count() == 500
+    assert is_equal(records.select(*PARTS, "topic"), df)
 
 
 class _KilledOnce(WrappingSink[Any]):
