@@ -7,10 +7,9 @@
 3. After a failure that may have been applied, a position is *in doubt*: it is read before anything
    else is written. What it has passed is done.
 4. A *lost* position belongs to another process. Nothing more of the claim is applied, and it waits
-   for its revoke. Where positions are the group's own offsets, a claim that the group still has was
-   lost by mistake: to a process that did not know yet that it had lost the partition, or to a time
-   limit of transactions. So it is claimed again after a while, unless the position stands before
-   what it has committed.
+   for its revoke. A claim that the group still has was lost by mistake: to a process that did not
+   know yet that it had lost the partition, or to a time limit of transactions. So it is claimed
+   again after a while, unless the position stands before what it has committed.
 """
 
 from __future__ import annotations
@@ -194,7 +193,7 @@ class PositionKeeper:
     async def _regained(self, partition: TopicPartition, held: HeldPosition) -> bool:
         """Claim a lost position again, when its revoke should have come long ago."""
         is_due = self._clock.now() >= held.lost_at + RECLAIM_AFTER
-        if not (is_due and self.keeps_group_offsets) or self._held.get(partition) is not held:
+        if not is_due or self._held.get(partition) is not held:
             return False
         known = await self._destination.claim_positions(self._group, [partition])
         if self._held.get(partition) is not held:  # revoked meanwhile
