@@ -207,6 +207,7 @@ def test_a_broker_that_is_not_ours_is_used_and_not_ended(
     assert running.pid is not None
 
 
+@pytest.mark.soak
 def test_a_home_gives_the_jars(
     running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -122,6 +122,7 @@ def test_rows_come_back_equal_and_in_order_per_key(
     assert ids_by_key(bootstrap, topic) == in_order()
 
 
+@pytest.mark.soak
 def test_rows_that_are_arranged_keep_their_order_by_options_alone(
     spark: Any, bootstrap: str, topic: str
 ) -> None:
@@ -150,7 +151,7 @@ RECORDS = (
 PARTS = ("key", "value", "headers", "partition", "timestamp")
 
 
-@pytest.mark.parametrize("way", [pytest.param("sink", marks=pytest.mark.soak), "options"])
+@pytest.mark.parametrize("way", ["sink", "options"])
 def test_columns_of_sparks_connector_are_records(
     spark: Any, spark_reads_kafka: None, bootstrap: str, topic: str, way: str
 ) -> None:

@@ -31,6 +31,7 @@ def written(dsn: str, folder: Path, *more: str) -> tuple[dict[str, Any], dict[st
     return json.loads(done.stdout.splitlines()[-1]), counts
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(400)  # a session of its own starts slowly where others run beside it
 def test_the_three_ways_work_on_connect(embedded_postgres: Any, tmp_path: Path) -> None:
     """P-T17: write_dataframe with its report, register, and foreach_batch with a name of its own."""

@@ -28,7 +28,8 @@ class EmbeddedKafka:
     Created by `embedded_kafka`. `kill` ends it at once, as a crash would; `start` or `restart`
     start it again on the same data and port. All methods block, for seconds: call them through
     `asyncio.to_thread` beside other work. Not thread-safe. Writing to a topic does not create it,
-    so a misspelt topic is an error.
+    so a misspelt topic is an error; records stay, however old their timestamps are, until a topic's
+    own settings say otherwise.
     """
 
     def __init__(self, settings: Mapping[str, str], heap: str) -> None:
@@ -125,6 +126,8 @@ def _node(port: int, settings: Mapping[str, str], heap: str) -> JavaServer:
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "log.dirs": str(node.home / "data"),
+        # records with an old timestamp of their own would go within five minutes
+        "log.retention.ms": "-1",
         # until then the controller takes a killed broker for alive, and admits no other
         "broker.session.timeout.ms": "2000",
         "broker.heartbeat.interval.ms": "200",
