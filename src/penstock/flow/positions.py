@@ -10,21 +10,24 @@
    for its revoke. A claim that the group still has was lost by mistake: to a process that did not
    know yet that it had lost the partition, or to a time limit of transactions. So it is claimed
    again after a while, unless the position stands before what it has committed.
+5. An error of a position says nothing about the records: it is an outage, however long it lasts.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
+from .._core.causes import caused
 from .._core.clock import Signal, wait_until
-from .._core.errors import PositionLost
+from .._core.errors import PositionLost, UnavailableError
 from .._core.say import say
+from .._core.told import for_log, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 
     from .._core.clock import Clock
     from .._core.positions import KeepsPositions
@@ -170,8 +173,8 @@ class PositionKeeper:
     async def moving(self, partition: TopicPartition) -> AsyncIterator[HeldPosition]:
         """The position of a partition, which moves only in this context; read again if in doubt.
 
-        Raises `PositionLost`, after a while, for a partition that is not owned; and whatever
-        reading raises.
+        Raises `PositionLost`, after a while, for a partition that is not owned, and
+        `UnavailableError` where the position cannot be read.
         """
         held = self._held.get(partition)
         if held is None:
@@ -183,7 +186,8 @@ class PositionKeeper:
                     raise PositionLost(held.lost)
             try:
                 if held.is_in_doubt:
-                    known = await self._destination.read_positions(self._group, [partition])
+                    with _as_outage(partition):
+                        known = await self._destination.read_positions(self._group, [partition])
                     held.read(known.get(partition))
                 yield held
             except PositionLost as error:
@@ -195,7 +199,8 @@ class PositionKeeper:
         is_due = self._clock.now() >= held.lost_at + RECLAIM_AFTER
         if not is_due or self._held.get(partition) is not held:
             return False
-        known = await self._destination.claim_positions(self._group, [partition])
+        with _as_outage(partition):
+            known = await self._destination.claim_positions(self._group, [partition])
         if self._held.get(partition) is not held:  # revoked meanwhile
             if partition not in self._held:
                 self._destination.release_positions(self._group, [partition])
@@ -209,3 +214,16 @@ class PositionKeeper:
     def _lose(self, partition: TopicPartition, held: HeldPosition, reason: str) -> None:
         if held.lose(reason, self._clock.now()):
             say(logger, logging.ERROR, _LOST, self._name, partition, reason)
+
+
+@contextmanager
+def _as_outage(partition: TopicPartition) -> Iterator[None]:
+    """Raise `UnavailableError` for any error of a position, but for a loss."""
+    try:
+        yield
+    except (PositionLost, UnavailableError):
+        raise
+    except Exception as error:
+        text = f"the position of {partition} cannot be told"
+        made = UnavailableError(f"{text} ({text_of(error)})")
+        raise caused(made, error, summary=f"{text} ({for_log(error)})") from error
