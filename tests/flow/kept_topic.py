@@ -10,20 +10,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as ClientPartition
+from aiokafka.client import CoordinationType
+from aiokafka.errors import for_code
 from kafka_transaction_child import row_of
-from tests.sources.kafka.kafka_help import new_name, new_topic, stored
+from tests.sources.kafka.kafka_help import admin_of, new_name, new_topic
 from tests.sources.kafka.storm_help import Watch
 
 from penstock import flow
+from penstock._clients.kafka.coordinator import Coordinator
+from penstock._clients.kafka.offset_fetch import StableOffsetFetch, fetched
 from penstock.sinks.kafka import KafkaSink
-from penstock.sources import TopicPartition
+from penstock.sources import Position, TopicPartition
 from penstock.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
     from penstock.consumer import DrainReport
-    from penstock.sources import Position
     from penstock.testing import EmbeddedKafka
 
 SOON: Any = {"session_timeout": 6.0, "rebalance_timeout": 10.0}
@@ -69,6 +72,10 @@ async def _numbers(consumer: Any, topic: str) -> set[int]:
     return numbers
 
 
+def _code_of(response: Any) -> int:
+    return next((each.code for each in fetched(response) if each.code), 0)
+
+
 class KeptTopic(NamedTuple):
     """A source's topic, a sink's topic, and a group."""
 
@@ -96,9 +103,19 @@ class KeptTopic(NamedTuple):
         return await readable(self.broker, self.topic, isolation)
 
     async def stored(self) -> dict[int, Position]:
-        """The group's positions, by partition."""
-        found = await stored(self.broker, self.group)
-        return {key.partition: at for key, at in found.items() if key.topic == self.source_topic}
+        """The group's positions, by partition, with those of transactions that are about to end."""
+        async with admin_of(self.broker) as admin:
+            (topic,) = await admin.describe_topics([self.source_topic])
+            numbers = [each["partition"] for each in topic["partitions"]]
+            request = StableOffsetFetch(self.group, [(self.source_topic, numbers)])
+            group = Coordinator(admin._client, CoordinationType.GROUP, self.group)
+            answer = await group.ask(request, _code_of, within=10.0)
+        assert answer.code == 0, for_code(answer.code)
+        return {
+            each.partition: Position(each.offset, each.metadata)
+            for each in fetched(answer.body)
+            if each.offset >= 0
+        }
 
     def at(self, number: int) -> TopicPartition:
         """A partition of the source's topic."""
