@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test compat check bench bench-compare docs soak format clean
+.PHONY: help demo demo-spark test compat check bench bench-compare docs long soak format clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -42,7 +42,10 @@ demo-spark: $(VENV)/.demo-spark  ## the same, then through Spark; needs Java
 test: $(VENV)/.dev  ## the whole suite, in two processes
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
-soak: $(VENV)/.dev  ## the long tests
+long: $(VENV)/.dev  ## the long tests, once each
+	$(BIN)/python -m pytest -n 2 -m long $(ARGS)
+
+soak: $(VENV)/.dev  ## kills, outages and random schedules, many times each
 	$(BIN)/python -m pytest -m soak $(ARGS)
 
 compat: $(VENV)/.dev  ## the Spark part under PySpark 3.5, 4.0, 4.1 and the newest

@@ -128,6 +128,7 @@ def test_a_revision_beside_itself_is_not_slower(
     assert "add, batches of 500: ok" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_planted_slowness_fails_the_comparison(
     repository: Path,
     tmp_path: Path,

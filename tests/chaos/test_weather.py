@@ -17,6 +17,7 @@ def storms(seeds: range) -> None:
             Weather(seed).run()
 
 
+@pytest.mark.long
 def test_no_good_item_is_given_up_in_any_weather() -> None:
     """batcher/4b.1 to 4b.3, B-T42: and what is delivered, unsent and unknown agrees with the
     database's own log.

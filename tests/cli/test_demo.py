@@ -280,6 +280,7 @@ def test_an_interrupt_drains_and_says_what_was_left(
     assert "0 flights were handed back unsent, 0 are unknown" in output
 
 
+@pytest.mark.long
 def test_a_second_interrupt_means_now(embedded_postgres: EmbeddedPostgres, folder: Path) -> None:
     """What is inside then is handed back, and counted."""
     child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "1", "--workers", "1")
@@ -291,19 +292,19 @@ def test_a_second_interrupt_means_now(embedded_postgres: EmbeddedPostgres, folde
 
 
 MOMENTS = {
-    "reading the flights": signal.SIGINT,
-    "producers": signal.SIGTERM,
-    "killing the database": None,  # these two take the longest
-    "starting the database server again": None,
+    "reading the flights": (signal.SIGINT, ()),
+    "producers": (signal.SIGTERM, ()),
+    "killing the database": (signal.SIGHUP, pytest.mark.long),
+    "starting the database server again": (signal.SIGHUP, pytest.mark.long),
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 INTERRUPTIONS = [
-    pytest.param(after, sign, marks=() if sign is in_the_suite else pytest.mark.soak)
-    for after, in_the_suite in MOMENTS.items()
+    pytest.param(after, sign, marks=mark if sign is always else pytest.mark.soak)
+    for after, (always, mark) in MOMENTS.items()
     for sign in SIGNALS
 ]
-"""Every moment and every signal, which all end in the same handler; the other pairs are for the
-soak.
+"""Every moment and every signal, which all end in the same handler; the two that take longest are
+among the long tests, and the other pairs in the soak.
 """
 
 
@@ -322,6 +323,7 @@ def test_no_moment_to_interrupt_leaves_a_server_behind(
     assert_nothing_is_left(folder)
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_leaves_no_server_behind(
     embedded_postgres: EmbeddedPostgres, folder: Path
 ) -> None:

@@ -47,6 +47,7 @@ def kafka() -> None:
 # -- the scene -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("kafka")
 def test_a_killed_consumer_costs_no_flight_and_no_order(
     embedded_postgres: EmbeddedPostgres, folder: Path
@@ -71,16 +72,20 @@ def test_a_killed_consumer_costs_no_flight_and_no_order(
     assert_nothing_is_left(folder)
 
 
-MOMENTS = {
-    "starting a Kafka": None,
-    "two consumers pipe them": None,
-    "through Kafka": None,
-    KILLED: signal.SIGTERM,
-    "a third consumer has joined": None,
-}
+MOMENTS = (
+    "starting a Kafka",
+    "two consumers pipe them",
+    "through Kafka",
+    KILLED,
+    "a third consumer has joined",
+)
 INTERRUPTIONS = [
-    pytest.param(after, sign, marks=() if sign is in_the_suite else pytest.mark.soak)
-    for after, in_the_suite in MOMENTS.items()
+    pytest.param(
+        after,
+        sign,
+        marks=pytest.mark.long if (after, sign) == (KILLED, signal.SIGTERM) else pytest.mark.soak,
+    )
+    for after in MOMENTS
     for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ]
 

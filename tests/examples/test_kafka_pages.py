@@ -201,6 +201,7 @@ async def ended(process: asyncio.subprocess.Process, number: int) -> int:
     return int(found[1])
 
 
+@pytest.mark.long
 async def test_the_service_is_stopped_and_started(real_clock: LoopClock) -> None:
     """Ctrl-C, a crash of the broker, and another start: the sum is right."""
     async with asyncio.timeout(90), contextlib.AsyncExitStack() as stack:

@@ -41,6 +41,7 @@ def options_of(kept: KeptTopic, **options: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 async def test_eight_kills_at_random_moments(broker: EmbeddedKafka) -> None:
     await _kill_at_random(broker, 8, random.Random(0))
 

@@ -121,7 +121,7 @@ async def test_a_late_commit_is_refused(broker: EmbeddedKafka) -> None:
     assert await kept.stored() == {}
 
 
-@pytest.mark.soak
+@pytest.mark.long
 async def test_a_transaction_that_takes_too_long_is_aborted_and_comes_again(
     broker: EmbeddedKafka,
 ) -> None:
@@ -172,7 +172,7 @@ async def test_a_slow_transform_is_outside_the_transaction(broker: EmbeddedKafka
 # -- brokers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.soak
+@pytest.mark.long
 async def test_a_broker_that_is_killed_at_random_moments_costs_and_repeats_nothing(
     own_broker: OwnKafka,
 ) -> None:
@@ -190,7 +190,7 @@ async def test_a_broker_that_is_killed_at_random_moments_costs_and_repeats_nothi
     assert_once_and_in_order(await kept.readable(), counts)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 async def test_a_stop_ends_in_time_without_a_broker(own_broker: OwnKafka) -> None:
     kept = await kept_topic(own_broker)
     await fill(own_broker, kept.source_topic, 3_000)

@@ -144,7 +144,7 @@ async def _kill_at_random(
         ), "the group's offsets are copies, for tools"
 
 
-@pytest.mark.soak
+@pytest.mark.long
 async def test_nothing_of_a_frozen_process_lands_after_its_partitions_have_moved(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
@@ -172,7 +172,7 @@ async def test_nothing_of_a_frozen_process_lands_after_its_partitions_have_moved
         await scene.assert_exact(counts)
 
 
-@pytest.mark.soak
+@pytest.mark.long
 async def test_signals_drain_and_nothing_is_repeated(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:

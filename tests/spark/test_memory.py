@@ -5,6 +5,8 @@ from __future__ import annotations
 import resource
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from penstock.spark import write_dataframe
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ class Weighs:
             )
 
 
+@pytest.mark.long
 def test_three_million_rows_through_one_task_take_no_more_memory_than_a_few(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -110,9 +110,9 @@ async def test_a_transaction_is_seen_when_it_commits_and_not_when_it_aborts(
 @pytest.mark.parametrize(
     "way",
     [
-        pytest.param("paused, kill", marks=pytest.mark.soak),
+        pytest.param("paused, kill", marks=pytest.mark.long),
         "the process alone",
-        pytest.param("paused, stop", marks=pytest.mark.soak),
+        pytest.param("paused, stop", marks=pytest.mark.long),
     ],
 )
 async def test_what_was_acknowledged_survives_and_the_port_stays(
@@ -207,7 +207,7 @@ def test_a_broker_that_is_not_ours_is_used_and_not_ended(
     assert running.pid is not None
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_a_home_gives_the_jars(
     running: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

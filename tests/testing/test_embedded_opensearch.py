@@ -51,9 +51,9 @@ def get(server: EmbeddedOpenSearch, number: int) -> Any:
 @pytest.mark.parametrize(
     "way",
     [
-        pytest.param("paused, kill", marks=pytest.mark.soak),
+        pytest.param("paused, kill", marks=pytest.mark.long),
         "the process alone",
-        pytest.param("paused, stop", marks=pytest.mark.soak),
+        pytest.param("paused, stop", marks=pytest.mark.long),
     ],
 )
 def test_what_was_acknowledged_survives_and_the_port_stays(

@@ -121,7 +121,7 @@ def started(body: str) -> Iterator[Started]:
     [
         ("postgres", signal.SIGTERM, False),
         ("postgres", signal.SIGKILL, True),
-        pytest.param("opensearch", signal.SIGTERM, True, marks=pytest.mark.soak),
+        pytest.param("opensearch", signal.SIGTERM, True, marks=pytest.mark.long),
         ("kafka", signal.SIGKILL, False),
     ],
 )

@@ -31,7 +31,7 @@ def order(shop: str, second: int, amount: int) -> bytes:
     ).encode()
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_closed_windows_are_in_the_table_and_in_the_files(
     spark: Any,
     spark_reads_kafka: None,

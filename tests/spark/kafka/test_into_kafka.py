@@ -122,7 +122,7 @@ def test_rows_come_back_equal_and_in_order_per_key(
     assert ids_by_key(bootstrap, topic) == in_order()
 
 
-@pytest.mark.soak
+@pytest.mark.long
 def test_rows_that_are_arranged_keep_their_order_by_options_alone(
     spark: Any, bootstrap: str, topic: str
 ) -> None:
@@ -151,6 +151,7 @@ RECORDS = (
 PARTS = ("key", "value", "headers", "partition", "timestamp")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["sink", "options"])
 def test_columns_of_sparks_connector_are_records(
     spark: Any, spark_reads_kafka: None, bootstrap: str, topic: str, way: str

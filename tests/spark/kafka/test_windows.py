@@ -239,7 +239,7 @@ def plan_for(
 @pytest.mark.parametrize(
     ("count", "keys", "records_per_batch", "deaths"),
     [
-        pytest.param(1_800, 20, 600, (BUCKETS + 2,), marks=pytest.mark.soak),
+        pytest.param(1_800, 20, 600, (BUCKETS + 2,), marks=pytest.mark.long),
         pytest.param(300_000, 500, 20_000, (BUCKETS + 2, 1, 7, 3, 6), marks=pytest.mark.soak),
     ],
 )

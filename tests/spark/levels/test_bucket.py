@@ -57,6 +57,7 @@ def sink(dsn: str, **options: Any) -> Any:
     )
 
 
+@pytest.mark.long
 def test_a_replay_from_other_partitions_writes_what_is_missing(spark: Any, dsn: str) -> None:
     """P-T4, P-T6, P-T9, P-T12: a job that died with some buckets committed; none lost, none
     doubled, in order, and the counts are exact.

@@ -31,7 +31,7 @@ def written(dsn: str, folder: Path, *more: str) -> tuple[dict[str, Any], dict[st
     return json.loads(done.stdout.splitlines()[-1]), counts
 
 
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.timeout(400)  # a session of its own starts slowly where others run beside it
 def test_the_three_ways_work_on_connect(embedded_postgres: Any, tmp_path: Path) -> None:
     """P-T17: write_dataframe with its report, register, and foreach_batch with a name of its own."""
@@ -40,7 +40,7 @@ def test_the_three_ways_work_on_connect(embedded_postgres: Any, tmp_path: Path) 
     assert counts == {"batch": 20, "dataframe": 100, "name": 50}
 
 
-@pytest.mark.soak
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_all_ways_work_on_connect(embedded_postgres: Any, tmp_path: Path) -> None:
     """P-T17: also options alone, and a stream by a registered name."""

@@ -123,6 +123,7 @@ class DownAtFirst:
         """Nothing."""
 
 
+@pytest.mark.long
 def test_attempts_that_failed_are_not_counted(spark: Any) -> None:
     """P-T12: each task's rows once, though it was run twice."""
     down = register(spark, "down", DownAtFirst())
@@ -168,6 +169,7 @@ def stream(spark: Any, folder: Path) -> Any:
     )
 
 
+@pytest.mark.long
 def test_a_stream_by_name_agrees_with_sparks_listener(
     spark: Any, dsn: str, tmp_path: Path, listener: Listener
 ) -> None:
@@ -255,6 +257,7 @@ def plans(spark: Any) -> str:
     )
 
 
+@pytest.mark.long
 def test_a_password_is_shown_nowhere(
     spark: Any, dsn: str, jdbc: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

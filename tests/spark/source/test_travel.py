@@ -98,6 +98,7 @@ def only_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     sys.modules.pop("only_here")
 
 
+@pytest.mark.long
 def test_advice_comes_for_a_module_of_the_users(spark: Any, only_here: Any) -> None:
     """P-T13: the three fixes, and the third one works."""
     with pytest.raises(
