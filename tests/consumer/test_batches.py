@@ -81,6 +81,24 @@ async def test_the_time_of_a_batch_counts_from_its_own_first_message(
     await running
 
 
+async def test_each_open_batch_has_its_own_time(fake_clock: FakeClock) -> None:
+    """O-T13: also one that is due after another was taken, without any further arrival."""
+    log, handler = MemoryLog([*records("a"), *records("a", partition=1)]), Batches()
+    consumer = endless(log, fake_clock, ordering="partition")
+    running = asyncio.create_task(consumer.receive_batch(handler, max_wait=2.0))
+    await fake_clock.advance(2.0)
+    handler.batches.clear()
+    log.produce("t", b"")
+    await fake_clock.advance(0.5)
+    log.produce("t", b"", partition=1)
+    await fake_clock.advance(1.5)
+    assert [batch[0].partition for batch in handler.batches] == [0]
+    await fake_clock.advance(0.5)
+    assert [batch[0].partition for batch in handler.batches] == [0, 1]
+    consumer.stop()
+    await running
+
+
 async def test_max_wait_zero_waits_for_nothing(fake_clock: FakeClock) -> None:
     """What is ready when a worker is free is a batch."""
     handler = Batches()

@@ -60,11 +60,16 @@ class BatchMessages(Handling):
         return self._former.is_due(now, is_idle=not self._running)
 
     def begin(self) -> list[Message] | None:
-        """Take the batch that is due, if there is one, to be handled now."""
-        if not self.is_waiting:
-            return None
-        batch = self._former.take(self.commons.clock.now(), is_idle=not self._running)
-        self._running += batch is not None
+        """Take the batch that is due, if there is one, to be handled now.
+
+        The timekeeper waits for the time of the first batch only, so it hears of the next one.
+        """
+        batch = None
+        if self.is_waiting:
+            batch = self._former.take(self.commons.clock.now(), is_idle=not self._running)
+            self._running += batch is not None
+        if self._former.next_due is not None:
+            self.commons.signals.work.fire()
         return batch
 
     def end(self) -> None:
