@@ -200,6 +200,30 @@ async def test_the_server_ends_an_owner_that_hangs_in_its_transaction(
             assert await con.fetchval("SHOW idle_in_transaction_session_timeout") == "0"
 
 
+NOTE_LIMIT = """
+CREATE TABLE {table}_limits (told text);
+CREATE FUNCTION {table}_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  INSERT INTO {table}_limits VALUES (current_setting('idle_in_transaction_session_timeout'));
+  RETURN NULL; END $$;
+CREATE TRIGGER note AFTER INSERT OR UPDATE ON {positions}
+  FOR EACH STATEMENT EXECUTE FUNCTION {table}_note();
+"""
+"""Notes the limit of each transaction that changes a position."""
+
+
+async def test_claims_and_stores_hold_no_rows_for_a_frozen_process(
+    embedded_postgres: EmbeddedPostgres,
+) -> None:
+    async with kept_table(embedded_postgres.dsn) as kept, kept.sink() as sink:
+        await sink.claim_positions("g", [P0])
+        await kept.db.con.execute(NOTE_LIMIT.format(table=kept.db.table, positions=kept.positions))
+        await sink.claim_positions("g", [P0])
+        assert await sink.store_positions("g", {P0: Position(1)}) == [P0]
+        told = await kept.db.con.fetch(f"SELECT told FROM {kept.db.table}_limits")
+        assert len(told) >= 2
+        assert {row["told"] for row in told} == {"10s"}
+
+
 async def test_an_unclaimed_or_released_position_is_lost(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:

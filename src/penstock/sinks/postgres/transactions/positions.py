@@ -37,6 +37,11 @@ LOCK_WITHIN = 5
 """Seconds that a claim waits for the transaction of an earlier owner."""
 IDLE_MOST = 10
 """Seconds that a transaction may be idle between two statements."""
+_BEGIN = (
+    f"BEGIN; SET LOCAL lock_timeout = '{LOCK_WITHIN}s'; "
+    f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MOST}s'"
+)
+"""A process that is frozen within holds the rows for so long, and no longer."""
 
 _COLUMNS = {
     "consumer_group": "text",
@@ -133,7 +138,7 @@ class PositionTable:
         target: str,
         limit: str,
     ) -> list[OwnedPosition]:
-        await con.execute(f"BEGIN; SET LOCAL lock_timeout = '{LOCK_WITHIN}s'; {limit}")
+        await con.execute(f"{_BEGIN}; {limit}")
         ordered = sorted(partitions)
         found = await con.fetch(
             f"INSERT INTO {self.qualified} AS p ({', '.join(_KEY)}, target, target_oid, epoch) "
@@ -247,7 +252,7 @@ class PositionTable:
 
         Raises `PositionLost` if it has another owner.
         """
-        await con.execute(f"BEGIN; SET LOCAL lock_timeout = '{LOCK_WITHIN}s'; {limit}")
+        await con.execute(f"{_BEGIN}; {limit}")
         row = await self._row(con, owned, "FOR UPDATE")
         await con.execute("ROLLBACK")
         if row is None or row["epoch"] != owned.epoch:
@@ -263,7 +268,7 @@ class PositionTable:
     ) -> list[OwnedPosition]:
         """Move positions without rows, in one transaction; return those that were moved."""
         moved: list[OwnedPosition] = []
-        await con.execute(f"BEGIN; SET LOCAL lock_timeout = '{LOCK_WITHIN}s'; {limit}")
+        await con.execute(f"{_BEGIN}; {limit}")
         for owned, position in sorted(moves, key=lambda move: move[0].key):
             try:
                 await self.advance(con, owned, position)
