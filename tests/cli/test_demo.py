@@ -291,7 +291,7 @@ def test_a_second_interrupt_means_now(embedded_postgres: EmbeddedPostgres, folde
     assert "Traceback" not in output
 
 
-MOMENTS = {
+MOMENTS: dict[str, tuple[signal.Signals, Any]] = {
     "reading the flights": (signal.SIGINT, ()),
     "producers": (signal.SIGTERM, ()),
     "killing the database": (signal.SIGHUP, pytest.mark.long),
