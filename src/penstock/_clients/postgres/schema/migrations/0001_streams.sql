@@ -1,0 +1,216 @@
+-- Streams: an append-only log, and the subscriptions that read it.
+--
+-- In this file {schema} is the quoted name of the schema, and {class} a number below 32768 that no
+-- other schema of the database uses.
+--
+-- The appender mark. A transaction takes a shared advisory lock on the last position that was handed
+-- out, and takes positions only then. A commit is visible before its locks go, so nothing becomes
+-- visible any more at or below the least mark in pg_locks: that is the horizon of readers. The mark
+-- is taken by the default of message.position, so that a plain INSERT or COPY takes it, too.
+-- The sequence must keep CACHE 1, and readers must read in a later statement than the horizon.
+
+CREATE SEQUENCE {schema}.position AS bigint MINVALUE 1 MAXVALUE 281474976710655 CACHE 1;
+
+-- Each transaction takes the mark once. A rollback to a savepoint undoes the lock and the note of it.
+CREATE FUNCTION {schema}.next_position() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF coalesce(current_setting('penstock.mark_{class}', true), '') = '' THEN
+    PERFORM pg_advisory_xact_lock_shared(
+      ({class}::bigint << 48) | (SELECT last_value - (NOT is_called)::int FROM {schema}.position));
+    PERFORM set_config('penstock.mark_{class}', 'taken', true);
+  END IF;
+  RETURN nextval('{schema}.position');
+END $$;
+
+CREATE FUNCTION {schema}.slot_of(stream text) RETURNS smallint LANGUAGE sql IMMUTABLE STRICT
+PARALLEL SAFE AS $$ SELECT get_byte(sha256(convert_to(stream, 'UTF8')), 0)::smallint $$;
+
+CREATE TABLE {schema}.message (
+  position bigint NOT NULL DEFAULT {schema}.next_position() PRIMARY KEY,
+  stream text NOT NULL CHECK (stream <> ''),
+  version bigint NOT NULL CHECK (version >= 0),
+  slot smallint NOT NULL GENERATED ALWAYS AS ({schema}.slot_of(stream)) STORED,
+  category text NOT NULL GENERATED ALWAYS AS (split_part(stream, '-', 1)) STORED,
+  type text NOT NULL CHECK (type <> ''),
+  data jsonb NOT NULL,
+  metadata jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(metadata) = 'object'),
+  id uuid NOT NULL DEFAULT gen_random_uuid(),
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  CONSTRAINT message_version UNIQUE (stream, version),
+  CONSTRAINT message_id UNIQUE (id)
+);
+CREATE INDEX message_slot ON {schema}.message (slot, position);
+CREATE INDEX message_category ON {schema}.message (category, position);
+CREATE INDEX message_at ON {schema}.message USING brin (at) WITH (pages_per_range = 16);
+
+-- The last version of a stream whose messages have all been deleted, so that versions go on.
+CREATE TABLE {schema}.stream_end (stream text PRIMARY KEY, version bigint NOT NULL);
+
+CREATE FUNCTION {schema}.last_version(p_stream text) RETURNS bigint LANGUAGE sql STABLE AS $$
+  SELECT coalesce(
+    (SELECT version FROM {schema}.message WHERE stream = p_stream ORDER BY version DESC LIMIT 1),
+    (SELECT version FROM {schema}.stream_end WHERE stream = p_stream),
+    -1)
+$$;
+
+-- Appends messages, [{"type": ..., "data": ..., "metadata": {...}, "id": ...}, ...], behind the last
+-- one of the stream, and returns a row for each. Messages whose ids are in the log already, all of
+-- them and with the same contents, are returned as they are there, with is_new false.
+CREATE FUNCTION {schema}.append(p_stream text, p_messages jsonb, p_expected bigint DEFAULT NULL)
+RETURNS TABLE (r_position bigint, r_version bigint, r_id uuid, r_at timestamptz, r_is_new boolean)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_count int;
+  v_last bigint;
+  v_given boolean;
+  v_first bigint;
+BEGIN
+  IF coalesce(p_stream, '') = '' THEN
+    RAISE EXCEPTION 'the name of a stream must not be empty' USING ERRCODE = 'PS003';
+  END IF;
+  IF p_messages IS NULL OR jsonb_typeof(p_messages) <> 'array' OR p_messages = '[]' THEN
+    RAISE EXCEPTION 'messages must be a JSON array of at least one object' USING ERRCODE = 'PS003';
+  END IF;
+  v_count := jsonb_array_length(p_messages);
+  FOR i IN 0 .. v_count - 1 LOOP
+    IF jsonb_typeof(p_messages -> i) <> 'object' OR jsonb_typeof(p_messages -> i -> 'type') IS DISTINCT FROM 'string'
+      OR p_messages -> i ->> 'type' = '' OR p_messages -> i -> 'data' IS NULL
+      OR jsonb_typeof(coalesce(p_messages -> i -> 'metadata', '{}')) <> 'object' THEN
+      RAISE EXCEPTION 'message % must have a type, which is a text, data, and metadata that are an object if there are any', i
+        USING ERRCODE = 'PS003';
+    END IF;
+    v_given := v_given OR (p_messages -> i ->> 'id') IS NOT NULL;
+  END LOOP;
+  v_given := EXISTS (SELECT FROM jsonb_array_elements(p_messages) m WHERE m ->> 'id' IS NOT NULL);
+  LOOP
+    IF v_given THEN
+      RETURN QUERY SELECT * FROM {schema}.known(p_stream, p_messages);
+      IF FOUND THEN
+        RETURN;
+      END IF;
+    END IF;
+    v_last := {schema}.last_version(p_stream);
+    IF p_expected IS NOT NULL AND v_last <> p_expected THEN
+      RAISE EXCEPTION 'the stream % is at version %, not %', p_stream, v_last, p_expected
+        USING ERRCODE = 'PS001', DETAIL = v_last;
+    END IF;
+    -- The first one alone: whoever has it has the versions behind it, too. A conflict waits for the
+    -- other transaction, and adds nothing.
+    INSERT INTO {schema}.message AS m (stream, version, type, data, metadata, id)
+    SELECT p_stream, v_last + 1, e ->> 'type', e -> 'data', coalesce(e -> 'metadata', '{}'),
+           coalesce((e ->> 'id')::uuid, gen_random_uuid())
+    FROM (SELECT p_messages -> 0 AS e) f
+    ON CONFLICT DO NOTHING
+    RETURNING m.position, m.version, m.id, m.at, true INTO r_position, r_version, r_id, r_at, r_is_new;
+    EXIT WHEN FOUND;
+  END LOOP;
+  RETURN NEXT;
+  IF v_count > 1 THEN
+    RETURN QUERY
+    INSERT INTO {schema}.message AS m (stream, version, type, data, metadata, id)
+    SELECT p_stream, v_last + n, e ->> 'type', e -> 'data', coalesce(e -> 'metadata', '{}'),
+           coalesce((e ->> 'id')::uuid, gen_random_uuid())
+    FROM jsonb_array_elements(p_messages) WITH ORDINALITY AS t (e, n) WHERE n > 1 ORDER BY n
+    RETURNING m.position, m.version, m.id, m.at, true;
+  END IF;
+END $$;
+
+-- The messages of these ids, if they are in the log: all of them, in this stream, in a row, and with
+-- these contents. Any other that is there is a mistake.
+CREATE FUNCTION {schema}.known(p_stream text, p_messages jsonb)
+RETURNS TABLE (r_position bigint, r_version bigint, r_id uuid, r_at timestamptz, r_is_new boolean)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_other record;
+BEGIN
+  RETURN QUERY
+  SELECT m.position, m.version, m.id, m.at, false
+  FROM jsonb_array_elements(p_messages) WITH ORDINALITY AS t (e, n)
+  JOIN {schema}.message m ON m.id = (e ->> 'id')::uuid ORDER BY n;
+  IF NOT FOUND THEN
+    RETURN;
+  END IF;
+  SELECT n - 1 AS at, e ->> 'id' AS id, m.stream INTO v_other
+  FROM jsonb_array_elements(p_messages) WITH ORDINALITY AS t (e, n)
+  LEFT JOIN {schema}.message m ON m.id = (e ->> 'id')::uuid
+  WHERE (m.stream, m.type, m.data, m.metadata)
+    IS DISTINCT FROM (p_stream, e ->> 'type', e -> 'data', coalesce(e -> 'metadata', '{}'))
+  ORDER BY n LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'some of these messages are in the log, but message % with the id % %', v_other.at,
+      coalesce(v_other.id, 'NULL'), CASE WHEN v_other.stream IS NULL THEN 'is not'
+        WHEN v_other.stream = p_stream THEN 'has other contents there'
+        ELSE format('is in the stream %s', v_other.stream) END
+      USING ERRCODE = 'PS002';
+  END IF;
+END $$;
+
+-- The last position that a reader may take for complete: no transaction that is open, or begins
+-- later, adds a message at or before it. Read messages in a later statement.
+CREATE FUNCTION {schema}.horizon() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_last bigint;
+  v_mark bigint;
+BEGIN
+  IF pg_is_in_recovery() THEN
+    RAISE EXCEPTION 'the horizon can be read on the primary server only' USING ERRCODE = 'PS004';
+  END IF;
+  IF current_setting('transaction_isolation') <> 'read committed' THEN
+    RAISE EXCEPTION 'the horizon must be read at the isolation level READ COMMITTED: behind the snapshot of the transaction there may be messages before it'
+      USING ERRCODE = 'PS004';
+  END IF;
+  SELECT last_value - (NOT is_called)::int INTO v_last FROM {schema}.position;
+  SELECT min(mark) INTO v_mark FROM {schema}.appender;
+  RETURN least(v_last, v_mark);
+END $$;
+
+-- The transactions that hold a mark now, and where they hold the horizon.
+CREATE VIEW {schema}.appender AS
+SELECT ((classid::bigint << 32) | objid::bigint) & 281474976710655 AS mark, pid, virtualtransaction
+FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint >> 16 = {class}
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
+
+-- A subscription, and the positions that its first start passed over: visible already beyond the
+-- horizon, or older than the point in time.
+CREATE TABLE {schema}.subscription (
+  name text PRIMARY KEY CHECK (name <> ''),
+  selection text NOT NULL,
+  start text NOT NULL,
+  earlier bigint[] NOT NULL DEFAULT '{}',
+  paused boolean NOT NULL DEFAULT false,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- Every message of the slot before "position" is settled, and those in the map that is the metadata.
+CREATE TABLE {schema}.subscription_slot (
+  name text NOT NULL REFERENCES {schema}.subscription ON DELETE CASCADE,
+  slot smallint NOT NULL CHECK (slot BETWEEN 0 AND 255),
+  position bigint NOT NULL,
+  metadata text NOT NULL DEFAULT '',
+  epoch bigint NOT NULL DEFAULT 0,
+  owner text,
+  lease_until timestamptz,
+  moved_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (name, slot)
+) WITH (fillfactor = 50);
+
+CREATE TABLE {schema}.subscription_member (
+  name text NOT NULL REFERENCES {schema}.subscription ON DELETE CASCADE,
+  member text NOT NULL,
+  seen_at timestamptz NOT NULL,
+  PRIMARY KEY (name, member)
+) WITH (fillfactor = 50);
+
+-- Records of keys that wait for an operator.
+CREATE TABLE {schema}.parked (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  consumer text NOT NULL,
+  key text NOT NULL,
+  topic text NOT NULL,
+  partition int NOT NULL,
+  "offset" bigint NOT NULL,
+  record jsonb NOT NULL,
+  parked_at timestamptz NOT NULL DEFAULT now(),
+  UNIQUE (consumer, key, topic, partition, "offset")
+);
