@@ -25,6 +25,13 @@ SLOTS = 256
 """The number of slots. Kept with each message, so it never changes."""
 
 
+def slot_lock(name: str, slot: int) -> str:
+    """The name of the lock of a slot of the subscription `name`, which is what precedes the last
+    `/`.
+    """
+    return f"{name}/{slot}"
+
+
 class Move(NamedTuple):
     """A position to store, and the one that it follows."""
 
