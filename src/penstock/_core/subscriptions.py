@@ -47,6 +47,10 @@ class SubscriptionStart:
     """The first offset of each slot."""
     earlier: frozenset[int] = frozenset()
     """Offsets behind those that are not delivered all the same: they were there before."""
+    selection: str = ""
+    """What the subscription reads of the log, in words; another selection is another subscription."""
+    point: str = ""
+    """The start point in words, for operators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class Subscribed:
     positions: Mapping[int, Position]
     """The position of each slot."""
     earlier: frozenset[int] = frozenset()
+    """As in its start."""
+    selection: str = ""
     """As in its start."""
     is_paused: bool = False
     paused_slots: frozenset[int] = field(default_factory=frozenset[int])
