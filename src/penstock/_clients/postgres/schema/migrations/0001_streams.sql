@@ -41,7 +41,8 @@ CREATE TABLE {schema}.message (
 );
 CREATE INDEX message_slot ON {schema}.message (slot, position);
 CREATE INDEX message_category ON {schema}.message (category, position);
-CREATE INDEX message_at ON {schema}.message USING brin (at) WITH (pages_per_range = 16);
+CREATE INDEX message_at ON {schema}.message USING brin (at)
+WITH (pages_per_range = 16, autosummarize = on);
 
 -- The last version of a stream whose messages have all been deleted, so that versions go on.
 CREATE TABLE {schema}.stream_end (stream text PRIMARY KEY, version bigint NOT NULL);
@@ -192,15 +193,21 @@ CREATE TABLE {schema}.subscription_slot (
   owner text,
   lease_until timestamptz,
   moved_at timestamptz NOT NULL DEFAULT now(),
+  paused boolean NOT NULL DEFAULT false,
+  missed bigint NOT NULL DEFAULT 0,
   PRIMARY KEY (name, slot)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
+COMMENT ON COLUMN {schema}.subscription_slot.missed IS
+  'messages that were deleted before the subscription had handled them';
 
 CREATE TABLE {schema}.subscription_member (
   name text NOT NULL REFERENCES {schema}.subscription ON DELETE CASCADE,
   member text NOT NULL,
   seen_at timestamptz NOT NULL,
   PRIMARY KEY (name, member)
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 
 -- Records of keys that wait for an operator.
 CREATE TABLE {schema}.parked (
@@ -214,3 +221,82 @@ CREATE TABLE {schema}.parked (
   parked_at timestamptz NOT NULL DEFAULT now(),
   UNIQUE (consumer, key, topic, partition, "offset")
 );
+
+-- Whether a subscription's selection has a stream. In a name of {"streams": [...]}, * stands for any
+-- characters. A selection that is neither that nor {"category": ...} has every stream.
+CREATE FUNCTION {schema}.is_selected(p_selection text, p_stream text) RETURNS boolean LANGUAGE sql
+IMMUTABLE PARALLEL SAFE AS $$
+  SELECT CASE
+    WHEN p_selection NOT LIKE '{%' THEN true
+    WHEN p_selection::jsonb ? 'category' THEN
+      split_part(p_stream, '-', 1) = p_selection::jsonb ->> 'category'
+    WHEN p_selection::jsonb ? 'streams' THEN EXISTS (
+      SELECT FROM jsonb_array_elements_text(p_selection::jsonb -> 'streams') AS s (name)
+      WHERE p_stream LIKE replace(regexp_replace(name, '([\\%_])', '\\\1', 'g'), '*', '%'))
+    ELSE true END
+$$;
+
+-- Retention. Deletes, of the next p_most messages behind p_after that are at or before p_to, those
+-- that are older than p_older, if it is given, and that no subscription needs any more; or all of
+-- them, if p_forced: then their subscriptions count them as missed. Returns how many were deleted
+-- and how many were kept for a subscription, and the last position looked at: NULL at the end.
+CREATE FUNCTION {schema}.delete_messages(
+  p_after bigint, p_to bigint, p_older timestamptz, p_most int, p_forced boolean)
+RETURNS TABLE (r_deleted bigint, r_kept bigint, r_last bigint) LANGUAGE sql VOLATILE AS $$
+  WITH batch AS MATERIALIZED (
+    SELECT position, stream, version, slot FROM {schema}.message
+    WHERE position > p_after AND position <= p_to AND (p_older IS NULL OR at < p_older)
+    ORDER BY position LIMIT p_most
+  ), needed AS MATERIALIZED (
+    SELECT b.position, s.name, s.slot FROM batch b
+    JOIN {schema}.subscription_slot s ON s.slot = b.slot AND s.position <= b.position
+    JOIN {schema}.subscription u ON u.name = s.name AND {schema}.is_selected(u.selection, b.stream)
+  ), gone AS (
+    DELETE FROM {schema}.message m USING batch b
+    WHERE m.position = b.position
+      AND (p_forced OR NOT EXISTS (SELECT FROM needed n WHERE n.position = b.position))
+    RETURNING m.position, m.stream, m.version
+  ), ends AS (
+    INSERT INTO {schema}.stream_end AS e (stream, version)
+    SELECT g.stream, max(g.version) FROM gone g GROUP BY g.stream
+    HAVING NOT EXISTS (
+      SELECT FROM {schema}.message m WHERE m.stream = g.stream AND m.version > max(g.version))
+    ON CONFLICT (stream) DO UPDATE SET version = greatest(e.version, excluded.version)
+  ), told AS (
+    UPDATE {schema}.subscription_slot s SET missed = s.missed + n.lost
+    FROM (SELECT name, slot, count(*) AS lost FROM needed JOIN gone USING (position)
+          GROUP BY name, slot) n
+    WHERE s.name = n.name AND s.slot = n.slot
+  )
+  SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM batch) - (SELECT count(*) FROM gone),
+         (SELECT max(position) FROM batch)
+$$;
+
+-- Deletes all messages of a stream, or none if a subscription needs one of them and p_forced is
+-- false. Returns how many were deleted and how many subscriptions need.
+CREATE FUNCTION {schema}.delete_stream(p_stream text, p_forced boolean)
+RETURNS TABLE (r_deleted bigint, r_kept bigint) LANGUAGE sql VOLATILE AS $$
+  WITH batch AS MATERIALIZED (
+    SELECT position, version FROM {schema}.message WHERE stream = p_stream
+  ), needed AS MATERIALIZED (
+    SELECT b.position, s.name, s.slot FROM batch b
+    JOIN {schema}.subscription_slot s
+      ON s.slot = {schema}.slot_of(p_stream) AND s.position <= b.position
+    JOIN {schema}.subscription u ON u.name = s.name AND {schema}.is_selected(u.selection, p_stream)
+  ), gone AS (
+    DELETE FROM {schema}.message m USING batch b
+    WHERE m.position = b.position AND (p_forced OR NOT EXISTS (SELECT FROM needed))
+    RETURNING m.position, m.version
+  ), ends AS (
+    INSERT INTO {schema}.stream_end AS e (stream, version)
+    SELECT p_stream, max(version) FROM gone HAVING count(*) > 0
+    ON CONFLICT (stream) DO UPDATE SET version = greatest(e.version, excluded.version)
+  ), told AS (
+    UPDATE {schema}.subscription_slot s SET missed = s.missed + n.lost
+    FROM (SELECT name, slot, count(*) AS lost FROM needed JOIN gone USING (position)
+          GROUP BY name, slot) n
+    WHERE s.name = n.name AND s.slot = n.slot
+  )
+  SELECT (SELECT count(*) FROM gone),
+         (SELECT count(DISTINCT position) FROM needed WHERE NOT p_forced)
+$$;

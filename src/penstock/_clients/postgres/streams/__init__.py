@@ -1,0 +1,1 @@
+"""Reading a log in PostgreSQL: its messages, and the subscriptions' state."""

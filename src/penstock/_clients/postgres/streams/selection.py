@@ -1,0 +1,104 @@
+"""Which streams of a log are read: all, those of a category, or those of some names. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+from ...._core import checks
+from ...._core.checks import bad
+
+_NAMES = (
+    'must be the name of a stream, or several; * in a name stands for any text, as in "order-*"'
+)
+_ESCAPED = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_", "*": "%"})
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSelection:
+    """A choice of streams. Construct it with `of`."""
+
+    category: str | None = None
+    streams: tuple[str, ...] = ()
+    """Names and wildcards, sorted; none selects every stream, or all of the category."""
+
+    @classmethod
+    def of(
+        cls, category: str | None = None, streams: str | Iterable[str] | None = None
+    ) -> StreamSelection:
+        """Check the arguments. Raises `ConfigError`."""
+        if category is not None:
+            if streams is not None:
+                raise bad("streams", streams, "must not be given beside category=")
+            if "-" in checks.text("category", category):
+                raise bad("category", category, 'must be the part of a name before the first "-"')
+            return cls(category)
+        if streams is None:
+            return cls()
+        given = (streams,) if isinstance(streams, str) else cast("object", streams)
+        if not isinstance(given, Iterable):
+            raise bad("streams", streams, _NAMES)
+        names = list(cast("Iterable[object]", given))
+        if not names or not all(
+            isinstance(name, str) and name and "\0" not in name for name in names
+        ):
+            raise bad("streams", streams, _NAMES)
+        return cls(streams=tuple(sorted(set(cast("list[str]", names)))))
+
+    @classmethod
+    def parsed(cls, text: str) -> StreamSelection:
+        """The selection of this text. Raises `ValueError`."""
+        found = json.loads(text)
+        return cls(found.get("category"), tuple(found.get("streams", ())))
+
+    @property
+    def text(self) -> str:
+        """As a subscription stores it: equal for equal selections, and known to the SQL functions."""
+        if self.category is not None:
+            return json.dumps({"category": self.category}, ensure_ascii=False)
+        return json.dumps(
+            {"streams": list(self.streams)} if self.streams else {}, ensure_ascii=False
+        )
+
+    @property
+    def parameters(self) -> tuple[list[str], ...]:
+        """The values of the condition's parameters."""
+        if self.category is not None:
+            return ([self.category],)
+        exact = [name for name in self.streams if "*" not in name]
+        wild = [name.translate(_ESCAPED) for name in self.streams if "*" in name]
+        return tuple(each for each in (self._categories, exact, wild) if each)
+
+    def condition(self, message: str, first: int) -> str:
+        """An SQL condition on a row named `message`, whose parameters begin with `$first`."""
+        if self.category is not None:
+            return f"{message}.category = ANY(${first})"
+        found: list[str] = []
+        terms: list[str] = []
+        number = first
+        if self._categories:
+            found.append(f"{message}.category = ANY(${number})")
+            number += 1
+        if any("*" not in name for name in self.streams):
+            terms.append(f"{message}.stream = ANY(${number})")
+            number += 1
+        if any("*" in name for name in self.streams):
+            terms.append(f"{message}.stream LIKE ANY(${number})")
+        if terms:
+            found.append(f"({' OR '.join(terms)})")
+        return " AND ".join(found) or "true"
+
+    @property
+    def _categories(self) -> list[str]:
+        """The categories of all names, where each name tells it: the index is by category."""
+        heads = [name.partition("-") for name in self.streams]
+        if any("*" in head for head, _, _ in heads):
+            return []
+        return sorted({head for head, _, _ in heads})
+
+    def __str__(self) -> str:
+        if self.category is not None:
+            return f"category {self.category}"
+        return f"streams {', '.join(self.streams)}" if self.streams else "all streams"
