@@ -23,6 +23,7 @@ from ._core.errors import (
     KeyFailedError,
     KeyStopped,
     LedgerFull,
+    MessageIdConflict,
     MissingExtra,
     MissingJars,
     NonDeterministicReplay,
@@ -47,6 +48,7 @@ from ._core.errors import (
     UnitRefused,
     UnknownOutcomeError,
     UnverifiableError,
+    VersionConflict,
     WithdrawnError,
 )
 from ._core.lineage import Lineage, Reason
@@ -229,6 +231,7 @@ __all__ = [
     "LoopClock",
     "Manual",
     "Message",
+    "MessageIdConflict",
     "Metrics",
     "MissingExtra",
     "MissingJars",
@@ -285,6 +288,7 @@ __all__ = [
     "UnitRefused",
     "UnknownOutcomeError",
     "UnverifiableError",
+    "VersionConflict",
     "WithdrawnError",
     "WriteResult",
     "check_transactional",

@@ -42,6 +42,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sources/kafka": ("kafka",),
     "spark": ("spark",),
     "spark/pipeline": ("pipeline",),
+    "streams": ("postgres",),
     "telemetry": ("prometheus",),
     "telemetry/consumer_otel.py": ("otel",),
     "telemetry/consumer_tracing.py": ("otel",),

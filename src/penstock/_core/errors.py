@@ -22,6 +22,8 @@
     └── SinkError                         the destination
         ├── PermanentError                trying again does not help
         │   ├── TooLargeError             too much in one write; less of it may be taken
+        │   ├── VersionConflict           a stream is not at the expected version; carries the actual one
+        │   ├── MessageIdConflict         a message of this id is in the log already, with other contents
         │   └── ParkedBehind              kept in order behind an item of its key that failed
         ├── TransientError                may work next time; counts as an attempt
         │   └── UnavailableError          not reachable; does not count as an attempt
@@ -192,6 +194,41 @@ class PermanentError(SinkError):
 
 class TooLargeError(PermanentError):
     """One write was more than the destination takes at once; a smaller one may be taken."""
+
+
+class VersionConflict(PermanentError):
+    """A stream was not at the expected version: another transaction has appended to it.
+
+    Nothing was appended. Read the stream again, decide again, and append in a new transaction. A
+    version of -1 means that the stream does not exist.
+    """
+
+    def __init__(self, stream: str, *, expected: int, actual: int) -> None:
+        told, found = (
+            "does not exist" if version < 0 else f"is at version {version}"
+            for version in (expected, actual)
+        )
+        super().__init__(
+            f"stream {stream!r}: expected that it {told}, but it {found}; read it again, and append "
+            "in a new transaction"
+        )
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+
+
+class MessageIdConflict(PermanentError):
+    """A message with the id of a new one is in the log already, and is another message.
+
+    Nothing was appended. `stream` is the stream that was appended to.
+    """
+
+    def __init__(self, stream: str, why: str) -> None:
+        super().__init__(
+            f"stream {stream!r}: {why}; an id stands for one message, so a retry must append the "
+            "same messages, and other messages need ids of their own"
+        )
+        self.stream = stream
 
 
 class TransientError(SinkError):

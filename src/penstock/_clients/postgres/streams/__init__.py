@@ -1,1 +1,1 @@
-"""Reading a log in PostgreSQL: its messages, and the subscriptions' state."""
+"""The log of streams in PostgreSQL: how it is written and read, and the subscriptions' state."""
