@@ -300,3 +300,18 @@ RETURNS TABLE (r_deleted bigint, r_kept bigint) LANGUAGE sql VOLATILE AS $$
   SELECT (SELECT count(*) FROM gone),
          (SELECT count(DISTINCT position) FROM needed WHERE NOT p_forced)
 $$;
+-- The schema itself: which migrations have been applied, the advisory class, and the roles to which
+-- each right was granted, so that an upgrade can grant what is new.
+CREATE TABLE {schema}.migration (
+  version int PRIMARY KEY,
+  name text NOT NULL,
+  checksum text NOT NULL,
+  library text NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE {schema}.meta (name text PRIMARY KEY, value text NOT NULL);
+CREATE TABLE {schema}.grantee (
+  role name NOT NULL,
+  rights text NOT NULL CHECK (rights IN ('append', 'read', 'subscribe')),
+  PRIMARY KEY (role, rights)
+);

@@ -1,0 +1,130 @@
+"""The schema of a log, found and checked when a part of the application opens it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from ...._core import checks
+from ...._core.checks import bad
+from ..names import quoted
+from .history import newest
+
+if TYPE_CHECKING:
+    from asyncpg import Connection
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ...._core.errors import ConfigError
+
+    AnyConnection = Connection[Any] | PoolConnectionProxy[Any]
+
+DEFAULT_SCHEMA = "penstock"
+LONGEST_NAME = 63
+"""PostgreSQL's limit for a name, in bytes."""
+_FIND = """
+SELECT n.oid, has_schema_privilege(n.oid, 'USAGE') AS may_use, c.oid IS NOT NULL AS is_log,
+  coalesce(has_table_privilege(c.oid, 'SELECT'), false) AS may_read,
+  current_user::text AS role, current_database()::text AS database
+FROM (SELECT) AS one LEFT JOIN pg_namespace n ON n.nspname = $1
+LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'migration' AND c.relkind = 'r'
+"""
+_READ = """
+SELECT coalesce((SELECT max(version) FROM {schema}.migration), 0) AS version,
+  (SELECT value::int FROM {schema}.meta WHERE name = 'class') AS mark_class
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSchema:
+    """The schema of a log as it is installed."""
+
+    name: str
+    version: int
+    mark_class: int
+    """The class of the appenders' advisory locks."""
+
+    @property
+    def sql(self) -> str:
+        """The quoted name."""
+        return quoted(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSchema:
+    """What the catalogs say about a schema of that name."""
+
+    exists: bool
+    is_log: bool
+    """Whether it has the log's table of migrations."""
+    may_read: bool
+    """Whether the role can read that table."""
+    role: str
+    database: str
+
+
+def check_schema_name(name: object, option: str = "schema") -> str:
+    """Raise `ConfigError` unless a log's schema can have this name."""
+    text = checks.text(option, cast("str", name))
+    is_plain = text.isidentifier() and len(text.encode()) <= LONGEST_NAME
+    if not is_plain or text.startswith("pg_"):
+        rule = (
+            f"must consist of letters, digits and underscores, begin with no digit and not with "
+            f"pg_, and have at most {LONGEST_NAME} bytes"
+        )
+        raise bad(option, text, rule)
+    return text
+
+
+async def found_schema(con: AnyConnection, name: str) -> FoundSchema:
+    """Look the schema up, without touching it. Suspends for one round trip."""
+    row = await con.fetchrow(_FIND, name)
+    assert row is not None  # of one row
+    return FoundSchema(
+        exists=row["oid"] is not None,
+        is_log=row["is_log"],
+        may_read=bool(row["may_use"]) and row["may_read"],
+        role=row["role"],
+        database=row["database"],
+    )
+
+
+async def read_schema(con: AnyConnection, name: str) -> LogSchema:
+    """Read the version and the class of a log's schema that exists."""
+    row = await con.fetchrow(_READ.format(schema=quoted(name)))
+    assert row is not None  # of one row
+    return LogSchema(name=name, version=row["version"], mark_class=row["mark_class"] or 0)
+
+
+async def opened_schema(con: AnyConnection, name: str = DEFAULT_SCHEMA) -> LogSchema:
+    """The installed schema, which is as new as this release of Penstock or newer.
+
+    Suspends for two round trips, which behind a pooler must be in a transaction; changes nothing.
+    Raises `ConfigError` for a schema that is missing or older, or that the role may not use, with
+    the command that repairs it; and what the client raises.
+    """
+    check_schema_name(name)
+    found = await found_schema(con, name)
+    where = f"the database {found.database!r}"
+    if not found.is_log:
+        what = "has no table of a log" if found.exists else "does not exist"
+        rule = f"{what} in {where}; run `penstock pg install DSN --schema {name}`"
+        raise bad("schema", name, rule)
+    if not found.may_read:
+        rule = (
+            f"may not be used by the role {found.role!r}; run `penstock pg install DSN --schema "
+            f"{name}` with --append, --read or --subscribe {found.role}"
+        )
+        raise bad("schema", name, rule)
+    schema = await read_schema(con, name)
+    if schema.version < newest():
+        raise older(schema)
+    return schema
+
+
+def older(schema: LogSchema) -> ConfigError:
+    """The error for a schema that must be upgraded first."""
+    rule = (
+        f"is at version {schema.version}, and this release of Penstock needs {newest()}; run "
+        f"`penstock pg upgrade DSN --schema {schema.name}`"
+    )
+    return bad("schema", schema.name, rule)

@@ -1,0 +1,72 @@
+"""A stream log of a test's own, in a schema of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from penstock._clients.postgres.names import quoted
+from penstock._clients.postgres.schema.installation import install
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Log:
+    """An installed schema: its name, and where it is."""
+
+    dsn: str
+    schema: str
+
+    @property
+    def sql(self) -> str:
+        """The quoted name, for SQL."""
+        return quoted(self.schema)
+
+    @asynccontextmanager
+    async def connected(self, **options: Any) -> AsyncGenerator[Any]:
+        """A connection of asyncpg's, as the superuser."""
+        con = await asyncpg.connect(self.dsn, **options)
+        try:
+            yield con
+        finally:
+            await con.close()
+
+    async def append(self, con: Any, stream: str, *numbers: int, **message: Any) -> list[int]:
+        """Append messages of the type `happened` with `{"n": number}`; return their positions."""
+        messages = [{"type": "happened", "data": {"n": number}, **message} for number in numbers]
+        return await append(con, self.sql, stream, messages)
+
+
+async def append(con: Any, sql: str, stream: str, messages: list[dict[str, Any]]) -> list[int]:
+    """Append by the SQL function, in the connection's transaction if it has one."""
+    rows = await con.fetch(
+        f"SELECT r_position FROM {sql}.append($1, $2::text::jsonb)", stream, json.dumps(messages)
+    )
+    return [row["r_position"] for row in rows]
+
+
+def fresh_name() -> str:
+    """A schema's name that no other test has."""
+    return f"log_{next(_NUMBERS)}"
+
+
+def installed(dsn: str, schema: str | None = None) -> Log:
+    """Install a log. Not for use on a running loop."""
+    log = Log(dsn, schema or fresh_name())
+    asyncio.run(install_log(log))
+    return log
+
+
+async def install_log(log: Log) -> None:
+    async with log.connected() as con:
+        await install(con, log.schema, library="test")
