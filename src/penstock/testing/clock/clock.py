@@ -11,7 +11,7 @@ from ..._core import checks
 from ..._core.runtime.loops import running_loop
 from .describe import task_line, timer_line
 from .loop import VirtualLoop
-from .moment import MAX_ROUNDS, Moment, Move, Watch, WouldHang
+from .moment import MAX_ROUNDS, Moment, TimeMove, Watch, WouldHang
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Generator
@@ -138,7 +138,9 @@ class FakeClock:
         await self._move(0.0, wait_for_threads=wait_for_threads)
 
     async def _move(self, seconds: float, *, wait_for_threads: bool) -> None:
-        move = Move(self._moment.time + seconds, wait_for_threads, self._inside().create_future())
+        move = TimeMove(
+            self._moment.time + seconds, wait_for_threads, self._inside().create_future()
+        )
         self._moment.outside_event()
         self._moment.moves.append(move)
         try:

@@ -62,7 +62,7 @@ class Holders(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Move:
+class TimeMove:
     """A manual move of time: ends when the time is `target` and nothing is ready."""
 
     target: float
@@ -90,7 +90,7 @@ class Watch:
 
 
 def decide(
-    timer: float | None, move: Move | None, holders: Holders, *, autojump: bool
+    timer: float | None, move: TimeMove | None, holders: Holders, *, autojump: bool
 ) -> tuple[Act, float]:
     """The next act when nothing is ready, and its time."""
     if move is not None and not (move.waits_for_threads and holders.threads):
@@ -113,7 +113,7 @@ class Moment:
     patience: float = 10.0
     max_rounds: int = MAX_ROUNDS
     rounds: int = 0
-    moves: list[Move] = field(default_factory=list[Move])
+    moves: list[TimeMove] = field(default_factory=list[Move])
     watches: list[Watch] = field(default_factory=list[Watch])
     _threads: int = 0
     _external: int = 0
@@ -154,7 +154,7 @@ class Moment:
         finally:
             self.autojump, self.max_rounds = before
 
-    def next_move(self) -> Move | None:
+    def next_move(self) -> TimeMove | None:
         """The manual move that ends first."""
         return min(
             (move for move in self.moves if not move.done.done()),

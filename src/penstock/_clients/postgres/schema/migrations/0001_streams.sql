@@ -300,6 +300,7 @@ RETURNS TABLE (r_deleted bigint, r_kept bigint) LANGUAGE sql VOLATILE AS $$
   SELECT (SELECT count(*) FROM gone),
          (SELECT count(DISTINCT position) FROM needed WHERE NOT p_forced)
 $$;
+
 -- The schema itself: which migrations have been applied, the advisory class, and the roles to which
 -- each right was granted, so that an upgrade can grant what is new.
 CREATE TABLE {schema}.migration (
