@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.testing import FakeClock
-from penstock.testing.clock.moment import Act, Holders, Move, decide
+from penstock.testing.clock.moment import Act, Holders, TimeMove, decide
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +48,7 @@ async def test_the_decision(
     expected: tuple[Act, float],
 ) -> None:
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    move = None if target is None else Move(target, waits_for_threads=True, done=done)
+    move = None if target is None else TimeMove(target, waits_for_threads=True, done=done)
     assert decide(timer, move, holders, autojump=autojump) == expected
 
 

@@ -113,7 +113,7 @@ class Moment:
     patience: float = 10.0
     max_rounds: int = MAX_ROUNDS
     rounds: int = 0
-    moves: list[TimeMove] = field(default_factory=list[Move])
+    moves: list[TimeMove] = field(default_factory=list[TimeMove])
     watches: list[Watch] = field(default_factory=list[Watch])
     _threads: int = 0
     _external: int = 0
