@@ -1,0 +1,32 @@
+"""What a subscription remembers and locks: in memory, SQLite or PostgreSQL, or your own."""
+
+from ..._core.public import publish
+from ..._core.subscriptions import (
+    SLOTS,
+    CountsMembers,
+    Move,
+    Subscribed,
+    SubscriptionLocks,
+    SubscriptionStart,
+    SubscriptionState,
+    locked_slot,
+    slot_lock,
+)
+from .memory import MemorySubscriptions
+from .postgres.subscriptions import PostgresSubscriptions
+
+__all__ = [
+    "SLOTS",
+    "CountsMembers",
+    "MemorySubscriptions",
+    "Move",
+    "PostgresSubscriptions",
+    "Subscribed",
+    "SubscriptionLocks",
+    "SubscriptionStart",
+    "SubscriptionState",
+    "locked_slot",
+    "slot_lock",
+]
+
+publish(__name__, *(globals()[name] for name in __all__ if name != "SLOTS"))

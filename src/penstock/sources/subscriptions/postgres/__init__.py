@@ -1,0 +1,1 @@
+"""Subscriptions in PostgreSQL."""

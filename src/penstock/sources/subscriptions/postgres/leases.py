@@ -1,0 +1,231 @@
+"""The rows of subscriptions in the schema of the log: positions, and leases as locks.
+
+1. A lease is an epoch and a time. A new holder increases the epoch; a store, a keep and an unlock
+   name the epoch of their lease, and change nothing in a row of another one.
+2. A lease that ran out is still its holder's until another one takes it: the epoch decides.
+3. All times are those of the server's clock.
+4. Statements lock rows in the order of name and slot, so they never wait in a circle. Taking a lock
+   skips rows that are locked: it does not wait.
+5. The answer to a `lock` may be lost. The rows name their owner then, who may take them again at
+   once. So one `lock` of an owner is under way at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from ...._clients.postgres.names import quoted
+from ...._core.source import Position
+from ...._core.subscriptions import Subscribed, locked_slot, slot_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    import asyncpg
+
+    from ...._clients.postgres.connections import Connections
+    from ...._core.subscriptions import Move, SubscriptionStart
+
+_INITIALIZE = """
+WITH made AS (
+  INSERT INTO {schema}.subscription (name, selection, start, earlier) VALUES ($1, $2, $3, $4)
+  ON CONFLICT DO NOTHING RETURNING name
+), slots AS (
+  INSERT INTO {schema}.subscription_slot (name, slot, position)
+  SELECT made.name, s.slot, s.position FROM made, unnest($5::smallint[], $6::bigint[]) AS s (slot, position)
+)
+SELECT EXISTS (SELECT FROM made)
+"""
+_READ = """
+SELECT u.selection, u.earlier, u.paused, s.slot, s.position, s.metadata
+FROM {schema}.subscription u LEFT JOIN {schema}.subscription_slot s ON s.name = u.name
+WHERE u.name = $1
+"""
+_STORE = """
+WITH moves AS (
+  SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::text[], $5::bigint[], $6::text[], $7::bigint[])
+    AS m (slot, before, before_metadata, after, after_metadata, epoch)
+), rows AS (
+  SELECT s.slot FROM {schema}.subscription_slot s JOIN moves m ON m.slot = s.slot
+  WHERE s.name = $1 ORDER BY s.slot FOR NO KEY UPDATE OF s
+)
+UPDATE {schema}.subscription_slot s
+SET position = m.after, metadata = m.after_metadata, moved_at = clock_timestamp()
+FROM moves m JOIN rows r ON r.slot = m.slot
+WHERE s.name = $1 AND s.slot = m.slot AND m.after >= m.before
+  AND (s.position, s.metadata) = (m.before, m.before_metadata)
+  AND (s.epoch = m.epoch
+    OR m.epoch IS NULL AND (s.lease_until IS NULL OR s.lease_until <= clock_timestamp()))
+RETURNING s.slot
+"""
+_LOCK = """
+WITH free AS (
+  SELECT s.name, s.slot FROM {schema}.subscription_slot s
+  JOIN unnest($1::text[], $2::smallint[]) AS w (name, slot) ON (w.name, w.slot) = (s.name, s.slot)
+  WHERE s.lease_until IS NULL OR s.lease_until <= clock_timestamp() OR s.owner = $3
+  ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s SKIP LOCKED
+)
+UPDATE {schema}.subscription_slot s
+SET epoch = s.epoch + 1, owner = $3, lease_until = clock_timestamp() + make_interval(secs => $4)
+FROM free f WHERE (f.name, f.slot) = (s.name, s.slot)
+  AND (s.lease_until IS NULL OR s.lease_until <= clock_timestamp() OR s.owner = $3)
+RETURNING s.name, s.slot, s.epoch
+"""
+_CHANGE = """
+WITH held AS (
+  SELECT s.name, s.slot, s.epoch FROM {schema}.subscription_slot s
+  JOIN unnest($1::text[], $2::smallint[], $3::bigint[]) AS w (name, slot, epoch)
+    ON (w.name, w.slot) = (s.name, s.slot) AND w.epoch = s.epoch
+  ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s
+)
+UPDATE {schema}.subscription_slot s
+SET lease_until = clock_timestamp() + make_interval(secs => $4),
+  owner = CASE WHEN $4::float8 IS NOT NULL THEN s.owner END
+FROM held h WHERE (h.name, h.slot, h.epoch) = (s.name, s.slot, s.epoch)
+RETURNING s.name, s.slot
+"""
+"""Without an interval the locks become free."""
+_MEMBERS = """
+WITH seen AS (
+  INSERT INTO {schema}.subscription_member AS m (name, member, seen_at)
+  SELECT u.name, $2, clock_timestamp() FROM {schema}.subscription u WHERE u.name = $1
+  ON CONFLICT (name, member) DO UPDATE SET seen_at = excluded.seen_at
+  WHERE m.seen_at <= clock_timestamp() - make_interval(secs => $3 / 3)
+), gone AS (
+  DELETE FROM {schema}.subscription_member WHERE name = $1 AND member IN (
+    SELECT member FROM {schema}.subscription_member
+    WHERE name = $1 AND member <> $2 AND seen_at <= clock_timestamp() - make_interval(secs => $3 * 10)
+    FOR UPDATE SKIP LOCKED)
+)
+SELECT 1 + count(*) FROM {schema}.subscription_member
+WHERE name = $1 AND member <> $2 AND seen_at > clock_timestamp() - make_interval(secs => $3)
+"""
+_LEAVE = "DELETE FROM {schema}.subscription_member WHERE member = $1 AND name = ANY($2)"
+
+
+class SlotLeases:
+    """The subscriptions of one schema, and the leases of one owner.
+
+    It has the methods of `SubscriptionState`, `SubscriptionLocks` and `CountsMembers`.
+    """
+
+    def __init__(self, connections: Connections, schema: str, lease: float) -> None:
+        self._connections = connections
+        self._schema = quoted(schema)
+        self._lease = lease
+        self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}"
+        self._held: dict[str, int] = {}
+        """The locks that were taken here, with the epochs of their leases."""
+        self._joined: set[str] = set()
+        self._turn = asyncio.Lock()
+
+    async def _ask(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        async with self._connections.asking() as con:
+            found: list[Any] = await con.fetch(
+                statement.replace("{schema}", self._schema), *arguments
+            )
+            return found
+
+    async def initialize(self, name: str, start: SubscriptionStart) -> bool:
+        """See `SubscriptionState`."""
+        ((is_made,),) = await self._ask(
+            _INITIALIZE,
+            name,
+            start.selection,
+            start.origin,
+            sorted(start.earlier),
+            [*start.offsets],
+            [*start.offsets.values()],
+        )
+        return bool(is_made)
+
+    async def read(self, name: str) -> Subscribed | None:
+        """See `SubscriptionState`."""
+        rows = await self._ask(_READ, name)
+        if not rows:
+            return None
+        slots = [row for row in rows if row["slot"] is not None]
+        return Subscribed(
+            {row["slot"]: Position(row["position"], row["metadata"]) for row in slots},
+            earlier=frozenset(rows[0]["earlier"]),
+            selection=rows[0]["selection"],
+            is_paused=rows[0]["paused"],
+        )
+
+    async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
+        """See `SubscriptionState`."""
+        if not moves:
+            return ()
+        before, after = zip(*moves.values(), strict=True)
+        rows = await self._ask(
+            _STORE,
+            name,
+            [*moves],
+            [each.offset for each in before],
+            [each.metadata for each in before],
+            [each.offset for each in after],
+            [each.metadata for each in after],
+            [self._held.get(slot_lock(name, slot)) for slot in moves],
+        )
+        return [row["slot"] for row in rows]
+
+    @property
+    def keep_every(self) -> float | None:
+        """A third of the lease."""
+        return self._lease / 3
+
+    async def lock(self, names: Collection[str]) -> Collection[str]:
+        """See `SubscriptionLocks`. Raises `ConfigError` for names that `slot_lock` does not make."""
+        async with self._turn:
+            wanted = [locked_slot(name) for name in names if name not in self._held]
+            if not wanted:
+                return ()
+            rows = await self._ask(_LOCK, *_columns(wanted), self._owner, self._lease)
+            taken = {slot_lock(row["name"], row["slot"]): row["epoch"] for row in rows}
+            self._held.update(taken)
+            return [*taken]
+
+    async def keep(self, names: Collection[str]) -> Collection[str]:
+        """See `SubscriptionLocks`."""
+        epochs = {name: self._held[name] for name in names if name in self._held}
+        held = await self._change(epochs, self._lease)
+        for name in epochs.keys() - held:
+            if self._held.get(name) == epochs[name]:  # not taken again meanwhile
+                del self._held[name]
+        return held
+
+    async def unlock(self, names: Collection[str]) -> None:
+        """See `SubscriptionLocks`."""
+        epochs = {name: self._held.pop(name) for name in names if name in self._held}
+        await self._change(epochs, None)
+
+    async def _change(self, epochs: Mapping[str, int], lease: float | None) -> set[str]:
+        """Extend or end these leases; return the locks of those that are still held."""
+        if not epochs:
+            return set()
+        slots = [locked_slot(name) for name in epochs]
+        rows = await self._ask(_CHANGE, *_columns(slots), [*epochs.values()], lease)
+        return {slot_lock(row["name"], row["slot"]) for row in rows}
+
+    async def members(self, name: str) -> int:
+        """See `CountsMembers`. A member counts for the time of a lease after it has asked."""
+        self._joined.add(name)
+        ((count,),) = await self._ask(_MEMBERS, name, self._owner, self._lease)
+        return int(count)
+
+    async def leave(self) -> None:
+        """Free the locks that are held, and be no member any more."""
+        if self._held:
+            await self.unlock([*self._held])
+        if self._joined:
+            await self._ask(_LEAVE, self._owner, [*self._joined])
+            self._joined.clear()
+
+
+def _columns(slots: Iterable[tuple[str, int]]) -> tuple[list[str], list[int]]:
+    names, numbers = zip(*slots, strict=True)
+    return [*names], [*numbers]

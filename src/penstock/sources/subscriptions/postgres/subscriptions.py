@@ -1,0 +1,155 @@
+"""Subscriptions in the schema of the log."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ...._clients.postgres.access import Access, need_asyncpg
+from ...._clients.postgres.connections import Connections
+from ...._core import checks
+from ...._core.clock import LOOP_CLOCK
+from ...._core.errors import ClosedError
+from ...._core.opening import Openable
+from ...._core.say import say
+from ...._core.told import for_log
+from .leases import SlotLeases
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    import asyncpg
+
+    from ...._clients.postgres.access import PoolFactory, Prepared
+    from ...._core.subscriptions import Move, Subscribed, SubscriptionStart
+
+logger = logging.getLogger("penstock.postgres")
+
+LEASE = 30.0
+"""Seconds that a lease lasts by default."""
+_CONNECTIONS = 2
+_NOT_FREED = "%r: its locks could not be freed, and end with their leases, within %g s (%s)"
+
+
+class PostgresSubscriptions(Openable):
+    """Positions and locks of subscriptions, in the schema of the log in PostgreSQL.
+
+    A lock is a lease: it lasts `lease` seconds, by the server's clock, unless it is kept. A store
+    of a slot whose lock has passed to another process is refused. The processes that share a
+    subscription are counted, so that they share its slots evenly. Works behind a pooler.
+
+    Args:
+        dsn: the server, as `postgresql://USER:PASSWORD@HOST/DATABASE`. Never shown.
+        schema: the schema of the log, as `penstock pg install` made it; default `"penstock"`.
+        lease: seconds that a lock lasts after it was taken or kept; default 30. A process that is
+            killed keeps its slots from the others for as long.
+        pool: an asyncpg pool of the application's, or a function that makes or finds one, instead
+            of `dsn`.
+        close_pool: whether closing closes that pool; default: only one that a function made.
+        pool_size: number of connections; default 2.
+        connect_options: any options of `asyncpg.create_pool`.
+        close_timeout: seconds for freeing the locks and closing the connections; default 5.
+        statement_timeout: seconds that a statement may run on the server; default: the server's.
+        prepared_statements: as for `PostgresSink`.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
+    not suspend and connects to nothing. Methods suspend and raise asyncpg's errors, or an
+    `UnavailableError` without a connection; a cancelled call may have had its effect.
+    """
+
+    _run_time = ("_leases",)
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str = "penstock",
+        lease: float | timedelta = LEASE,
+        pool: asyncpg.Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
+        pool_size: int | None = None,
+        connect_options: Mapping[str, Any] | None = None,
+        close_timeout: float | timedelta = 5.0,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Prepared = "auto",
+    ) -> None:
+        need_asyncpg()
+        self._access = Access.of(
+            dsn,
+            pool=pool,
+            close_pool=close_pool,
+            size=_CONNECTIONS if pool_size is None else pool_size,
+            options=connect_options,
+            timeout=statement_timeout,
+            prepared=prepared_statements,
+        )
+        self._schema = checks.text("schema", schema)
+        self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
+        self._close_timeout = checks.seconds(
+            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
+        )
+        self._leases: SlotLeases | None = None
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        connections = await Connections.to(self._access, self._close_timeout)
+        stack.push_async_callback(connections.close)
+        self._leases = SlotLeases(connections, self._schema, self._lease)
+        stack.push_async_callback(self._leave, self._leases)
+
+    async def _leave(self, leases: SlotLeases) -> None:
+        """Free what is held, within `close_timeout`; otherwise the leases run out."""
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
+                await leases.leave()
+        except Exception as error:
+            say(logger, logging.WARNING, _NOT_FREED, self, self._lease, for_log(error))
+
+    def _opened(self) -> SlotLeases:
+        if self._leases is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        return self._leases
+
+    async def initialize(self, name: str, start: SubscriptionStart) -> bool:
+        """Store the start of a subscription that has none; return whether it is stored now."""
+        return await self._opened().initialize(checks.text("name", name), start)
+
+    async def read(self, name: str) -> Subscribed | None:
+        """What is stored; `None` before `initialize`."""
+        return await self._opened().read(name)
+
+    async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
+        """Move slots whose stored position is still the one before; return these slots.
+
+        A slot is left out where another process has its lock now.
+        """
+        return await self._opened().store(name, moves)
+
+    @property
+    def keep_every(self) -> float | None:
+        """Seconds between calls of `keep`: a third of the lease."""
+        return self._lease / 3
+
+    async def lock(self, names: Collection[str]) -> Collection[str]:
+        """Take the locks of these slots that are free; return them. One statement for all.
+
+        Only slots of subscriptions that have been started can be locked. Raises `ConfigError` for
+        names that `slot_lock` does not make.
+        """
+        return await self._opened().lock(names)
+
+    async def keep(self, names: Collection[str]) -> Collection[str]:
+        """Extend these locks; return those that are still held."""
+        return await self._opened().keep(names)
+
+    async def unlock(self, names: Collection[str]) -> None:
+        """Free these locks; those not held are ignored."""
+        await self._opened().unlock(names)
+
+    async def members(self, name: str) -> int:
+        """The number of processes on a subscription that asked within the time of a lease."""
+        return await self._opened().members(name)
+
+    def __repr__(self) -> str:
+        return f"PostgresSubscriptions({self._access.place}, schema={self._schema!r})"
