@@ -40,6 +40,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sinks/kafka": ("kafka",),
     "sinks/postgres": ("postgres",),
     "sources/kafka": ("kafka",),
+    "sources/subscriptions/postgres": ("postgres",),
     "spark": ("spark",),
     "spark/pipeline": ("pipeline",),
     "streams": ("postgres",),

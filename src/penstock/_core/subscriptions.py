@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from .public import publish
+from .checks import bad
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -30,6 +30,14 @@ def slot_lock(name: str, slot: int) -> str:
     `/`.
     """
     return f"{name}/{slot}"
+
+
+def locked_slot(lock: str) -> tuple[str, int]:
+    """The subscription and the slot of a lock. Raises `ConfigError` for the name of another lock."""
+    name, _, slot = lock.rpartition("/")
+    if not (name and slot.isdecimal() and int(slot) < SLOTS):
+        raise bad("lock", lock, f"must be SUBSCRIPTION/SLOT, with a slot below {SLOTS}")
+    return name, int(slot)
 
 
 class Move(NamedTuple):
@@ -88,14 +96,18 @@ class SubscriptionState(Protocol):
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
         """Move slots whose stored position is still the one before; return these slots.
 
-        A move to an earlier offset is refused, too.
+        A move to an earlier offset is refused, too. So is one of a slot whose lock has another
+        holder, where one object has positions and locks.
         """
         ...
 
 
 @runtime_checkable
 class SubscriptionLocks(Protocol):
-    """Locks by name, of which this object holds some. Methods suspend, but never for a lock."""
+    """Locks by name, of which this object holds some. Methods suspend, but never for a lock.
+
+    One with `async with` is open while it is used, and its exit frees what it holds.
+    """
 
     @property
     def keep_every(self) -> float | None:
@@ -122,6 +134,3 @@ class CountsMembers(Protocol):
     async def members(self, name: str) -> int:
         """The number of live processes on a subscription, with this one; it counts by asking."""
         ...
-
-
-publish("penstock", Move, Subscribed, SubscriptionLocks, SubscriptionStart, SubscriptionState)

@@ -75,7 +75,7 @@ class MemorySubscriptions:
     ) -> None:
         if shared_with is not None and not isinstance(shared_with, MemorySubscriptions):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise checks.bad("shared_with", shared_with, "must be a MemorySubscriptions or None")
-        self._place = _Place() if shared_with is None else shared_with._place  # noqa: SLF001
+        self._place: _Place = _Place() if shared_with is None else shared_with._place  # noqa: SLF001
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
         self._clock = checks.checked_clock(clock)
         self._held: dict[str, int] = {}

@@ -5,6 +5,8 @@ from .batchers import BatcherConformance
 from .park_stores import ParkStoreConformance
 from .sinks import SinkConformance
 from .sources import SourceConformance
+from .subscription_locks import SubscriptionLocksConformance
+from .subscription_state import SubscriptionStateConformance
 from .transactions import TransactionConformance
 
 __all__ = [
@@ -12,6 +14,8 @@ __all__ = [
     "ParkStoreConformance",
     "SinkConformance",
     "SourceConformance",
+    "SubscriptionLocksConformance",
+    "SubscriptionStateConformance",
     "TransactionConformance",
 ]
 
@@ -21,5 +25,7 @@ publish(
     ParkStoreConformance,
     SinkConformance,
     SourceConformance,
+    SubscriptionLocksConformance,
+    SubscriptionStateConformance,
     TransactionConformance,
 )

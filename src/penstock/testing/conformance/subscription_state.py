@@ -85,7 +85,7 @@ class SubscriptionStateConformance(ABC):
             {slot: _FAR - slot for slot in range(SLOTS)},
             frozenset({5, 0, _FAR}),
             selection='{"streams": ["order-*", "\u00fc\'\\"]}',
-            origin="a test",
+            point="a test",
         )
         async with AsyncExitStack() as stack:
             (state,) = await self._opened(stack, 1)

@@ -7,7 +7,9 @@
 4. Statements lock rows in the order of name and slot, so they never wait in a circle. Taking a lock
    skips rows that are locked: it does not wait.
 5. The answer to a `lock` may be lost. The rows name their owner then, who may take them again at
-   once. So one `lock` of an owner is under way at a time.
+   once, and frees them at its end. So one `lock` of an owner is under way at a time.
+6. A cancelled call waits for the end of its statement, as a rule: a later one finds its effect, or
+   none.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ WITH made AS (
 SELECT EXISTS (SELECT FROM made)
 """
 _READ = """
-SELECT u.selection, u.earlier, u.paused, s.slot, s.position, s.metadata
+SELECT u.selection, u.earlier, u.paused, s.slot, s.position, s.metadata, s.paused AS slot_paused
 FROM {schema}.subscription u LEFT JOIN {schema}.subscription_slot s ON s.name = u.name
 WHERE u.name = $1
 """
@@ -104,7 +106,10 @@ WITH seen AS (
 SELECT 1 + count(*) FROM {schema}.subscription_member
 WHERE name = $1 AND member <> $2 AND seen_at > clock_timestamp() - make_interval(secs => $3)
 """
-_LEAVE = "DELETE FROM {schema}.subscription_member WHERE member = $1 AND name = ANY($2)"
+_LEAVE = """
+WITH left_alone AS (DELETE FROM {schema}.subscription_member WHERE member = $1)
+UPDATE {schema}.subscription_slot SET owner = NULL, lease_until = NULL WHERE owner = $1
+"""
 
 
 class SlotLeases:
@@ -113,14 +118,16 @@ class SlotLeases:
     It has the methods of `SubscriptionState`, `SubscriptionLocks` and `CountsMembers`.
     """
 
-    def __init__(self, connections: Connections, schema: str, lease: float) -> None:
+    def __init__(
+        self, connections: Connections, schema: str, lease: float, *, cut_within: float
+    ) -> None:
         self._connections = connections
+        self._cut_within = cut_within
         self._schema = quoted(schema)
         self._lease = lease
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}"
         self._held: dict[str, int] = {}
         """The locks that were taken here, with the epochs of their leases."""
-        self._joined: set[str] = set()
         self._turn = asyncio.Lock()
 
     async def _ask(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
@@ -130,13 +137,26 @@ class SlotLeases:
             )
             return found
 
+    async def _apply(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        """As `_ask`, but cancellation waits for the answer, at most `cut_within` seconds."""
+        call = asyncio.ensure_future(self._ask(statement, *arguments))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            await asyncio.wait([call], timeout=self._cut_within)
+            if call.done() and not call.cancelled():
+                call.exception()  # retrieved, so that asyncio does not report it
+            raise
+        finally:
+            call.cancel()
+
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
         """See `SubscriptionState`."""
-        ((is_made,),) = await self._ask(
+        ((is_made,),) = await self._apply(
             _INITIALIZE,
             name,
             start.selection,
-            start.origin,
+            start.point,
             sorted(start.earlier),
             [*start.offsets],
             [*start.offsets.values()],
@@ -154,6 +174,7 @@ class SlotLeases:
             earlier=frozenset(rows[0]["earlier"]),
             selection=rows[0]["selection"],
             is_paused=rows[0]["paused"],
+            paused_slots=frozenset(row["slot"] for row in slots if row["slot_paused"]),
         )
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
@@ -161,7 +182,7 @@ class SlotLeases:
         if not moves:
             return ()
         before, after = zip(*moves.values(), strict=True)
-        rows = await self._ask(
+        rows = await self._apply(
             _STORE,
             name,
             [*moves],
@@ -184,7 +205,7 @@ class SlotLeases:
             wanted = [locked_slot(name) for name in names if name not in self._held]
             if not wanted:
                 return ()
-            rows = await self._ask(_LOCK, *_columns(wanted), self._owner, self._lease)
+            rows = await self._apply(_LOCK, *_columns(wanted), self._owner, self._lease)
             taken = {slot_lock(row["name"], row["slot"]): row["epoch"] for row in rows}
             self._held.update(taken)
             return [*taken]
@@ -208,22 +229,18 @@ class SlotLeases:
         if not epochs:
             return set()
         slots = [locked_slot(name) for name in epochs]
-        rows = await self._ask(_CHANGE, *_columns(slots), [*epochs.values()], lease)
+        rows = await self._apply(_CHANGE, *_columns(slots), [*epochs.values()], lease)
         return {slot_lock(row["name"], row["slot"]) for row in rows}
 
     async def members(self, name: str) -> int:
         """See `CountsMembers`. A member counts for the time of a lease after it has asked."""
-        self._joined.add(name)
         ((count,),) = await self._ask(_MEMBERS, name, self._owner, self._lease)
         return int(count)
 
     async def leave(self) -> None:
-        """Free the locks that are held, and be no member any more."""
-        if self._held:
-            await self.unlock([*self._held])
-        if self._joined:
-            await self._ask(_LEAVE, self._owner, [*self._joined])
-            self._joined.clear()
+        """Free every lock of this owner, and be no member any more."""
+        self._held.clear()
+        await self._ask(_LEAVE, self._owner)
 
 
 def _columns(slots: Iterable[tuple[str, int]]) -> tuple[list[str], list[int]]:

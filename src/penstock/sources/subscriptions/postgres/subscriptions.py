@@ -95,7 +95,9 @@ class PostgresSubscriptions(Openable):
     async def _open(self, stack: AsyncExitStack) -> None:
         connections = await Connections.to(self._access, self._close_timeout)
         stack.push_async_callback(connections.close)
-        self._leases = SlotLeases(connections, self._schema, self._lease)
+        self._leases = SlotLeases(
+            connections, self._schema, self._lease, cut_within=self._close_timeout
+        )
         stack.push_async_callback(self._leave, self._leases)
 
     async def _leave(self, leases: SlotLeases) -> None:
