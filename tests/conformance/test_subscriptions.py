@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import asyncpg
 import pytest
+from tests.streams.log_help import Log, installed
 
-import penstock
 from penstock import LoopClock
 from penstock.sources.subscriptions import (
     MemorySubscriptions,
@@ -26,8 +23,6 @@ if TYPE_CHECKING:
 
     from penstock.sources.subscriptions import SubscriptionLocks
     from penstock.testing import EmbeddedPostgres
-
-_SCHEMA = "conformance"
 
 
 class MovedClock(LoopClock):
@@ -68,42 +63,31 @@ class TestMemoryLocks(OfMemory, SubscriptionLocksConformance):
 
 
 @pytest.fixture(scope="session")
-def schema_dsn(embedded_postgres: EmbeddedPostgres) -> str:
-    """A server with the schema of a log."""
-    asyncio.run(_install(embedded_postgres.dsn))
-    return embedded_postgres.dsn
-
-
-async def _install(dsn: str) -> None:
-    folder = Path(penstock.__file__).parent / "_clients/postgres/schema/migrations"
-    text = (folder / "0001_streams.sql").read_text(encoding="utf-8")
-    con = await asyncpg.connect(dsn)
-    await con.execute(f"CREATE SCHEMA {_SCHEMA}")
-    await con.execute(text.replace("{schema}", _SCHEMA).replace("{class}", "77"))
-    await con.close()
+def shared_log(embedded_postgres: EmbeddedPostgres) -> Log:
+    """A log whose subscriptions are those of all tests here."""
+    return installed(embedded_postgres.dsn)
 
 
 class OfPostgres:
     """A schema for all tests; a lease is ended in its row."""
 
     @pytest.fixture(autouse=True)
-    def _place(self, schema_dsn: str) -> None:
-        self.dsn = schema_dsn
+    def _place(self, shared_log: Log) -> None:
+        self.log = shared_log
 
     def state(self) -> PostgresSubscriptions:
-        return PostgresSubscriptions(self.dsn, schema=_SCHEMA)
+        return PostgresSubscriptions(self.log.dsn, schema=self.log.schema)
 
     def locks(self) -> PostgresSubscriptions:
         return self.state()
 
     async def lose(self, locks: SubscriptionLocks, names: Collection[str]) -> None:
-        con = cast("Any", await asyncpg.connect(self.dsn))
-        await con.executemany(
-            f"UPDATE {_SCHEMA}.subscription_slot SET lease_until = clock_timestamp() "
-            "WHERE name = $1 AND slot = $2",
-            [locked_slot(name) for name in names],
-        )
-        await con.close()
+        async with self.log.connected() as con:
+            await con.executemany(
+                f"UPDATE {self.log.sql}.subscription_slot SET lease_until = clock_timestamp() "
+                "WHERE name = $1 AND slot = $2",
+                [locked_slot(name) for name in names],
+            )
 
 
 class TestPostgresState(OfPostgres, SubscriptionStateConformance):

@@ -107,7 +107,7 @@ SELECT 1 + count(*) FROM {schema}.subscription_member
 WHERE name = $1 AND member <> $2 AND seen_at > clock_timestamp() - make_interval(secs => $3)
 """
 _LEAVE = """
-WITH left_alone AS (DELETE FROM {schema}.subscription_member WHERE member = $1)
+WITH gone AS (DELETE FROM {schema}.subscription_member WHERE member = $1)
 UPDATE {schema}.subscription_slot SET owner = NULL, lease_until = NULL WHERE owner = $1
 """
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.access import Access, need_asyncpg
 from ...._clients.postgres.connections import Connections
+from ...._clients.postgres.schema.opened import check_schema_name, opened_schema
 from ...._core import checks
 from ...._core.clock import LOOP_CLOCK
 from ...._core.errors import ClosedError
@@ -55,7 +56,8 @@ class PostgresSubscriptions(Openable):
         prepared_statements: as for `PostgresSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
-    not suspend and connects to nothing. Methods suspend and raise asyncpg's errors, or an
+    not suspend and connects to nothing. Opening connects, and raises `ConfigError` for a schema that
+    is missing or older than this release, with the command that repairs it. Methods suspend and raise asyncpg's errors, or an
     `UnavailableError` without a connection; a cancelled call may have had its effect.
     """
 
@@ -85,7 +87,7 @@ class PostgresSubscriptions(Openable):
             timeout=statement_timeout,
             prepared=prepared_statements,
         )
-        self._schema = checks.text("schema", schema)
+        self._schema = check_schema_name(schema)
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
@@ -95,6 +97,8 @@ class PostgresSubscriptions(Openable):
     async def _open(self, stack: AsyncExitStack) -> None:
         connections = await Connections.to(self._access, self._close_timeout)
         stack.push_async_callback(connections.close)
+        async with connections.asking() as con:
+            await opened_schema(con, self._schema)
         self._leases = SlotLeases(
             connections, self._schema, self._lease, cut_within=self._close_timeout
         )
