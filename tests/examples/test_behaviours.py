@@ -12,7 +12,7 @@ from tests.examples.example import DOCS, ROOT
 PAGE = DOCS / "explanation" / "behaviours.md"
 CITED = re.compile(
     r"""(?<![\w/.-])(?:
-    (?:(?:batcher|consumer|spark)/)?[BGOP]-T\d+
+    (?:(?:batcher|consumer|spark)/)?[BGOPS]-T\d+
     | (?:batcher|consumer)/(?:C:)?[A-Z][a-z]?\d+
     | (?:batcher|consumer)/\d+[a-c]?(?:\.\d+)?(?:-\d+)?
     | [BGI]\d+ (?=[,:. ])
@@ -26,7 +26,7 @@ TEXT = re.compile(r'"""(.*?)"""', re.DOTALL)
 def normal(cited: str) -> str:
     """The form of an id that the page has."""
     part, _, rest = cited.rpartition("/")
-    if part and re.match(r"[BGOP]-T|I\d", rest):
+    if part and re.match(r"[BGOPS]-T|I\d", rest):
         return rest
     return f"batcher/{cited}" if re.fullmatch(r"B\d+", cited) else cited
 

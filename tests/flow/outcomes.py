@@ -128,6 +128,7 @@ OPTIONS: tuple[tuple[PoisonStrategy, bool], ...] = tuple(
     (strategy, letters)
     for strategy in STRATEGIES
     for letters in (True, False)
+    if strategy != "exit"  # which ends the pipe
     if letters or strategy != "block_and_dead_letter"  # which needs them
 )
 

@@ -14,6 +14,7 @@ from penstock import (
     Batcher,
     ConfigError,
     Limits,
+    PermanentError,
     RetryPolicy,
     Tenants,
     UnavailableError,
@@ -23,6 +24,7 @@ from penstock.sinks import MemorySink
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
+    from penstock import Batch
     from penstock.testing import FakeClock
 
 
@@ -213,3 +215,30 @@ def test_what_is_no_batcher_or_source_is_refused() -> None:
         flow.pipe(MemorySource(MemoryLog()), MemorySink())  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="source"):
         flow.pipe(MemoryLog(), Batcher(MemorySink()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("why", ["refused", "transform"])
+async def test_a_record_that_cannot_be_written_ends_the_pipe(
+    fake_clock: FakeClock, why: str
+) -> None:
+    """S-T13: `on_rejected="exit"` raises its error, and the next pipe begins with it."""
+
+    async def refuse_the_second(batch: Batch[Any]) -> None:
+        if why == "refused" and 1 in [row.offset for row in batch]:
+            raise PermanentError("no such column")
+
+    def transform(message: Any) -> Any:
+        if why == "transform" and message.offset == 1:
+            raise PermanentError("no such column")
+        return message.record
+
+    log, sink = MemoryLog(records("aaa")), Destination()
+    sink.before = refuse_the_second
+    limits = Limits(max_items=1, max_delay=0.1)
+    pipe = piped(
+        log, sink, fake_clock, transform=transform, on_rejected="exit", limits=limits, ends=False
+    )
+    with pytest.raises(PermanentError, match="no such column"):
+        await pipe.run()
+    assert 0 in sink.offsets
+    assert log.start(P0).offset == 1

@@ -64,6 +64,22 @@ async def test_without_a_stored_position_it_begins_at_the_one_of_the_source(
     assert log.positions[P0].offset == 2
 
 
+async def test_a_record_that_cannot_be_transformed_ends_the_flow(fake_clock: FakeClock) -> None:
+    """S-T13: `on_rejected="exit"` raises the error, and the records before it have committed."""
+
+    def transform(message: Message) -> object:
+        if message.offset == 2:
+            raise ArithmeticError("no such currency")
+        return message.record
+
+    log, rows = MemoryLog(records(range(4))), KeptRows()
+    pipe, _ = kept(log, KeptSink(rows), fake_clock, transform=transform, on_rejected="exit")
+    with pytest.raises(ArithmeticError, match="no such currency"):
+        await pipe.run()
+    assert offsets(rows) == [0, 1]
+    assert rows.positions == {("memory", P0): Position(2)}
+
+
 async def test_the_age_of_the_first_record_begins_a_transaction(fake_clock: FakeClock) -> None:
     log, rows = MemoryLog(records(range(3))), KeptRows()
     pipe, _ = kept(log, KeptSink(rows), fake_clock, ends=False, commit_after=100, commit_every=10.0)

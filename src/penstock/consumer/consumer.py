@@ -56,8 +56,9 @@ class Consumer(Operated):
         retry: attempts and backoff. Default: 5 attempts (3 for unknown errors), 0.1 s doubled up to
             30 s, with full jitter; another policy has jitter only with `backoff=FullJitter()`.
         poison: what becomes of a message that cannot be handled: `skip`, `block`,
-            `block_and_dead_letter` or `park_key`. Default: `park_key` with a store, else
-            `block_and_dead_letter` with dead letters, else `block`.
+            `block_and_dead_letter`, `park_key`, or `exit`: the run ends and raises its error.
+            Default: `park_key` with a store, else `block_and_dead_letter` with dead letters, else
+            `block`.
         dead_letters: the sink, or stack of sinks, of dead letters.
         parked: the store of parked messages.
         max_dead_letter_ratio: stop if more than this part of a partition's recent messages became
@@ -105,8 +106,9 @@ class Consumer(Operated):
         `handler` takes a `Message` and returns `None` when it has handled it, or another result.
         An exception is a failed try. A plain function runs in a thread, which cannot be stopped:
         its key waits until it returns, also when it is cut. Returns the report of the drain. Raises
-        an error of the source or of the consumer itself, and a handler's `SystemExit` or
-        `KeyboardInterrupt`, after the drain. A cancellation drains, too, and is raised then; a
+        an error of the source or of the consumer itself, with `poison="exit"` that of a message
+        which cannot be handled, and a handler's `SystemExit` or `KeyboardInterrupt`, after the
+        drain. A cancellation drains, too, and is raised then; a
         second one ends the drain at once. Raises `ConfigError` for what is no handler, before
         anything starts.
         """

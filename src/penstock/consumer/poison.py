@@ -6,6 +6,7 @@
 | `block` | stays; its position is not passed | waits for `unblock` |
 | `block_and_dead_letter` | to the dead letters, and stays | waits for `unblock` |
 | `park_key` | to the park store, and so do later messages of its key | waits for `unpark` |
+| `exit` | stays; its position is not passed | waits: the run ends and raises the error |
 
 1. A dead letter is written before its message is settled. If the write fails, it is written again
    until it succeeds; the message is never given up for the dead letters' fault.
@@ -37,13 +38,20 @@ if TYPE_CHECKING:
     from .schedule import Schedule
     from .unparking import Replays
 
-PoisonStrategy = Literal["skip", "block", "block_and_dead_letter", "park_key"]
-STRATEGIES: tuple[PoisonStrategy, ...] = ("skip", "block", "block_and_dead_letter", "park_key")
+PoisonStrategy = Literal["skip", "block", "block_and_dead_letter", "park_key", "exit"]
+STRATEGIES: tuple[PoisonStrategy, ...] = (
+    "skip",
+    "block",
+    "block_and_dead_letter",
+    "park_key",
+    "exit",
+)
 
 logger = logging.getLogger("penstock.consumer")
 
 _GIVEN_UP = "%s: %s is given up without a dead letter (%s)"
 _BLOCKED = "%s: %s blocks its key until unblock() (%s)"
+_EXITS = "%s: %s cannot be handled, which ends the run; it is delivered again (%s)"
 
 
 class Letters(Protocol):
@@ -97,6 +105,8 @@ class Poison:
             self._replays.failed(message, error)
         elif self._strategy == "block":
             self._block(message, error)
+        elif self._strategy == "exit":
+            self._exit(message, error)
         elif self._opens_circuit(message, error):
             return
         elif self._parker is not None:
@@ -150,6 +160,11 @@ class Poison:
         self._keep(message, error)
         if has_letter and message in self._schedule.blocked:
             self._buried.add(message)
+
+    def _exit(self, message: Message, error: BaseException) -> None:
+        say(logger, logging.ERROR, _EXITS, self._commons.name, message.coordinates, for_log(error))
+        self._keep(message, error)
+        self._stop(error)
 
     def _keep(self, message: Message, error: BaseException) -> None:
         if message.claim.is_closing:

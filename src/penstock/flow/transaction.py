@@ -43,8 +43,8 @@ class TransactionalPipe(Operated):
             elsewhere is not in the transaction. Default: the record itself is the row.
         name: names the flow in logs, metrics and dead letters.
         on_rejected: what becomes of a record with a row that is refused for good, or that cannot be
-            transformed: `skip`, `block` or `block_and_dead_letter`. The records before it commit
-            first. Default: `block_and_dead_letter` with dead letters, else `block`.
+            transformed: `skip`, `block`, `block_and_dead_letter`, or `exit`: `run` ends and raises
+            its error. The records before it commit first. Default: `block_and_dead_letter` with dead letters, else `block`.
         retry: attempts and backoff of a transaction that failed, and of a transform whose error may
             pass. Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter; outages use up no
             attempt.
