@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from ...._core import checks
 from ...._core.checks import bad
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _NAMES = (
     'must be the name of a stream, or several; * in a name stands for any text, as in "order-*"'
@@ -71,21 +74,19 @@ class StreamSelection:
         wild = [name.translate(_ESCAPED) for name in self.streams if "*" in name]
         return tuple(each for each in (self._categories, exact, wild) if each)
 
-    def condition(self, message: str, first: int) -> str:
-        """An SQL condition on a row named `message`, whose parameters begin with `$first`."""
+    def condition(self, message: str, places: Sequence[str]) -> str:
+        """An SQL condition on a row named `message`; `places` are the parameters' placeholders, each
+        an array of text, such as `$1`.
+        """
+        ahead = iter(places)
         if self.category is not None:
-            return f"{message}.category = ANY(${first})"
-        found: list[str] = []
+            return f"{message}.category = ANY({next(ahead)})"
+        found = [f"{message}.category = ANY({next(ahead)})"] if self._categories else []
         terms: list[str] = []
-        number = first
-        if self._categories:
-            found.append(f"{message}.category = ANY(${number})")
-            number += 1
         if any("*" not in name for name in self.streams):
-            terms.append(f"{message}.stream = ANY(${number})")
-            number += 1
+            terms.append(f"{message}.stream = ANY({next(ahead)})")
         if any("*" in name for name in self.streams):
-            terms.append(f"{message}.stream LIKE ANY(${number})")
+            terms.append(f"{message}.stream LIKE ANY({next(ahead)})")
         if terms:
             found.append(f"({' OR '.join(terms)})")
         return " AND ".join(found) or "true"

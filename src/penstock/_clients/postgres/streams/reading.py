@@ -1,0 +1,241 @@
+"""How a log is read, page by page. Pure: a reading says which statement is next, and is given rows.
+
+1. A stream is read by version. Its versions are visible in order, so nothing can appear behind.
+2. Everything else is read by position, up to the horizon: behind it an open transaction may still
+   add messages. The horizon is read in a statement of its own, before the messages.
+3. A page begins behind the last one by position or version, so that a reading holds one page, and
+   messages that are deleted or added meanwhile cost nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from ...._core import checks
+from ...._core.checks import bad
+from .message import stream_name
+from .query import Query
+from .stored import COLUMNS, microseconds_of, stored_message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .query import Value
+    from .selection import StreamSelection
+    from .stored import StoredMessage
+
+    Rows = Sequence[Sequence[Any]]
+    ReadFrom = Literal["beginning", "next"] | datetime | int
+
+LAST = 2**63 - 1
+POLL = 0.25
+"""Default seconds between two looks of a live reading at a log without new messages."""
+
+_STREAM = (
+    f"SELECT {COLUMNS} FROM {{schema}}.message m WHERE m.stream = {{0}} "  # noqa: S608
+    "AND m.version BETWEEN {1} AND {2} ORDER BY m.version %s LIMIT {3}"
+)
+_HORIZON = "SELECT {schema}.horizon()"
+_SLEEP = "SELECT pg_sleep(CAST(CAST({0} AS bigint) / 1000.0 AS double precision))"
+_TIME = "to_timestamp(CAST({0} AS bigint) / 1000000.0)"
+_ARRAY = "ARRAY(SELECT jsonb_array_elements_text(CAST(CAST({%d} AS text) AS jsonb)))"
+_FIRST = (
+    # OFFSET 0 keeps the planner from walking the log by position until the time matches
+    "SELECT min(f.position) FROM (SELECT m.position FROM {schema}.message m "  # noqa: S608
+    "WHERE m.at >= " + _TIME + " OFFSET 0) f"
+)
+_VISIBLE = "SELECT m.position FROM {schema}.message m WHERE m.position > {0}"
+_OLDER = " AND m.at < " + _TIME.replace("{0}", "{1}")
+
+
+class Reading(Protocol):
+    """A reading of the log."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it goes on at the end of the log."""
+        ...
+
+    def query(self) -> Query | None:
+        """The next statement; `None` at the end, for a live reading also for the moment."""
+        ...
+
+    def take(self, rows: Rows) -> list[StoredMessage]:
+        """Take the statement's rows in; return the messages in them."""
+        ...
+
+
+class StreamReading:
+    """Reads a stream by version."""
+
+    is_live = False
+
+    def __init__(
+        self, schema: str, stream: str, start: int, *, backwards: bool, limit: int | None, page: int
+    ) -> None:
+        self._schema = schema
+        self._stream = stream_name(stream)
+        self._low = checks.count("start", start, least=0)
+        self._high = LAST
+        self._backwards = backwards
+        self._left = checked_limit(limit)
+        self._page = checks.count("page", page)
+
+    def query(self) -> Query | None:
+        """See `Reading`."""
+        if not self._left or self._low > self._high:
+            return None
+        template = _STREAM % ("DESC" if self._backwards else "ASC")
+        values = (self._stream, self._low, self._high, min(self._page, self._left))
+        return Query(self._schema, template, values)
+
+    def take(self, rows: Rows) -> list[StoredMessage]:
+        """See `Reading`."""
+        found = [stored_message(row) for row in rows]
+        self._left = 0 if len(found) < min(self._page, self._left) else self._left - len(found)
+        if found and self._backwards:
+            self._high = found[-1].version - 1
+        elif found:
+            self._low = found[-1].version + 1
+        return found
+
+
+class LogReading:
+    """Reads the log by position, from a start point up to the horizon; a live one goes on there."""
+
+    def __init__(
+        self,
+        schema: str,
+        selection: StreamSelection,
+        start: ReadFrom,
+        *,
+        backwards: bool,
+        limit: int | None,
+        page: int,
+        live: bool,
+    ) -> None:
+        self.is_live = live
+        self._schema = schema
+        self._selection = selection
+        self._start = checked_start(start)
+        self._backwards = backwards
+        self._left = checked_limit(limit)
+        self._page = checks.count("page", page)
+        self._step = _HORIZON
+        self._after: int | None = None
+        """Everything up to here has been read, or lies before the start."""
+        self._first_horizon = 0
+        self._horizon = 0
+        self._earlier: frozenset[int] = frozenset()
+        """Positions behind the first horizon that were there before the start."""
+        if live and backwards:
+            raise bad("backwards", backwards, "a live reading only goes forwards")
+
+    def query(self) -> Query | None:
+        """See `Reading`."""
+        if not self._left:
+            return None
+        if self._step == _HORIZON:
+            return Query(self._schema, _HORIZON)
+        if self._step == _FIRST:
+            return Query(self._schema, _FIRST, (self._time,))
+        if self._step == _VISIBLE:
+            given = (self._horizon,) if self._time is None else (self._horizon, self._time)
+            return Query(self._schema, _VISIBLE + _OLDER * (self._time is not None), given)
+        if self._reached >= self._horizon:
+            self._step = _HORIZON  # of a live reading, when it looks again
+            return None
+        return self._messages()
+
+    def take(self, rows: Rows) -> list[StoredMessage]:
+        """See `Reading`."""
+        if self._step == _HORIZON:
+            self._horizon = rows[0][0]
+            self._step = "messages" if self._after is not None else self._begun()
+            return []
+        if self._step == _FIRST:
+            found = rows[0][0]
+            self._after = min(self._horizon, LAST if found is None else found - 1)
+            self._step = _VISIBLE if self.is_live else "messages"
+            return []
+        if self._step == _VISIBLE:
+            self._earlier = frozenset(row[0] for row in rows)
+            self._step = "messages"
+            return []
+        return self._taken(rows)
+
+    @property
+    def _time(self) -> int | None:
+        return microseconds_of(self._start) if isinstance(self._start, datetime) else None
+
+    @property
+    def _reached(self) -> int:
+        return 0 if self._after is None else self._after
+
+    def _begun(self) -> str:
+        """Note the first horizon; return the next step."""
+        self._first_horizon = self._horizon
+        if isinstance(self._start, datetime):
+            return _FIRST
+        if self._start == "next":
+            self._after = self._horizon
+            return _VISIBLE
+        self._after = self._start - 1 if isinstance(self._start, int) else 0
+        return "messages"
+
+    def _messages(self) -> Query:
+        values: list[Value] = [self._reached, self._horizon, min(self._page, self._left)]
+        conditions = ["m.position > {0} AND m.position <= {1}"]
+        if self._selection.parameters:
+            number = len(values)
+            values += [json.dumps(each) for each in self._selection.parameters]
+            places = [_ARRAY % place for place in range(number, len(values))]
+            conditions.append(self._selection.condition("m", places))
+        if self._time is not None and self._reached < self._first_horizon:
+            time = _TIME.replace("{0}", f"{{{len(values)}}}")
+            values += [self._time, self._first_horizon]
+            conditions.append(f"(m.at >= {time} OR m.position > {{{len(values) - 1}}})")
+        order = "DESC" if self._backwards else "ASC"
+        template = (
+            f"SELECT {COLUMNS} FROM {{schema}}.message m WHERE {' AND '.join(conditions)} "  # noqa: S608
+            f"ORDER BY m.position {order} LIMIT {{2}}"
+        )
+        return Query(self._schema, template, tuple(values))
+
+    def _taken(self, rows: Rows) -> list[StoredMessage]:
+        found = [stored_message(row) for row in rows]
+        is_last = len(found) < min(self._page, self._left)
+        if self._backwards:
+            self._horizon = self._reached if is_last else found[-1].position - 1
+        else:
+            self._after = self._horizon if is_last else found[-1].position
+        if self._earlier:
+            found = [message for message in found if message.position not in self._earlier]
+        self._left -= len(found)
+        return found
+
+
+def sleep_query(schema: str, seconds: float) -> Query:
+    """A statement that takes this long."""
+    return Query(schema, _SLEEP, (round(seconds * 1000),))
+
+
+def checked_limit(limit: int | None) -> int:
+    """The most messages. Raises `ConfigError`."""
+    return LAST if limit is None else checks.count("limit", limit, least=0)
+
+
+def checked_start(start: object) -> ReadFrom:
+    """A start point. Raises `ConfigError`."""
+    if start == "beginning" or start == "next":
+        return start
+    if isinstance(start, datetime):
+        if start.tzinfo is None or start.utcoffset() is None:
+            raise bad("start", start, "must be an aware time, such as datetime.now(UTC)")
+        return start
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        rule = 'must be "beginning", "next", an aware datetime, or a position of at least 0'
+        raise bad("start", start, rule)
+    return start

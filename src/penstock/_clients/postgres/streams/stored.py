@@ -1,0 +1,64 @@
+"""Messages as they stand in the log. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COLUMNS = (
+    "m.position, m.stream, m.version, m.type, CAST(m.data AS text), CAST(m.metadata AS text), "
+    "CAST(m.id AS text), CAST(extract(epoch FROM m.at) * 1000000 AS bigint)"
+)
+"""What `stored_message` reads, of a table named `m`."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message of the log."""
+
+    position: int
+    """Its place in the whole log. Positions have gaps."""
+    stream: str
+    version: int
+    """Its place in its stream: 0, 1, 2 and so on."""
+    type: str
+    data: Any
+    """Its contents, as JSON has them."""
+    metadata: Mapping[str, Any]
+    id: UUID
+    at: datetime
+    """When it was appended, by the server's clock; in UTC."""
+
+
+def stored_message(row: Sequence[Any]) -> StoredMessage:
+    """The message of a row of `COLUMNS`."""
+    position, stream, version, kind, data, metadata, ident, at = row
+    return StoredMessage(
+        position=position,
+        stream=stream,
+        version=version,
+        type=kind,
+        data=json.loads(data),
+        metadata=json.loads(metadata),
+        id=UUID(ident),
+        at=time_of(at),
+    )
+
+
+def time_of(microseconds: int) -> datetime:
+    """The time of these microseconds since the epoch, in UTC."""
+    return _EPOCH + timedelta(microseconds=microseconds)
+
+
+def microseconds_of(time: datetime) -> int:
+    """Microseconds since the epoch of an aware time."""
+    return (time - _EPOCH) // _MICROSECOND
