@@ -1,9 +1,19 @@
-"""Streams in PostgreSQL: append messages in transactions of your own."""
+"""Streams in PostgreSQL: append messages in transactions of your own, and read them."""
 
 from .._clients.postgres.streams.message import NO_STREAM, Appended, NewMessage
+from .._clients.postgres.streams.stored import StoredMessage
 from .._core.public import publish
 from .log import StreamLog
+from .reader import StreamReader, SyncStreamReader
 
-__all__ = ["NO_STREAM", "Appended", "NewMessage", "StreamLog"]
+__all__ = [
+    "NO_STREAM",
+    "Appended",
+    "NewMessage",
+    "StoredMessage",
+    "StreamLog",
+    "StreamReader",
+    "SyncStreamReader",
+]
 
-publish(__name__, Appended, NewMessage, StreamLog)
+publish(__name__, Appended, NewMessage, StoredMessage, StreamLog, StreamReader, SyncStreamReader)

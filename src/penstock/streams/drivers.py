@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, scoped_session
 
     from .._clients.postgres.streams.append import AppendCall
+    from .._clients.postgres.streams.query import Query
 
     AsyncUserConnection: TypeAlias = (
         asyncpg.Connection[Any]
@@ -67,7 +68,7 @@ _INSTEAD = {
 }
 
 
-async def call_async(connection: object, call: AppendCall) -> Sequence[Sequence[Any]]:
+async def call_async(connection: object, call: AppendCall | Query) -> Sequence[Sequence[Any]]:
     """Run the call on an async connection of the user's; return its rows. Raises `ConfigError`."""
     con = cast("Any", connection)
     if _is_one(con, *_ASYNCPG):
@@ -86,7 +87,7 @@ async def call_async(connection: object, call: AppendCall) -> Sequence[Sequence[
     raise _not_one(con, _ASYNC, other=_is_sync(con), use="append_sync()")
 
 
-def call_sync(connection: object, call: AppendCall) -> Sequence[Sequence[Any]]:
+def call_sync(connection: object, call: AppendCall | Query) -> Sequence[Sequence[Any]]:
     """Run the call on a connection of the user's that blocks; return its rows.
 
     Raises `ConfigError`.

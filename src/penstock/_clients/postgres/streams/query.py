@@ -42,7 +42,9 @@ class Query(NamedTuple):
     @property
     def named(self) -> str:
         """The statement with `:p1`."""
-        return self._with((f":{name}" for name in self.named_values), self._name.replace(":", "\\:"))
+        return self._with(
+            (f":{name}" for name in self.named_values), self._name.replace(":", "\\:")
+        )
 
     @property
     def named_values(self) -> dict[str, Value]:

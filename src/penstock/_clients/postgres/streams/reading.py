@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from ...._core import checks
 from ...._core.checks import bad
@@ -34,28 +35,39 @@ POLL = 0.25
 """Default seconds between two looks of a live reading at a log without new messages."""
 
 _STREAM = (
-    f"SELECT {COLUMNS} FROM {{schema}}.message m WHERE m.stream = {{0}} "  # noqa: S608
-    "AND m.version BETWEEN {1} AND {2} ORDER BY m.version %s LIMIT {3}"
+    f"SELECT {COLUMNS} FROM {{schema}}.message m WHERE m.stream = CAST({{0}} AS text) "  # noqa: S608
+    "AND m.version BETWEEN CAST({1} AS bigint) AND CAST({2} AS bigint) ORDER BY m.version %s "
+    "LIMIT CAST({3} AS bigint)"
 )
 _HORIZON = "SELECT {schema}.horizon()"
 _SLEEP = "SELECT pg_sleep(CAST(CAST({0} AS bigint) / 1000.0 AS double precision))"
-_TIME = "to_timestamp(CAST({0} AS bigint) / 1000000.0)"
+_BIGINT = "CAST({%d} AS bigint)"
+_TIME = "(timestamptz 'epoch' + CAST({%d} AS bigint) * interval '1 microsecond')"
 _ARRAY = "ARRAY(SELECT jsonb_array_elements_text(CAST(CAST({%d} AS text) AS jsonb)))"
 _FIRST = (
     # OFFSET 0 keeps the planner from walking the log by position until the time matches
-    "SELECT min(f.position) FROM (SELECT m.position FROM {schema}.message m "  # noqa: S608
-    "WHERE m.at >= " + _TIME + " OFFSET 0) f"
+    "SELECT min(f.position) FROM (SELECT m.position FROM {schema}.message m "
+    f"WHERE m.at >= {_TIME % 0} OFFSET 0) f"
 )
-_VISIBLE = "SELECT m.position FROM {schema}.message m WHERE m.position > {0}"
-_OLDER = " AND m.at < " + _TIME.replace("{0}", "{1}")
+_AHEAD = f"SELECT m.position FROM {{schema}}.message m WHERE m.position > {_BIGINT % 0}"  # noqa: S608
+_OLDER = f" AND m.at < {_TIME % 1}"
+
+
+class _Step(Enum):
+    HORIZON = auto()
+    TIME = auto()
+    """Find the first position of the start's time."""
+    AHEAD = auto()
+    """Find the messages behind the horizon that were there before the start."""
+    PAGES = auto()
 
 
 class Reading(Protocol):
     """A reading of the log."""
 
     @property
-    def is_live(self) -> bool:
-        """Whether it goes on at the end of the log."""
+    def is_over(self) -> bool:
+        """Whether there is nothing left to read, ever."""
         ...
 
     def query(self) -> Query | None:
@@ -70,8 +82,6 @@ class Reading(Protocol):
 class StreamReading:
     """Reads a stream by version."""
 
-    is_live = False
-
     def __init__(
         self, schema: str, stream: str, start: int, *, backwards: bool, limit: int | None, page: int
     ) -> None:
@@ -83,9 +93,14 @@ class StreamReading:
         self._left = checked_limit(limit)
         self._page = checks.count("page", page)
 
+    @property
+    def is_over(self) -> bool:
+        """See `Reading`."""
+        return not self._left or self._low > self._high
+
     def query(self) -> Query | None:
         """See `Reading`."""
-        if not self._left or self._low > self._high:
+        if self.is_over:
             return None
         template = _STREAM % ("DESC" if self._backwards else "ASC")
         values = (self._stream, self._low, self._high, min(self._page, self._left))
@@ -116,14 +131,14 @@ class LogReading:
         page: int,
         live: bool,
     ) -> None:
-        self.is_live = live
+        self._live = live
         self._schema = schema
         self._selection = selection
         self._start = checked_start(start)
         self._backwards = backwards
         self._left = checked_limit(limit)
         self._page = checks.count("page", page)
-        self._step = _HORIZON
+        self._step = _Step.HORIZON
         self._after: int | None = None
         """Everything up to here has been read, or lies before the start."""
         self._first_horizon = 0
@@ -133,38 +148,44 @@ class LogReading:
         if live and backwards:
             raise bad("backwards", backwards, "a live reading only goes forwards")
 
+    @property
+    def is_over(self) -> bool:
+        """See `Reading`."""
+        return not self._left
+
     def query(self) -> Query | None:
         """See `Reading`."""
-        if not self._left:
+        if self.is_over:
             return None
-        if self._step == _HORIZON:
+        if self._step is _Step.HORIZON:
             return Query(self._schema, _HORIZON)
-        if self._step == _FIRST:
+        if self._step is _Step.TIME:
             return Query(self._schema, _FIRST, (self._time,))
-        if self._step == _VISIBLE:
-            given = (self._horizon,) if self._time is None else (self._horizon, self._time)
-            return Query(self._schema, _VISIBLE + _OLDER * (self._time is not None), given)
+        if self._step is _Step.AHEAD:
+            if self._time is None:
+                return Query(self._schema, _AHEAD, (self._horizon,))
+            return Query(self._schema, _AHEAD + _OLDER, (self._horizon, self._time))
         if self._reached >= self._horizon:
-            self._step = _HORIZON  # of a live reading, when it looks again
+            if self._live:  # it looks again
+                self._step = _Step.HORIZON
             return None
         return self._messages()
 
     def take(self, rows: Rows) -> list[StoredMessage]:
         """See `Reading`."""
-        if self._step == _HORIZON:
+        if self._step is _Step.PAGES:
+            return self._taken(rows)
+        if self._step is _Step.HORIZON:
             self._horizon = rows[0][0]
-            self._step = "messages" if self._after is not None else self._begun()
-            return []
-        if self._step == _FIRST:
+            self._step = self._begun() if self._after is None else _Step.PAGES
+        elif self._step is _Step.TIME:
             found = rows[0][0]
-            self._after = min(self._horizon, LAST if found is None else found - 1)
-            self._step = _VISIBLE if self.is_live else "messages"
-            return []
-        if self._step == _VISIBLE:
+            self._after = self._horizon if found is None else min(self._horizon, found - 1)
+            self._step = _Step.AHEAD if self._live else _Step.PAGES
+        else:
             self._earlier = frozenset(row[0] for row in rows)
-            self._step = "messages"
-            return []
-        return self._taken(rows)
+            self._step = _Step.PAGES
+        return []
 
     @property
     def _time(self) -> int | None:
@@ -174,35 +195,36 @@ class LogReading:
     def _reached(self) -> int:
         return 0 if self._after is None else self._after
 
-    def _begun(self) -> str:
+    def _begun(self) -> _Step:
         """Note the first horizon; return the next step."""
         self._first_horizon = self._horizon
         if isinstance(self._start, datetime):
-            return _FIRST
+            return _Step.TIME
         if self._start == "next":
             self._after = self._horizon
-            return _VISIBLE
+            return _Step.AHEAD
         self._after = self._start - 1 if isinstance(self._start, int) else 0
-        return "messages"
+        return _Step.PAGES
 
     def _messages(self) -> Query:
-        values: list[Value] = [self._reached, self._horizon, min(self._page, self._left)]
-        conditions = ["m.position > {0} AND m.position <= {1}"]
-        if self._selection.parameters:
-            number = len(values)
-            values += [json.dumps(each) for each in self._selection.parameters]
-            places = [_ARRAY % place for place in range(number, len(values))]
-            conditions.append(self._selection.condition("m", places))
+        values: list[Value] = [self._reached, self._horizon]
+        conditions = [f"m.position > {_BIGINT % 0} AND m.position <= {_BIGINT % 1}"]
+        parameters = self._selection.parameters
+        places = [_ARRAY % place for place in range(len(values), len(values) + len(parameters))]
+        conditions.append(self._selection.condition("m", places))
+        values += [json.dumps(each) for each in parameters]
         if self._time is not None and self._reached < self._first_horizon:
-            time = _TIME.replace("{0}", f"{{{len(values)}}}")
+            number = len(values)
+            conditions.append(
+                f"(m.at >= {_TIME % number} OR m.position > {_BIGINT % (number + 1)})"
+            )
             values += [self._time, self._first_horizon]
-            conditions.append(f"(m.at >= {time} OR m.position > {{{len(values) - 1}}})")
         order = "DESC" if self._backwards else "ASC"
         template = (
             f"SELECT {COLUMNS} FROM {{schema}}.message m WHERE {' AND '.join(conditions)} "  # noqa: S608
-            f"ORDER BY m.position {order} LIMIT {{2}}"
+            f"ORDER BY m.position {order} LIMIT {_BIGINT % len(values)}"
         )
-        return Query(self._schema, template, tuple(values))
+        return Query(self._schema, template, (*values, min(self._page, self._left)))
 
     def _taken(self, rows: Rows) -> list[StoredMessage]:
         found = [stored_message(row) for row in rows]
@@ -229,8 +251,8 @@ def checked_limit(limit: int | None) -> int:
 
 def checked_start(start: object) -> ReadFrom:
     """A start point. Raises `ConfigError`."""
-    if start == "beginning" or start == "next":
-        return start
+    if isinstance(start, str) and start in {"beginning", "next"}:
+        return cast("ReadFrom", start)
     if isinstance(start, datetime):
         if start.tzinfo is None or start.utcoffset() is None:
             raise bad("start", start, "must be an aware time, such as datetime.now(UTC)")

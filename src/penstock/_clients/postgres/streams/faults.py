@@ -1,0 +1,33 @@
+"""What a driver's error says about reading or maintaining a log, by SQLSTATE. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...._core.causes import caused, causes
+from ...._core.checks import bad
+from ...._core.errors import RefusedError
+from .append import NO_RIGHT, NOT_INSTALLED, Fault
+
+if TYPE_CHECKING:
+    from ...._core.errors import PenstockError
+
+WRONG_HORIZON = "PS004"
+_NO_TABLE = frozenset({"42P01", "42703"})
+"""No such table or column."""
+
+
+def read_fault(schema: str, error: Exception) -> PenstockError | None:
+    """The error to raise for one of a driver's; `None` for any other."""
+    found = next((fault for each in causes(error) if (fault := Fault.of(each))), None)
+    if found is None:
+        return None
+    if found.state == WRONG_HORIZON:
+        return caused(bad("connection", "...", found.message), error)
+    if found.state in NOT_INSTALLED | _NO_TABLE:
+        repair = f"penstock pg install --schema {schema}, in the database of this connection"
+        return caused(RefusedError(f"no log to read: {found.message}", repair=repair), error)
+    if found.state == NO_RIGHT:
+        repair = f"penstock pg install --schema {schema} --read ROLE, as the owner of the schema"
+        return caused(RefusedError(f"not allowed: {found.message}", repair=repair), error)
+    return None
