@@ -46,7 +46,7 @@ _TIME = "(timestamptz 'epoch' + CAST({%d} AS bigint) * interval '1 microsecond')
 _ARRAY = "ARRAY(SELECT jsonb_array_elements_text(CAST(CAST({%d} AS text) AS jsonb)))"
 _FIRST = (
     # OFFSET 0 keeps the planner from walking the log by position until the time matches
-    "SELECT min(f.position) FROM (SELECT m.position FROM {schema}.message m "
+    "SELECT min(f.position) FROM (SELECT m.position FROM {schema}.message m "  # noqa: S608
     f"WHERE m.at >= {_TIME % 0} OFFSET 0) f"
 )
 _AHEAD = f"SELECT m.position FROM {{schema}}.message m WHERE m.position > {_BIGINT % 0}"  # noqa: S608
