@@ -167,7 +167,7 @@ async def test_following_from_next_leaves_out_what_was_visible_behind_the_horizo
         live = reader.follow(poll=0.01, timeout=0.05)
         assert await numbers(live) == []
         begun = asyncio.Event()
-        con.add_query_logger(lambda record: "m.position >" in record.query and begun.set())
+        con.add_query_logger(lambda record: begun.set() if "m.position >" in record.query else None)
         waiting = asyncio.ensure_future(numbers(reader.follow(poll=0.01, limit=2)))
         await begun.wait()
         async with log.connected() as third:
