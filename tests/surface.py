@@ -31,6 +31,7 @@ PUBLIC = (
     "penstock.sources.subscriptions",
     "penstock.spark",
     "penstock.spark.pipeline",
+    "penstock.streams",
     "penstock.telemetry",
     "penstock.testing",
     "penstock.testing.conformance",

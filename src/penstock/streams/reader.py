@@ -1,4 +1,4 @@
-"""Reading a log on connections of the user's, at once or live."""
+"""PagedReading a log on connections of the user's, at once or live."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from .._clients.postgres.streams.query import Query
-    from .._clients.postgres.streams.reading import ReadFrom, Reading, Rows
+    from .._clients.postgres.streams.reading import PagedReading, ReadFrom, Rows
     from .._clients.postgres.streams.stored import StoredMessage
     from .drivers import AsyncUserConnection, SyncUserConnection
 
@@ -139,7 +139,7 @@ class StreamReader:
         return self._messages(reading, _Patience(timeout, poll))
 
     async def _messages(
-        self, reading: Reading, patience: _Patience | None = None
+        self, reading: PagedReading, patience: _Patience | None = None
     ) -> AsyncGenerator[StoredMessage]:
         while True:
             if (query := reading.query()) is not None:
@@ -220,7 +220,7 @@ class SyncStreamReader:
         return self._messages(reading, _Patience(timeout, poll))
 
     def _messages(
-        self, reading: Reading, patience: _Patience | None = None
+        self, reading: PagedReading, patience: _Patience | None = None
     ) -> Generator[StoredMessage]:
         while True:
             if (query := reading.query()) is not None:

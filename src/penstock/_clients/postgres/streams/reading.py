@@ -62,7 +62,7 @@ class _Step(Enum):
     PAGES = auto()
 
 
-class Reading(Protocol):
+class PagedReading(Protocol):
     """A reading of the log."""
 
     @property
@@ -95,11 +95,11 @@ class StreamReading:
 
     @property
     def is_over(self) -> bool:
-        """See `Reading`."""
+        """See `PagedReading`."""
         return not self._left or self._low > self._high
 
     def query(self) -> Query | None:
-        """See `Reading`."""
+        """See `PagedReading`."""
         if self.is_over:
             return None
         template = _STREAM % ("DESC" if self._backwards else "ASC")
@@ -107,7 +107,7 @@ class StreamReading:
         return Query(self._schema, template, values)
 
     def take(self, rows: Rows) -> list[StoredMessage]:
-        """See `Reading`."""
+        """See `PagedReading`."""
         found = [stored_message(row) for row in rows]
         self._left = 0 if len(found) < min(self._page, self._left) else self._left - len(found)
         if found and self._backwards:
@@ -150,11 +150,11 @@ class LogReading:
 
     @property
     def is_over(self) -> bool:
-        """See `Reading`."""
+        """See `PagedReading`."""
         return not self._left
 
     def query(self) -> Query | None:
-        """See `Reading`."""
+        """See `PagedReading`."""
         if self.is_over:
             return None
         if self._step is _Step.HORIZON:
@@ -172,7 +172,7 @@ class LogReading:
         return self._messages()
 
     def take(self, rows: Rows) -> list[StoredMessage]:
-        """See `Reading`."""
+        """See `PagedReading`."""
         if self._step is _Step.PAGES:
             return self._taken(rows)
         if self._step is _Step.HORIZON:
