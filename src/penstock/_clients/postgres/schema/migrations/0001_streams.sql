@@ -146,6 +146,78 @@ BEGIN
   END IF;
 END $$;
 
+-- Appends messages of several streams, in this order, each behind the last one of its stream: an
+-- element of each array per message, contents as JSON text. The ids must be new, and no other
+-- transaction may append to one of the streams meanwhile, or it is a unique violation.
+CREATE FUNCTION {schema}.append_new(
+  p_streams text[], p_types text[], p_data text[], p_metadata text[], p_ids text[])
+RETURNS TABLE (r_id text, r_state text, r_position bigint, r_version bigint, r_at timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN QUERY
+  INSERT INTO {schema}.message AS m (stream, version, type, data, metadata, id)
+  SELECT g.stream, e.version + row_number() OVER (PARTITION BY g.stream ORDER BY g.n),
+         g.type, g.data::jsonb, g.metadata::jsonb, g.id::uuid
+  FROM unnest(p_streams, p_types, p_data, p_metadata, p_ids)
+    WITH ORDINALITY AS g (stream, type, data, metadata, id, n)
+  JOIN (SELECT s.stream, {schema}.last_version(s.stream) AS version
+        FROM (SELECT DISTINCT u.stream FROM unnest(p_streams) AS u (stream)) s) e
+    ON e.stream = g.stream
+  ORDER BY g.n
+  RETURNING m.id::text, 'new', m.position, m.version, m.at;
+END $$;
+
+-- As append_new, one by one: an id that is in the log already, the same messages in another
+-- transaction, and an expected version that is wrong concern only their own message, and those
+-- behind it in its group. The state is "new", "known" (in the log already, with these contents),
+-- "other" (its id is that of another message), "version" (the stream is at r_version instead of the
+-- expected one) or "behind" (a message of its group before it was not appended).
+CREATE FUNCTION {schema}.append_each(
+  p_streams text[], p_types text[], p_data text[], p_metadata text[], p_ids text[],
+  p_expected bigint[], p_groups int[])
+RETURNS TABLE (r_id text, r_state text, r_position bigint, r_version bigint, r_at timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_last bigint;
+  v_failed int[] := '{}';
+BEGIN
+  FOR i IN 1 .. cardinality(p_streams) LOOP
+    r_id := p_ids[i];
+    r_position := NULL;
+    r_version := NULL;
+    r_at := NULL;
+    IF p_groups[i] = ANY (v_failed) THEN
+      r_state := 'behind';
+      RETURN NEXT;
+      CONTINUE;
+    END IF;
+    LOOP
+      SELECT CASE WHEN (m.stream, m.type, m.data, m.metadata)
+                     = (p_streams[i], p_types[i], p_data[i]::jsonb, p_metadata[i]::jsonb)
+             THEN 'known' ELSE 'other' END, m.position, m.version, m.at
+      INTO r_state, r_position, r_version, r_at
+      FROM {schema}.message m WHERE m.id = p_ids[i]::uuid;
+      EXIT WHEN FOUND;
+      v_last := {schema}.last_version(p_streams[i]);
+      IF p_expected[i] <> v_last THEN
+        r_state := 'version';
+        r_version := v_last;
+        EXIT;
+      END IF;
+      INSERT INTO {schema}.message AS m (stream, version, type, data, metadata, id)
+      VALUES (p_streams[i], v_last + 1, p_types[i], p_data[i]::jsonb, p_metadata[i]::jsonb,
+              p_ids[i]::uuid)
+      ON CONFLICT DO NOTHING
+      RETURNING 'new', m.position, m.version, m.at INTO r_state, r_position, r_version, r_at;
+      EXIT WHEN FOUND;
+    END LOOP;
+    IF r_state IN ('other', 'version') AND p_groups[i] IS NOT NULL THEN
+      v_failed := v_failed || p_groups[i];
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+END $$;
+
 -- The last position that a reader may take for complete: no transaction that is open, or begins
 -- later, adds a message at or before it. Read messages in a later statement.
 CREATE FUNCTION {schema}.horizon() RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
