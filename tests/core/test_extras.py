@@ -39,6 +39,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sinks/http": ("http",),
     "sinks/kafka": ("kafka",),
     "sinks/postgres": ("postgres",),
+    "sinks/postgres_stream": ("postgres",),
     "sources/kafka": ("kafka",),
     "sources/subscriptions/postgres": ("postgres",),
     "spark": ("spark",),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
     from .kafka import KafkaSink, RecordMetadata
     from .postgres import PostgresSink, classify_postgres
+    from .postgres_stream import PostgresStreamSink
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -41,6 +42,7 @@ else:
             "http": ["HttpResponse", "HttpSink", "HttpStatusError", "classify_http"],
             "kafka": ["KafkaSink", "RecordMetadata"],
             "postgres": ["PostgresSink", "classify_postgres"],
+            "postgres_stream": ["PostgresStreamSink"],
         },
     )
 
@@ -59,6 +61,7 @@ __all__ = [
     "KafkaSink",
     "MemorySink",
     "PostgresSink",
+    "PostgresStreamSink",
     "RateLimit",
     "RecordMetadata",
     "Router",

@@ -1,6 +1,7 @@
 """Streams in PostgreSQL: append messages in transactions of your own, and read them."""
 
 from .._clients.postgres.streams.message import NO_STREAM, Appended, NewMessage
+from .._clients.postgres.streams.notifier import StreamNotifier
 from .._clients.postgres.streams.stored import StoredMessage
 from .._core.public import publish
 from .log import StreamLog
@@ -12,8 +13,9 @@ __all__ = [
     "NewMessage",
     "StoredMessage",
     "StreamLog",
+    "StreamNotifier",
     "StreamReader",
     "SyncStreamReader",
 ]
 
-publish(__name__, Appended, NewMessage, StoredMessage, StreamLog, StreamReader, SyncStreamReader)
+publish(__name__, *(globals()[name] for name in __all__ if name != "NO_STREAM"))

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, cast
 
+from .._clients.postgres.access import Access, need_asyncpg
+from .._clients.postgres.connections import Connections
+from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from .._clients.postgres.streams.append import append_call
 from .._clients.postgres.streams.message import NewMessage, expected_version, stream_name
-from .._core import checks
+from .._clients.postgres.streams.notifier import notifying
 from .._core.checks import bad
 from .drivers import call_async, call_sync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, Iterable
 
+    from asyncpg import Pool
+
+    from .._clients.postgres.access import PoolFactory
     from .._clients.postgres.streams.append import AppendCall
     from .._clients.postgres.streams.message import Appended
+    from .._clients.postgres.streams.notifier import StreamNotifier
     from .drivers import AsyncUserConnection, SyncUserConnection
+
+CLOSE_TIMEOUT = 5.0
 
 
 class StreamLog:
@@ -29,8 +39,8 @@ class StreamLog:
     Raises `ConfigError` for a bad name.
     """
 
-    def __init__(self, schema: str = "penstock") -> None:
-        self._schema = checks.text("schema", schema)
+    def __init__(self, schema: str = DEFAULT_SCHEMA) -> None:
+        self._schema = check_schema_name(schema)
 
     @property
     def schema(self) -> str:
@@ -100,6 +110,34 @@ class StreamLog:
             if (told := call.told(error)) is error:
                 raise
             raise told  # noqa: B904  # it has its cause
+
+    @asynccontextmanager
+    async def notifier(
+        self, dsn: str | None = None, *, pool: Pool[Any] | PoolFactory | None = None
+    ) -> AsyncGenerator[StreamNotifier]:
+        """Notify readers of what you append: call `appended()` of the notifier after a commit.
+
+        Without it readers find new messages at their next poll. A `NOTIFY` within the transaction
+        would do, too, but those serialise all commits of the database; the notifier sends one for
+        many transactions, at most every 20 ms, on a connection of its own.
+
+        Args:
+            dsn: where to connect; default: asyncpg's environment variables. Never shown.
+            pool: an asyncpg pool of the application's, or a function that makes one, instead.
+
+        Entering suspends; it connects. Raises `ConfigError` for a refusal by the server, and
+        `UnavailableError` if none answers. Leaving sends a notification that is due.
+        """
+        need_asyncpg()
+        access = Access.of(
+            dsn, pool=pool, close_pool=None, size=1, options=None, timeout=None, prepared="auto"
+        )
+        connections = await Connections.to(access, CLOSE_TIMEOUT)
+        try:
+            async with notifying(connections, self._schema) as notifier:
+                yield notifier
+        finally:
+            await connections.close()
 
     def _call(
         self, stream: str, messages: NewMessage | Iterable[NewMessage], expected: int | None

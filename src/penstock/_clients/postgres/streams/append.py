@@ -70,12 +70,12 @@ class AppendCall(NamedTuple):
     @property
     def formatted(self) -> str:
         """The statement with `%s`."""
-        return _CALL.format("%s", "%s", "%s", schema=quoted(self.schema).replace("%", "%%"))
+        return _CALL.format("%s", "%s", "%s", schema=quoted(self.schema))
 
     @property
     def named(self) -> str:
         """The statement with `:p1`."""
-        return _CALL.format(":p1", ":p2", ":p3", schema=quoted(self.schema).replace(":", "\\:"))
+        return _CALL.format(":p1", ":p2", ":p3", schema=quoted(self.schema))
 
     def appended(self, rows: Iterable[Sequence[Any]]) -> list[Appended]:
         """The rows of the answer."""

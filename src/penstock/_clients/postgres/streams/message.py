@@ -17,9 +17,10 @@ from uuid import UUID
 from ...._core.checks import bad, count
 from ...._core.errors import ConfigError
 from ...._core.told import text_of
-from ...encoding import to_json
+from ...encoding import json_texts, to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
 NO_STREAM = -1
@@ -141,6 +142,28 @@ def json_text(name: str, value: object) -> str:
     if "\\u0000" in text and _NUL.search(text):
         raise bad(name, type(value).__name__, "holds U+0000, which PostgreSQL cannot store")
     return text
+
+
+def json_texts_of(name: str, values: Sequence[object]) -> tuple[list[str], dict[int, ConfigError]]:
+    """The values as `json_text` encodes them, and the errors of those that have no such form.
+
+    Those have an empty text.
+    """
+    try:
+        texts = json_texts(values)
+    except (TypeError, ValueError, RecursionError):
+        texts = [""] * len(values)
+    else:
+        together = "".join(texts)
+        if "\\u0000" not in together and _is_unicode(together):
+            return texts, {}
+    faults: dict[int, ConfigError] = {}
+    for place, value in enumerate(values):
+        try:
+            texts[place] = json_text(name, value)
+        except ConfigError as error:
+            faults[place] = error
+    return texts, faults
 
 
 def _unfit(name: str, value: object, error: Exception) -> ConfigError:

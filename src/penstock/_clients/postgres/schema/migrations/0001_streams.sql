@@ -146,24 +146,30 @@ BEGIN
   END IF;
 END $$;
 
--- Appends messages of several streams, in this order, each behind the last one of its stream: an
--- element of each array per message, contents as JSON text. The ids must be new, and no other
--- transaction may append to one of the streams meanwhile, or it is a unique violation.
+-- Appends messages of several streams, each behind the last one of its stream: an element of each
+-- array per message, contents as JSON text. The ids must be new, and no other transaction may append
+-- to one of the streams meanwhile, or it is a unique violation. Positions are in the order of the
+-- arrays; the rows are added in the order of their streams, so that two of these calls wait for each
+-- other in one direction only.
 CREATE FUNCTION {schema}.append_new(
   p_streams text[], p_types text[], p_data text[], p_metadata text[], p_ids text[])
 RETURNS TABLE (r_id text, r_state text, r_position bigint, r_version bigint, r_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   RETURN QUERY
-  INSERT INTO {schema}.message AS m (stream, version, type, data, metadata, id)
-  SELECT g.stream, e.version + row_number() OVER (PARTITION BY g.stream ORDER BY g.n),
-         g.type, g.data::jsonb, g.metadata::jsonb, g.id::uuid
-  FROM unnest(p_streams, p_types, p_data, p_metadata, p_ids)
-    WITH ORDINALITY AS g (stream, type, data, metadata, id, n)
-  JOIN (SELECT s.stream, {schema}.last_version(s.stream) AS version
-        FROM (SELECT DISTINCT u.stream FROM unnest(p_streams) AS u (stream)) s) e
-    ON e.stream = g.stream
-  ORDER BY g.n
+  WITH given AS MATERIALIZED (
+    SELECT g.*, {schema}.next_position() AS position, clock_timestamp() AS at
+    FROM unnest(p_streams, p_types, p_data, p_metadata, p_ids)
+      WITH ORDINALITY AS g (stream, type, data, metadata, id, n)
+  ), ends AS MATERIALIZED (
+    SELECT s.stream, {schema}.last_version(s.stream) AS version
+    FROM (SELECT DISTINCT u.stream FROM unnest(p_streams) AS u (stream)) s
+  )
+  INSERT INTO {schema}.message AS m (position, stream, version, type, data, metadata, id, at)
+  SELECT g.position, g.stream, e.version + row_number() OVER (PARTITION BY g.stream ORDER BY g.n),
+         g.type, g.data::jsonb, g.metadata::jsonb, g.id::uuid, g.at
+  FROM given g JOIN ends e ON e.stream = g.stream
+  ORDER BY g.stream COLLATE "C", g.n
   RETURNING m.id::text, 'new', m.position, m.version, m.at;
 END $$;
 
@@ -171,17 +177,26 @@ END $$;
 -- transaction, and an expected version that is wrong concern only their own message, and those
 -- behind it in its group. The state is "new", "known" (in the log already, with these contents),
 -- "other" (its id is that of another message), "version" (the stream is at r_version instead of the
--- expected one) or "behind" (a message of its group before it was not appended).
+-- expected one) or "behind" (a message of its group before it was not appended). A group that has
+-- messages of several streams needs p_in_order.
 CREATE FUNCTION {schema}.append_each(
   p_streams text[], p_types text[], p_data text[], p_metadata text[], p_ids text[],
-  p_expected bigint[], p_groups int[])
+  p_expected bigint[], p_groups int[], p_in_order boolean)
 RETURNS TABLE (r_id text, r_state text, r_position bigint, r_version bigint, r_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+  i int;
   v_last bigint;
   v_failed int[] := '{}';
+  v_positions bigint[];
+  v_at timestamptz := clock_timestamp();
 BEGIN
-  FOR i IN 1 .. cardinality(p_streams) LOOP
+  SELECT array_agg({schema}.next_position()) INTO v_positions
+  FROM generate_series(1, cardinality(p_streams));
+  FOR i IN
+    SELECT s.n FROM unnest(p_streams) WITH ORDINALITY AS s (stream, n)
+    ORDER BY CASE WHEN p_in_order THEN '' ELSE s.stream COLLATE "C" END, s.n
+  LOOP
     r_id := p_ids[i];
     r_position := NULL;
     r_version := NULL;
@@ -204,9 +219,9 @@ BEGIN
         r_version := v_last;
         EXIT;
       END IF;
-      INSERT INTO {schema}.message AS m (stream, version, type, data, metadata, id)
-      VALUES (p_streams[i], v_last + 1, p_types[i], p_data[i]::jsonb, p_metadata[i]::jsonb,
-              p_ids[i]::uuid)
+      INSERT INTO {schema}.message AS m (position, stream, version, type, data, metadata, id, at)
+      VALUES (v_positions[i], p_streams[i], v_last + 1, p_types[i], p_data[i]::jsonb,
+              p_metadata[i]::jsonb, p_ids[i]::uuid, v_at)
       ON CONFLICT DO NOTHING
       RETURNING 'new', m.position, m.version, m.at INTO r_state, r_position, r_version, r_at;
       EXIT WHEN FOUND;

@@ -1,0 +1,67 @@
+"""batcher/4b.12: `PostgresStreamSink` keeps what a sink has to keep, with ids of its own making and
+with those of the items.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from tests.streams.log_help import installed
+
+from penstock.sinks import PostgresStreamSink
+from penstock.testing.conformance import SinkConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.testing import EmbeddedPostgres
+
+
+class TestPostgresStreamSink(SinkConformance[dict[str, Any]]):
+    """Ids made of the write keys."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture(autouse=True)
+    def made(self, embedded_postgres: EmbeddedPostgres) -> None:
+        self.log = installed(embedded_postgres.dsn)
+
+    def sink(self) -> PostgresStreamSink:
+        return PostgresStreamSink(
+            self.log.dsn, schema=self.log.schema, stream="word", type="kind", **self.options
+        )
+
+    def item(self, number: int) -> dict[str, Any]:
+        return {"n": number, "word": f"word-{number % 3}", "kind": "Happened"}
+
+    def bad_item(self, number: int) -> Any:
+        return {**self.item(number), "kind": ""}
+
+    def columns(self, items: Sequence[Any]) -> Any:
+        return pa.RecordBatch.from_pylist(list(items))
+
+    async def stored(self) -> list[dict[str, Any]]:
+        async with self.log.connected() as con:
+            rows = await con.fetch(f"SELECT data FROM {self.log.sql}.message ORDER BY position")
+        found = [json.loads(row[0]) for row in rows]
+        return [{name: each[name] for name in ("n", "word", "kind")} for each in found]
+
+
+def number_as_id(item: dict[str, Any]) -> UUID:
+    return UUID(int=item["n"])
+
+
+class TestPostgresStreamSinkWithIds(TestPostgresStreamSink):
+    """Ids of the items, so that an item is there once however often it is written."""
+
+    options: ClassVar[dict[str, Any]] = {"id": number_as_id}
+
+
+class TestPostgresStreamSinkWithVersions(TestPostgresStreamSink):
+    """An expected version for each item, so that all are appended one by one."""
+
+    options: ClassVar[dict[str, Any]] = {"expected": lambda item: None}
