@@ -31,7 +31,7 @@ from ..._clients.postgres.streams.batch import (
     KNOWN,
     OTHER,
     VERSION,
-    Answer,
+    MessageAnswer,
     each_statement,
     new_statement,
 )
@@ -178,7 +178,7 @@ class StreamWrite:
         indices, columns = self._given.indices, self._given.columns
         maybe = self._batch.maybe_applied
         for place, row in zip(places, rows, strict=True):
-            index, answer = indices[place], Answer.of(row)
+            index, answer = indices[place], MessageAnswer.of(row)
             if answer.appended is not None:
                 self._details[index] = answer.appended
                 if answer.state == KNOWN and index in maybe:

@@ -34,7 +34,7 @@ _ANSWER = (
 _MORE = ", CAST($6 AS bigint[]), CAST($7 AS int[]), CAST($8 AS boolean)"
 
 
-class Answer(NamedTuple):
+class MessageAnswer(NamedTuple):
     """What became of one message."""
 
     state: str
@@ -44,7 +44,7 @@ class Answer(NamedTuple):
     """Where the state is `NEW` or `KNOWN`."""
 
     @classmethod
-    def of(cls, row: Record) -> Answer:
+    def of(cls, row: Record) -> MessageAnswer:
         """Read a row."""
         id_, state, position, version, at = row.values()
         if state not in {NEW, KNOWN}:
