@@ -16,6 +16,7 @@ CITED = re.compile(
     | (?:batcher|consumer)/(?:C:)?[A-Z][a-z]?\d+
     | (?:batcher|consumer)/\d+[a-c]?(?:\.\d+)?(?:-\d+)?
     | [BGI]\d+ (?=[,:. ])
+    | (?<!notes\ )S\d+ (?=[,:. ])
     | (?:design|decisions)\ \d\.\d
     )(?![\w/])""",
     re.VERBOSE,
@@ -71,6 +72,7 @@ def test_an_id_stands_once_and_its_anchor_follows_from_it() -> None:
         ("B-T17, B25: by status", {"B-T17", "batcher/B25"}),
         ("O-T4, consumer/C:B1: with `max_in_flight=3`", {"O-T4", "consumer/C:B1"}),
         ("batcher/I1: x, batcher/1.2-13: y", {"I1", "batcher/1.2-13"}),
+        ("S-T1, S18: x", {"S-T1", "S18"}),
         ("a path as tests/B-T3.py, or acme/42", set()),
     ],
 )
