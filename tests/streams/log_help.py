@@ -70,3 +70,26 @@ def installed(dsn: str, schema: str | None = None) -> Log:
 async def install_log(log: Log) -> None:
     async with log.connected() as con:
         await install(con, log.schema, library="test")
+
+
+@dataclass(frozen=True)
+class Role:
+    """A role that may log in, and nothing else."""
+
+    name: str
+    dsn: str
+
+
+@asynccontextmanager
+async def role(log: Log) -> AsyncGenerator[Role]:
+    """A role of the test's own, dropped with all that it owns and may do."""
+    name = f"role_{next(_NUMBERS)}"
+    user = log.dsn.partition("//")[2].partition("@")[0]
+    async with log.connected() as con:
+        await con.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+        try:
+            yield Role(name, log.dsn.replace(user, f"{name}:secret"))
+        finally:
+            await con.execute(
+                f"DROP OWNED BY {name} CASCADE; DROP ROLE {name}",
+            )

@@ -10,6 +10,8 @@ from ..letters.text import printable, without_secrets
 from .dlq.arguments import dlq_options
 from .dlq.commands import dlq
 from .exits import BAD_USE, INTERRUPTED
+from .pg.arguments import pg_options
+from .pg.commands import pg
 from .tune.arguments import tune_options
 from .tune.tune import tune
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _EXTRAS = {
     "dlq": {"asyncpg": "postgres", "zstandard": "files"},
+    "pg": {"asyncpg": "postgres"},
     "pipeline": {"pyspark": "pipeline", "rich": "pipeline"},
     "tune": {"matplotlib": "tune"},
 }
@@ -26,6 +29,11 @@ _DLQ_HELP = "list, show, replay or purge dead letters, or create their table"
 _DLQ = (
     "List the dead letters in a file or a table, show them, replay them through a stack of "
     "sinks, or purge them; create the table."
+)
+_PG_HELP = "install a stream log in PostgreSQL, upgrade it or check it"
+_PG = (
+    "Create the schema of a stream log in PostgreSQL and give roles rights on it, upgrade it, or "
+    "find what is wrong with it."
 )
 _PIPELINE_HELP = "validate, explain or run a pipeline on Spark"
 _PIPELINE = "Validate a pipeline's file, explain its steps, or run it on Spark."
@@ -52,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return dlq(options)
         if options.command == "tune":
             return tune(options)
+        if options.command == "pg":
+            return pg(options)
         if options.command == "pipeline":
             from .pipeline.commands import pipeline
 
@@ -96,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
     dlq_options(commands.add_parser("dlq", help=_DLQ_HELP, description=_DLQ), _count())
     tune_options(commands.add_parser("tune", help=_TUNE_HELP, description=_TUNE), _count())
+    pg_options(commands.add_parser("pg", help=_PG_HELP, description=_PG))
     _pipeline_options(commands.add_parser("pipeline", help=_PIPELINE_HELP, description=_PIPELINE))
     return parser
 

@@ -1,5 +1,11 @@
 """Streams in PostgreSQL: append messages in transactions of your own, and read them."""
 
+from .._clients.postgres.schema.administration import (
+    check_streams,
+    install_streams,
+    upgrade_streams,
+)
+from .._clients.postgres.schema.problems import SchemaProblem
 from .._clients.postgres.streams.message import NO_STREAM, Appended, NewMessage
 from .._clients.postgres.streams.notifier import StreamNotifier
 from .._clients.postgres.streams.stored import StoredMessage
@@ -11,11 +17,15 @@ __all__ = [
     "NO_STREAM",
     "Appended",
     "NewMessage",
+    "SchemaProblem",
     "StoredMessage",
     "StreamLog",
     "StreamNotifier",
     "StreamReader",
     "SyncStreamReader",
+    "check_streams",
+    "install_streams",
+    "upgrade_streams",
 ]
 
 publish(__name__, *(globals()[name] for name in __all__ if name != "NO_STREAM"))

@@ -27,10 +27,6 @@ class Migration:
         """A checksum of the text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    def sql(self, schema: str, mark_class: int) -> str:
-        """The statements for this schema."""
-        return filled(self.text, schema, mark_class)
-
 
 def filled(text: str, schema: str, mark_class: int) -> str:
     """The text with the placeholders replaced. Other braces stay, since SQL has its own."""

@@ -5,6 +5,8 @@
    migration, so a failure leaves a complete version behind.
 3. No superuser is needed: the role creates the schema, which takes CREATE on the database, or
    fills an empty one in which it may create.
+4. Roles that were given rights are remembered, and an upgrade grants them what is new.
+5. A dry run returns the same statements, and executes none.
 """
 
 # ruff: noqa: S608  # names in statements are quoted, values are literals
@@ -15,22 +17,25 @@ from typing import TYPE_CHECKING
 
 from ...._core.checks import bad
 from ..names import literal, quoted
-from .history import migrations, newest
+from .history import filled, migrations, newest
 from .mark_class import free_class
+from .objects import split
 from .opened import LogSchema, check_schema_name, found_schema, older, read_schema
+from .rights import grants_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from .history import Migration
-    from .opened import AnyConnection
+    from .opened import AnyConnection, FoundSchema
+    from .rights import Roles
 
-_LOCK = "SELECT pg_advisory_xact_lock(hashtext('penstock pg install'))"
-_SESSION = """
-SET LOCAL search_path = pg_catalog, pg_temp;
-SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'
-"""
-"""A migration that waits for a long transaction must not hold up every appender behind it."""
+_BEGIN = (
+    "SELECT pg_advisory_xact_lock(hashtext('penstock pg install'))",
+    "SET LOCAL search_path = pg_catalog, pg_temp",
+    # one that waits for a long transaction would hold up every appender behind it
+    "SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'",
+)
 _FIRST_OBJECT = """
 SELECT format('%s %I', kind, name) FROM (
   SELECT 'relation' AS kind, relname AS name FROM pg_class WHERE relnamespace = $1::regnamespace
@@ -38,23 +43,44 @@ SELECT format('%s %I', kind, name) FROM (
   UNION ALL SELECT 'type', typname FROM pg_type WHERE typnamespace = $1::regnamespace
 ) AS objects LIMIT 1
 """
+_OWNER = """
+SELECT pg_get_userbyid(relowner)::text AS owner, pg_has_role(relowner, 'USAGE') AS is_it
+FROM pg_class WHERE oid = $1::regclass
+"""
+_ABSENT = """
+SELECT role FROM unnest($1::text[]) AS r (role)
+WHERE role NOT IN (SELECT rolname FROM pg_roles) LIMIT 1
+"""
+_GRANTEES = """
+SELECT rights, array_agg(role::text ORDER BY role) AS roles FROM {schema}.grantee
+WHERE role IN (SELECT rolname FROM pg_roles) GROUP BY rights
+"""
 
 
-async def install(con: AnyConnection, name: str, *, library: str) -> list[str]:
-    """Install the schema unless it is there; return the statements that were executed.
+async def install(
+    con: AnyConnection, name: str, *, library: str, roles: Roles | None = None, dry: bool = False
+) -> list[str]:
+    """Install the schema unless it is there, and give the roles their rights.
 
-    Raises `ConfigError` for a schema that holds other things, or an older version.
+    Returns the statements of the transaction; none without need. Raises `ConfigError` for a
+    schema that holds other things, an older version, and a role that does not exist.
     """
     check_schema_name(name)
     async with con.transaction(isolation="read_committed"):
-        await con.execute(_LOCK)
-        statements = await planned_installation(con, name, library=library)
-        await _execute(con, statements)
-    return statements
+        if not dry:
+            await _execute(con, _BEGIN)
+        await _check_roles(con, roles or {})
+        statements = await _installation(con, name, library=library)
+        grants = grants_for(name, roles or {})
+        if not statements and grants:
+            await _check_owner(con, name)
+        statements += grants
+        if not dry:
+            await _execute(con, statements)
+    return [*_BEGIN, *statements] if statements else []
 
 
-async def planned_installation(con: AnyConnection, name: str, *, library: str) -> list[str]:
-    """The statements that install the schema; none if it is there already."""
+async def _installation(con: AnyConnection, name: str, *, library: str) -> list[str]:
     found = await found_schema(con, name)
     if found.is_log:
         schema = await read_schema(con, name)
@@ -67,45 +93,110 @@ async def planned_installation(con: AnyConnection, name: str, *, library: str) -
     elif (thing := await con.fetchval(_FIRST_OBJECT, quoted(name))) is not None:
         rule = f"exists, and holds other things ({thing}); choose another, or an empty one"
         raise bad("schema", name, rule)
+    if not found.may_create:
+        raise bad("schema", name, _not_allowed(found, name))
     schema = LogSchema(name=name, version=0, mark_class=await free_class(con, name))
     for migration in migrations():
-        statements += steps(schema, migration, library)
+        statements += _migrated(schema, migration, library)
     meta = f"INSERT INTO {schema.sql}.meta VALUES ('class', '{schema.mark_class}')"
     return [*statements, meta]
 
 
-async def upgrade(con: AnyConnection, name: str, *, library: str) -> LogSchema:
-    """Apply the migrations that are missing; return the schema as it was before.
+def _not_allowed(found: FoundSchema, name: str) -> str:
+    """What another role can do, if this one may not create the schema or fill it."""
+    role = quoted(found.role)
+    if found.exists:
+        owned = f"ALTER SCHEMA {quoted(name)} OWNER TO {role}"
+        return f"exists, and the role {found.role!r} may not create in it; its owner can: {owned}"
+    create = f"CREATE SCHEMA {quoted(name)} AUTHORIZATION {role}"
+    grant = f"GRANT CREATE ON DATABASE {quoted(found.database)} TO {role}"
+    return (
+        f"cannot be created by the role {found.role!r}; the owner of the database can: {create}, "
+        f"or {grant}"
+    )
 
-    Raises `ConfigError` for a schema that is not installed.
+
+async def upgrade(
+    con: AnyConnection,
+    name: str,
+    *,
+    library: str,
+    dry: bool = False,
+    history: Sequence[Migration] | None = None,
+) -> list[list[str]]:
+    """Apply the migrations of the history that are missing; return each transaction's statements.
+
+    Raises `ConfigError` for a schema that is not installed, and for a role that does not own it.
     """
-    before: LogSchema | None = None
-    while True:
+    check_schema_name(name)
+    history = migrations() if history is None else history
+    transactions: list[list[str]] = []
+    if dry:
+        schema = await _installed(con, name)
+        return [
+            [*_BEGIN, *await _step(con, schema, each, library, is_last=each is history[-1])]
+            for each in history
+            if each.version > schema.version
+        ]
+    for migration in history:
         async with con.transaction(isolation="read_committed"):
-            await con.execute(_LOCK)
-            found = await found_schema(con, name)
-            if not found.is_log:
-                raise bad("schema", name, "is not installed; run `penstock pg install` first")
-            schema = await read_schema(con, name)
-            before = before or schema
-            missing = [each for each in migrations() if each.version > schema.version]
-            if not missing:
-                return before
-            await _execute(con, steps(schema, missing[0], library))
+            await _execute(con, _BEGIN)
+            schema = await _installed(con, name)
+            if migration.version <= schema.version:
+                continue
+            is_last = migration is history[-1]
+            statements = await _step(con, schema, migration, library, is_last=is_last)
+            await _execute(con, statements)
+        transactions.append([*_BEGIN, *statements])
+    return transactions
 
 
-def steps(schema: LogSchema, migration: Migration, library: str) -> list[str]:
+async def _installed(con: AnyConnection, name: str) -> LogSchema:
+    found = await found_schema(con, name)
+    if not found.is_log:
+        rule = f"is not installed in the database {found.database!r}; run `penstock pg install`"
+        raise bad("schema", name, rule)
+    await _check_owner(con, name)
+    return await read_schema(con, name)
+
+
+async def _step(
+    con: AnyConnection, schema: LogSchema, migration: Migration, library: str, *, is_last: bool
+) -> list[str]:
+    """The statements of one migration; behind the last one, roles are granted what is new."""
+    statements = _migrated(schema, migration, library)
+    if is_last:
+        rows = await con.fetch(_GRANTEES.format(schema=schema.sql))
+        statements += grants_for(schema.name, {row["rights"]: row["roles"] for row in rows})
+    return statements
+
+
+def _migrated(schema: LogSchema, migration: Migration, library: str) -> list[str]:
     """The statements of one migration, and the row that remembers it."""
     values = (str(migration.version), *map(literal, (migration.name, migration.checksum, library)))
     remember = f"INSERT INTO {schema.sql}.migration (version, name, checksum, library)"
     return [
-        migration.sql(schema.name, schema.mark_class),
+        *(filled(each, schema.name, schema.mark_class) for each in split(migration.text)),
         f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema.sql} FROM PUBLIC",
         f"{remember} VALUES ({', '.join(values)})",
     ]
 
 
+async def _check_roles(con: AnyConnection, roles: Roles) -> None:
+    for right, names in roles.items():
+        absent = await con.fetchval(_ABSENT, list(names))
+        if absent is not None:
+            raise bad(right, absent, "is no role of this server; create it first (CREATE ROLE)")
+
+
+async def _check_owner(con: AnyConnection, name: str) -> None:
+    """Only the owner's grants count: those of another role are ignored with a warning."""
+    row = await con.fetchrow(_OWNER, f"{quoted(name)}.migration")
+    if row is not None and not row["is_it"]:
+        rule = f"belongs to the role {row['owner']!r}; connect as it, or as a member of it"
+        raise bad("schema", name, rule)
+
+
 async def _execute(con: AnyConnection, statements: Iterable[str]) -> None:
-    await con.execute(_SESSION)
     for statement in statements:
         await con.execute(statement)

@@ -24,6 +24,8 @@ LONGEST_NAME = 63
 _FIND = """
 SELECT n.oid, has_schema_privilege(n.oid, 'USAGE') AS may_use, c.oid IS NOT NULL AS is_log,
   coalesce(has_table_privilege(c.oid, 'SELECT'), false) AS may_read,
+  CASE WHEN n.oid IS NULL THEN has_database_privilege(current_database(), 'CREATE')
+    ELSE has_schema_privilege(n.oid, 'CREATE') END AS may_create,
   current_user::text AS role, current_database()::text AS database
 FROM (SELECT) AS one LEFT JOIN pg_namespace n ON n.nspname = $1
 LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = 'migration' AND c.relkind = 'r'
@@ -58,6 +60,8 @@ class FoundSchema:
     """Whether it has the log's table of migrations."""
     may_read: bool
     """Whether the role can read that table."""
+    may_create: bool
+    """Whether the role can create the schema, or objects in it if it exists."""
     role: str
     database: str
 
@@ -83,6 +87,7 @@ async def found_schema(con: AnyConnection, name: str) -> FoundSchema:
         exists=row["oid"] is not None,
         is_log=row["is_log"],
         may_read=bool(row["may_use"]) and row["may_read"],
+        may_create=row["may_create"],
         role=row["role"],
         database=row["database"],
     )

@@ -1,0 +1,175 @@
+"""Installation, upgrade and checks of a log's schema, for the command line and for programs.
+
+Each call makes one connection, which prepares no statement, and closes it. No error shows the DSN.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ...._core.causes import caused
+from ...._core.errors import PenstockError, UnavailableError
+from ..access import Access, need_asyncpg
+from ..errors import is_lost, shown, sqlstate
+from ..refusals import for_opening, refusal, repair_of
+from .check import check
+from .installation import install, upgrade
+from .opened import DEFAULT_SCHEMA, check_schema_name
+from .rights import checked_roles
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection
+
+    from asyncpg import Connection
+
+    from .problems import SchemaProblem
+
+_CLOSE_SECONDS = 5.0
+_LOCKED = "55P03"
+
+
+async def install_streams(
+    dsn: str,
+    *,
+    schema: str = DEFAULT_SCHEMA,
+    append: str | Collection[str] = (),
+    read: str | Collection[str] = (),
+    subscribe: str | Collection[str] = (),
+    dry_run: bool = False,
+) -> list[str]:
+    """Install the schema of a stream log unless it is there, and give roles rights on it.
+
+    Suspends while it connects and executes. All is one transaction: after an error or a
+    cancellation nothing is installed. Installations at once wait for one another.
+
+    Args:
+        dsn: the database, as `postgresql://...`; the role needs CREATE on it, or an empty schema in
+            which it may create. It becomes the owner of the log.
+        schema: the name of the schema; default `penstock`.
+        append: roles that may append messages, and neither read nor change any.
+        read: roles that may read messages.
+        subscribe: roles that may read messages and store positions of subscriptions.
+        dry_run: execute nothing.
+
+    Returns:
+        The statements of the transaction; none if there was nothing to do.
+
+    Raises:
+        ConfigError: for a bad argument, a refused login, a schema that holds other things or an
+            older version, rights that the role lacks, or a role that does not exist.
+        UnavailableError: no server answers, or the connection was lost.
+        RefusedError: the server refuses, as one that is read-only.
+    """
+    roles = checked_roles(append=append, read=read, subscribe=subscribe)
+    check_schema_name(schema)
+    async with _connected(dsn) as con:
+        done = await install(con, schema, library=_library(), roles=roles, dry=dry_run)
+    return ["BEGIN", *done, "COMMIT"] if done else []
+
+
+async def upgrade_streams(
+    dsn: str, *, schema: str = DEFAULT_SCHEMA, dry_run: bool = False
+) -> list[str]:
+    """Bring the schema of a stream log to the version of this release; keeps all messages.
+
+    Suspends while it connects and executes. Each migration is a transaction: after an error or a
+    cancellation the log is at a complete version, and another call goes on. Applications of the
+    release before go on working.
+
+    Args:
+        dsn: the database, as `postgresql://...`; the role must own the log.
+        schema: the name of the schema; default `penstock`.
+        dry_run: execute nothing.
+
+    Returns:
+        The statements, with those of the transactions; none if there was nothing to do.
+
+    Raises:
+        ConfigError: for a bad argument, a refused login, a missing log or one of another owner.
+        UnavailableError: no server answers, the connection was lost, or a long transaction uses
+            the log.
+        RefusedError: the server refuses, as one that is read-only.
+    """
+    check_schema_name(schema)
+    async with _connected(dsn) as con:
+        transactions = await upgrade(con, schema, library=_library(), dry=dry_run)
+    return [each for done in transactions for each in ("BEGIN", *done, "COMMIT")]
+
+
+async def check_streams(
+    dsn: str,
+    *,
+    schema: str = DEFAULT_SCHEMA,
+    append: str | Collection[str] = (),
+    read: str | Collection[str] = (),
+    subscribe: str | Collection[str] = (),
+) -> list[SchemaProblem]:
+    """Find what is wrong with the schema of a stream log; changes nothing.
+
+    Suspends while it connects and asks. The owner of the log learns most: what the role of the DSN
+    may not read is not checked, and a note says so.
+
+    Args:
+        dsn: the database, as `postgresql://...`.
+        schema: the name of the schema; default `penstock`.
+        append: roles that must be able to append, besides those that an installation has named.
+        read: roles that must be able to read.
+        subscribe: roles that must be able to subscribe.
+
+    Returns:
+        The problems, notes last; each has a name, a text, and the statements that repair it.
+
+    Raises:
+        ConfigError: for a bad argument, or a refused login.
+        UnavailableError: no server answers, or the connection was lost.
+        RefusedError: the server refuses to answer.
+    """
+    roles = checked_roles(append=append, read=read, subscribe=subscribe)
+    check_schema_name(schema)
+    async with _connected(dsn) as con:
+        return await check(con, schema, roles=roles)
+
+
+def _library() -> str:
+    """The version of Penstock that runs, installed or not."""
+    return str(sys.modules[__name__.partition(".")[0]].__version__)
+
+
+@asynccontextmanager
+async def _connected(dsn: str) -> AsyncGenerator[Connection[Any]]:
+    need_asyncpg()
+    access = Access.of(
+        dsn,
+        pool=None,
+        close_pool=None,
+        size=None,
+        options=None,
+        timeout=None,
+        prepared=False,
+    )
+    import asyncpg  # an optional dependency
+
+    try:
+        con: Connection[Any] = await asyncpg.connect(dsn, statement_cache_size=0)
+    except Exception as error:
+        raise for_opening(error, access.place)  # noqa: B904  # it has its cause
+    try:
+        yield con
+    except PenstockError:
+        raise
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+        raise _told(error, access.place)  # noqa: B904  # it has its cause
+    finally:
+        await con.close(timeout=_CLOSE_SECONDS)
+
+
+def _told(error: Exception, place: str) -> PenstockError:
+    if sqlstate(error) == _LOCKED:
+        text = f"a transaction at {place} uses the log, and did not end within lock_timeout"
+    elif is_lost(error):
+        text = f"the connection to {place} was lost; a check tells what was done"
+    else:
+        return refusal(error, f"the log at {place}", repair_of(error, place))
+    return caused(UnavailableError(f"{text} ({shown(error)})"), error)

@@ -1,0 +1,222 @@
+"""The check of a log's schema: what is wrong, and the statements that repair it.
+
+1. It changes nothing, and needs no more rights than reading the catalogs. What the role may not
+   read is not checked, which a note says.
+2. The objects are compared with those that the migrations create, functions by their text.
+3. A repair that replaces what holds the class of the marks first waits for every open append: two
+   classes at once would hide appenders from readers.
+"""
+
+# ruff: noqa: S608  # names in statements are quoted
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..names import literal
+from ..statements import is_pooled
+from .catalog import lacking, read_catalog
+from .contents import problems_of_contents
+from .history import filled, migrations, newest
+from .mark_class import free_class, taken_classes
+from .objects import schema_objects
+from .opened import check_schema_name, found_schema, read_schema
+from .problems import SchemaProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .catalog import Catalog
+    from .objects import SchemaObject
+    from .opened import AnyConnection, LogSchema
+    from .rights import Rights, Roles
+
+_IN_RECOVERY = "SELECT pg_is_in_recovery()"
+_VERSIONS = "SELECT version, name, checksum, library FROM {schema}.migration ORDER BY version"
+_GRANTEES = "SELECT role::text, rights FROM {schema}.grantee ORDER BY 1, 2"
+_KNOWN = "SELECT rolname::text FROM pg_roles WHERE rolname = ANY($1::text[])"
+_LOCK_OUT = "LOCK TABLE {schema}.message IN ACCESS EXCLUSIVE MODE"
+
+
+async def check(
+    con: AnyConnection, name: str, *, roles: Roles | None = None
+) -> list[SchemaProblem]:
+    """The problems of the schema, worst first; none if it is as this release installs it.
+
+    `roles` are checked for their rights besides those that were given some at an installation.
+    Suspends for some round trips.
+    """
+    check_schema_name(name)
+    async with con.transaction(isolation="read_committed", readonly=True):
+        problems = [*await _problems_of_server(con)]
+        found = await found_schema(con, name)
+        if not found.is_log:
+            what = "holds no log" if found.exists else "does not exist"
+            text = f"the schema {name} {what} in the database {found.database}"
+            advice = f"run `penstock pg install DSN --schema {name}`"
+            return [SchemaProblem("schema-missing", text, advice=advice), *problems]
+        if not found.may_read:
+            text = f"the role {found.role} may not read the log {name}, so little was checked"
+            advice = (
+                f"run `penstock pg install DSN --schema {name}` as the log's owner, with --append, "
+                f"--read or --subscribe {found.role}"
+            )
+            return [SchemaProblem("no-rights", text, advice=advice), *problems]
+        schema = await read_schema(con, name)
+        catalog = await read_catalog(con, name)
+        problems += await _problems_of_versions(con, schema)
+        if schema.version == newest():
+            problems += await _problems_of_class(con, schema)
+            problems += _problems_of_objects(schema, catalog)
+            problems += await problems_of_contents(con, schema, catalog)
+            problems += await _problems_of_roles(con, schema, catalog, roles or {})
+    return sorted(problems, key=lambda each: each.is_note)
+
+
+async def _problems_of_server(con: AnyConnection) -> list[SchemaProblem]:
+    problems: list[SchemaProblem] = []
+    if await con.fetchval(_IN_RECOVERY):
+        text = "the server is a standby, where nothing can be appended, and no horizon be read"
+        problems.append(SchemaProblem("standby", text, advice="connect to the primary server"))
+    if await is_pooled(con):
+        text = (
+            "a pooler is between, which may lend a session for one transaction only: a wake-up by "
+            "NOTIFY does not arrive then, and advisory locks are refused"
+        )
+        advice = "none if readers may poll; else connect them to the server itself"
+        problems.append(SchemaProblem("pooler", text, advice=advice, is_note=True))
+    return problems
+
+
+async def _problems_of_versions(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
+    rows = await con.fetch(_VERSIONS.format(schema=schema.sql))
+    ours = {each.version: each for each in migrations()}
+    problems: list[SchemaProblem] = []
+    if schema.version < newest():
+        text = f"the log is at version {schema.version}, this release needs {newest()}"
+        advice = f"run `penstock pg upgrade DSN --schema {schema.name}`"
+        problems.append(SchemaProblem("older", text, advice=advice))
+    if schema.version > newest():
+        text = f"the log is at version {schema.version}, this release knows {newest()} only"
+        advice = f"install Penstock {rows[-1]['library']} or a later one"
+        problems.append(SchemaProblem("newer", text, advice=advice))
+    for row in rows:
+        own = ours.get(row["version"])
+        if own is None or own.checksum == row["checksum"]:
+            continue
+        text = (
+            f"migration {own.version} ({own.name}) was applied in another text than this release "
+            f"has, by Penstock {row['library']}"
+        )
+        repair = (
+            f"UPDATE {schema.sql}.migration SET checksum = '{own.checksum}' "
+            f"WHERE version = {own.version}"
+        )
+        advice = "repair the other problems first; if there are none, only the note is wrong"
+        problems.append(SchemaProblem("checksum", text, (repair,), advice))
+    return problems
+
+
+async def _problems_of_class(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
+    classes = await taken_classes(con)
+    own = classes.pop(schema.name, None)
+    others = sorted(name for name, taken in classes.items() if taken == own)
+    if own is None or not others:
+        return []
+    new = await free_class(con, schema.name)
+    text = (
+        f"the log has the advisory class {own} in common with {', '.join(others)}: a transaction "
+        "that appends to both is not waited for"
+    )
+    repair = (
+        *_replaced(schema, new),
+        f"UPDATE {schema.sql}.meta SET value = '{new}' WHERE name = 'class'",
+    )
+    return [SchemaProblem("class-shared", text, ("BEGIN", *repair, "COMMIT"))]
+
+
+def _replaced(schema: LogSchema, mark_class: int) -> Iterator[str]:
+    """What replaces every object that holds the class, once no append is open."""
+    yield _LOCK_OUT.format(schema=schema.sql)
+    for each in schema_objects():
+        if "{class}" in each.statement:
+            yield each.sql(schema.name, mark_class, replaces=True)
+
+
+def _problems_of_objects(schema: LogSchema, catalog: Catalog) -> Iterator[SchemaProblem]:
+    here = catalog.objects
+    for each in schema_objects():
+        if (each.kind, each.name) not in here:
+            if each.kind != "constraint" or ("table", each.table) in here:
+                yield _missing(each, schema)
+        elif not _is_as_made(each, schema, catalog):
+            text = f"the {each} is not as Penstock made it"
+            yield SchemaProblem(f"{each.kind}-changed", text, _replacement(each, schema))
+    if catalog.public:
+        text = f"every role may execute {', '.join(catalog.public)}"
+        repair = f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema.sql} FROM PUBLIC"
+        yield SchemaProblem("public-rights", text, (repair,))
+    if catalog.sequence_fits is False:
+        text = "the sequence of positions must count by 1, without CACHE and without CYCLE"
+        repair = (
+            f"ALTER SEQUENCE {schema.sql}.position INCREMENT 1 CACHE 1 NO CYCLE "
+            "MAXVALUE 281474976710655"
+        )
+        advice = "then end the sessions of all appenders, which still have cached positions"
+        yield SchemaProblem("sequence-options", text, (repair,), advice)
+    if ("table", "message") in here and "next_position()" not in (catalog.default or ""):
+        text = "the default of message.position takes no mark, so that readers may pass messages"
+        repair = (
+            f"ALTER TABLE {schema.sql}.message ALTER position SET DEFAULT "
+            f"{schema.sql}.next_position()"
+        )
+        yield SchemaProblem("default-changed", text, (repair,))
+
+
+def _missing(each: SchemaObject, schema: LogSchema) -> SchemaProblem:
+    repair = [each.sql(schema.name, schema.mark_class)]
+    if each.kind == "function":
+        repair.append(f"REVOKE EXECUTE ON FUNCTION {schema.sql}.{each.name} FROM PUBLIC")
+    advice = "restore it from a dump if it held data" if each.kind == "table" else ""
+    return SchemaProblem(f"{each.kind}-missing", f"the {each} is missing", tuple(repair), advice)
+
+
+def _is_as_made(each: SchemaObject, schema: LogSchema, catalog: Catalog) -> bool:
+    if each.body is not None:
+        body = filled(each.body, schema.name, schema.mark_class)
+        return catalog.bodies[each.name] == body
+    if each.name == "appender":
+        return f" {schema.mark_class})" in (catalog.appenders or "")
+    return True
+
+
+def _replacement(each: SchemaObject, schema: LogSchema) -> tuple[str, ...]:
+    statement = each.sql(schema.name, schema.mark_class, replaces=True)
+    if "{class}" not in each.statement:
+        return (statement,)
+    return ("BEGIN", _LOCK_OUT.format(schema=schema.sql), statement, "COMMIT")
+
+
+async def _problems_of_roles(
+    con: AnyConnection, schema: LogSchema, catalog: Catalog, roles: Roles
+) -> list[SchemaProblem]:
+    wanted: dict[Rights, set[str]] = {right: {*names} for right, names in roles.items()}
+    if ("table", "grantee") in catalog.objects and await con.fetchval(
+        "SELECT has_table_privilege($1::text::regclass, 'SELECT')", f"{schema.sql}.grantee"
+    ):
+        for row in await con.fetch(_GRANTEES.format(schema=schema.sql)):
+            wanted.setdefault(row["rights"], set()).add(row["role"])
+    names = sorted({name for given in wanted.values() for name in given})
+    known = {row["rolname"] for row in await con.fetch(_KNOWN, names)}
+    problems = [_absent_role(schema, role) for role in names if role not in known]
+    for (role, right), statements in (await lacking(con, schema.name, wanted)).items():
+        text = f"the role {role} lacks rights that it needs to {right}"
+        problems.append(SchemaProblem("role-rights", text, tuple(statements)))
+    return problems
+
+
+def _absent_role(schema: LogSchema, role: str) -> SchemaProblem:
+    text = f"the role {role}, which was given rights on the log, does not exist"
+    repair = f"DELETE FROM {schema.sql}.grantee WHERE role = {literal(role)}"
+    advice = "create the role, or forget it"
+    return SchemaProblem("role-missing", text, (repair,), advice, is_note=True)

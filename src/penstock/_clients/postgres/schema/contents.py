@@ -1,0 +1,93 @@
+"""Checks of what a log holds: its sequence, and the positions of its subscriptions.
+
+A partly restored dump brings rows without the sequence, or positions of a later state of the log.
+"""
+
+# ruff: noqa: S608  # names in statements are quoted
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..names import literal
+from .problems import SchemaProblem
+
+if TYPE_CHECKING:
+    from .catalog import Catalog
+    from .opened import AnyConnection, LogSchema
+
+_READABLE = """
+SELECT bool_and(has_table_privilege(oid, 'SELECT')) FROM pg_class
+WHERE relnamespace = $1::text::regnamespace AND relname = ANY($2::text[])
+"""
+_LAST = """
+SELECT coalesce((SELECT max(position) FROM {schema}.message), 0) AS stored,
+  (SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last
+"""
+_AHEAD = """
+SELECT name, max(position) AS position FROM {schema}.subscription_slot WHERE position > $1
+GROUP BY name ORDER BY name
+"""
+_LOG = ("message", "position")
+_SLOTS = "subscription_slot"
+
+
+async def problems_of_contents(
+    con: AnyConnection, schema: LogSchema, catalog: Catalog
+) -> list[SchemaProblem]:
+    """The problems of the sequence and of stored positions."""
+    here = {name for _, name in catalog.objects}
+    if not here.issuperset(_LOG):
+        return []
+    if not await con.fetchval(_READABLE, schema.sql, [*_LOG]):
+        text = "the role may not read messages, so neither they nor the sequence were checked"
+        return [SchemaProblem("not-readable", text, is_note=True)]
+    row = await con.fetchrow(_LAST.format(schema=schema.sql))
+    assert row is not None  # of one row
+    problems = [_behind(schema, row["last"], row["stored"])] if row["last"] < row["stored"] else []
+    if _SLOTS in here and await con.fetchval(_READABLE, schema.sql, [_SLOTS]):
+        last = max(row["last"], row["stored"])
+        ahead = await con.fetch(_AHEAD.format(schema=schema.sql), last + 1)
+        problems += [_ahead(schema, each["name"], each["position"], last) for each in ahead]
+    return problems
+
+
+def _behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem:
+    text = (
+        f"the sequence of positions is at {last}, but there is a message at {stored}: appends "
+        "fail, and readers do not see the messages behind"
+    )
+    table, sequence = f"{schema.sql}.message", f"{schema.sql}.position"
+    repair = (
+        "BEGIN",
+        f"LOCK TABLE {table} IN EXCLUSIVE MODE",
+        (
+            f"SELECT setval('{sequence}', greatest(last_value, (SELECT max(position) FROM {table}))) "
+            f"FROM {sequence}"
+        ),
+        "COMMIT",
+    )
+    return SchemaProblem("sequence-behind", text, repair)
+
+
+def _ahead(schema: LogSchema, name: str, position: int, last: int) -> SchemaProblem:
+    text = (
+        f"the subscription {name!r} is at position {position}, but the last one of the log is "
+        f"{last}: messages are lost, as by a restored older database, and it would pass over as "
+        "many new ones"
+    )
+    only = f"WHERE name = {literal(name)}"
+    repair = (
+        "BEGIN",
+        (
+            f"UPDATE {schema.sql}.subscription SET earlier = ARRAY(SELECT e FROM unnest(earlier) e "
+            f"WHERE e <= {last}) {only}"
+        ),
+        (
+            f"UPDATE {schema.sql}.subscription_slot SET position = {last + 1}, metadata = '' "
+            f"{only} AND position > {last + 1}"
+        ),
+        "COMMIT",
+    )
+    advice = "stop its instances first; it goes on with the messages that come now"
+    return SchemaProblem("subscription-ahead", text, repair, advice)

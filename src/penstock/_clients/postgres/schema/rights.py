@@ -1,0 +1,105 @@
+"""The rights that a role may have on a log: to append, to read, to subscribe. Pure.
+
+1. A role that appends calls `append`, which runs with the owner's rights, or inserts into all
+   columns but those that the database fills in: position, slot, category and time.
+2. A subscriber reads, too, and writes the tables of subscriptions. It deletes no message.
+3. Migrations, retention and everything else are for the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+from ...._core import checks
+from ...._core.checks import bad
+from ..names import literal, quoted
+
+Rights: TypeAlias = Literal["append", "read", "subscribe"]
+Roles: TypeAlias = Mapping[Rights, Collection[str]]
+"""The roles that are given each right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Privileges on one object."""
+
+    kind: Literal["SCHEMA", "TABLE", "SEQUENCE", "FUNCTION"]
+    privileges: tuple[str, ...]
+    name: str = ""
+    columns: tuple[str, ...] = ()
+
+    def sql(self, schema: str, role: str) -> str:
+        """The statement that grants them."""
+        path = quoted(schema) + (f".{quoted(self.name)}" if self.name else "")
+        columns = f" ({', '.join(self.columns)})" if self.columns else ""
+        what = ", ".join(f"{privilege}{columns}" for privilege in self.privileges)
+        return f"GRANT {what} ON {self.kind} {path} TO {quoted(role)}"
+
+
+def _functions(*names: str) -> tuple[Grant, ...]:
+    return tuple(Grant("FUNCTION", ("EXECUTE",), name) for name in names)
+
+
+def _tables(*names: str, privileges: tuple[str, ...] = ("SELECT",)) -> tuple[Grant, ...]:
+    return tuple(Grant("TABLE", privileges, name) for name in names)
+
+
+_USE = (Grant("SCHEMA", ("USAGE",)), *_tables("migration", "meta"))
+_COLUMNS = ("stream", "version", "type", "data", "metadata", "id")
+_READ = (
+    *_USE,
+    Grant("SEQUENCE", ("SELECT",), "position"),
+    *_tables("message", "stream_end", "appender"),
+    *_functions("horizon", "last_version", "slot_of", "is_selected"),
+)
+GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
+    "append": (
+        *_USE,
+        Grant("SEQUENCE", ("USAGE", "SELECT"), "position"),
+        Grant("TABLE", ("INSERT",), "message", _COLUMNS),
+        *_functions("append", "next_position", "slot_of"),
+    ),
+    "read": _READ,
+    "subscribe": (
+        *_READ,
+        *_tables(
+            "subscription",
+            "subscription_slot",
+            "subscription_member",
+            "parked",
+            privileges=("SELECT", "INSERT", "UPDATE", "DELETE"),
+        ),
+    ),
+}
+FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee"})
+"""Functions and tables that no right includes."""
+
+
+def checked_roles(**roles: object) -> dict[Rights, tuple[str, ...]]:
+    """The roles by right, each a name or a collection of names. Raises `ConfigError`."""
+    found: dict[Rights, tuple[str, ...]] = {}
+    for right, given in roles.items():
+        names = (given,) if isinstance(given, str) else given
+        if not isinstance(names, Collection) or isinstance(names, (bytes, Mapping)):
+            raise bad(right, given, "must be the name of a role, or several in a list")
+        found[cast("Rights", right)] = tuple(
+            checks.text(right, cast("str", name)) for name in cast("Collection[object]", names)
+        )
+    return found
+
+
+def grants_for(schema: str, roles: Roles) -> list[str]:
+    """The statements that give roles their rights, and remember them for later versions."""
+    statements: list[str] = []
+    for right, names in roles.items():
+        for role in names:
+            statements += [grant.sql(schema, role) for grant in GRANTS[right]]
+            statements.append(_remember(schema, role, right))
+    return statements
+
+
+def _remember(schema: str, role: str, right: Rights) -> str:
+    values = f"{literal(role)}, {literal(right)}"
+    return f"INSERT INTO {quoted(schema)}.grantee VALUES ({values}) ON CONFLICT DO NOTHING"  # noqa: S608  # literals

@@ -1,0 +1,1 @@
+"""`penstock pg`: install a stream log in PostgreSQL, upgrade it, check it."""

@@ -1,0 +1,51 @@
+"""The arguments of `penstock pg`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._clients.postgres.schema.opened import DEFAULT_SCHEMA
+
+if TYPE_CHECKING:
+    import argparse
+
+_COMMANDS = {
+    "install": "create the schema of a stream log unless it is there, and give roles rights on it",
+    "upgrade": "bring the schema to the version of this release; messages stay",
+    "check": "print what is wrong with the schema, and the SQL that repairs it; change nothing",
+}
+_RIGHTS = {
+    "append": "may append messages, and neither read nor change any",
+    "read": "may read messages",
+    "subscribe": "may read messages and store positions of subscriptions",
+}
+
+
+def pg_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the sub-commands and their arguments."""
+    commands = parser.add_subparsers(dest="pg_command", required=True)
+    for name, text in _COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command.add_argument(
+            "dsn", metavar="DSN", help="postgresql://...; PG* variables supply missing parts"
+        )
+        command.add_argument(
+            "--schema",
+            default=DEFAULT_SCHEMA,
+            metavar="NAME",
+            help=f"the log's schema (default: {DEFAULT_SCHEMA})",
+        )
+        if name != "upgrade":
+            verb = "check that this role" if name == "check" else "a role that"
+            for right, rule in _RIGHTS.items():
+                command.add_argument(
+                    f"--{right}",
+                    action="append",
+                    default=[],
+                    metavar="ROLE",
+                    help=f"{verb} {rule}; can be repeated",
+                )
+        if name != "check":
+            command.add_argument(
+                "--dry-run", action="store_true", help="change nothing; print the SQL"
+            )
