@@ -1,6 +1,6 @@
 """The rights that a role may have on a log: to append, to read, to subscribe. Pure.
 
-1. A role that appends calls `append`, which runs with the owner's rights, or inserts into all
+1. A role that appends calls functions that run with the owner's rights, or inserts into all
    columns but those that the database fills in: position, slot, category and time.
 2. A subscriber reads, too, and writes the tables of subscriptions. It deletes no message.
 3. Migrations, retention and everything else are for the owner.
@@ -59,7 +59,7 @@ GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
         *_USE,
         Grant("SEQUENCE", ("USAGE", "SELECT"), "position"),
         Grant("TABLE", ("INSERT",), "message", _COLUMNS),
-        *_functions("append", "next_position", "slot_of"),
+        *_functions("append", "append_new", "append_each", "next_position", "slot_of"),
     ),
     "read": _READ,
     "subscribe": (
