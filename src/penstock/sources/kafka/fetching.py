@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..._core.source import SourceClaim, SourceRecord, TopicPartition
     from .membership import Membership, OwnedClaim
     from .starts import StartPoint
-    from .troubles import Troubles
+    from ..troubles import Troubles
 
 logger = logging.getLogger("penstock.sources.kafka")
 

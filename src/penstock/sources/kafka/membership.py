@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition
     from .history import History
     from .starts import StartPoint
-    from .troubles import Troubles
+    from ..troubles import Troubles
 
 logger = logging.getLogger("penstock.sources.kafka")
 

@@ -19,7 +19,7 @@ from ..._core.told import for_log
 from .fetching import Fetcher
 from .history import History
 from .membership import Membership
-from .troubles import Troubles
+from ..troubles import Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -61,7 +61,7 @@ class Sessions:
         self._start = start
         self._host = host
         self._store = store
-        self._troubles = Troubles(host, options.group)
+        self._troubles = Troubles(host, options.group, logger)
         self._history = History()
         self._session: Session | None = None
         self._membership: Membership | None = None

@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from ..._core.say import say
+from .._core.say import say
 
 if TYPE_CHECKING:
-    from ..._core.source import ClaimHost
-
-logger = logging.getLogger("penstock.sources.kafka")
+    from .._core.source import ClaimHost
 
 
 class Troubles:
     """The reasons that hold. The host and the log hear of each change."""
 
-    def __init__(self, host: ClaimHost, group: str) -> None:
+    def __init__(self, host: ClaimHost, group: str, logger: logging.Logger) -> None:
         self._host = host
         self._group = group
+        self._logger = logger
         self._reasons: dict[str, str] = {}
         self._reported: str | None = None
 
@@ -33,4 +32,4 @@ class Troubles:
             self._reported = told
             self._host.reported(told)
             level = logging.INFO if told is None else logging.WARNING
-            say(logger, level, "%s: %s", self._group, told or "delivers again")
+            say(self._logger, level, "%s: %s", self._group, told or "delivers again")

@@ -1,0 +1,99 @@
+"""Fetches of one open source: pages of the log, as what its claims deliver.
+
+1. A fetch that is cancelled has delivered nothing: cursors move in one stretch after the last
+   query, and a claim that has ended meanwhile delivers nothing.
+2. Offsets between messages have no record. The consumer is told so with the next record of the
+   slot, and without one only after `TELL_AFTER` positions: each telling is a position to store.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..._core.source import Fetched
+from .pages import pages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..._core.source import Record
+    from .log_reader import LogReader
+    from .pages import Page
+    from .slots import HeldSlot, SlotBook
+
+TELL_AFTER = 10_000
+"""Positions without a record after which a slot's position moves all the same."""
+
+
+class Delivery:
+    """Reads the log for held slots."""
+
+    def __init__(self, log: LogReader, book: SlotBook) -> None:
+        self._log = log
+        self._book = book
+        self._horizon = 0
+        self._visible = 0
+        """The last message that was seen, of any slot."""
+        self._earlier: frozenset[int] = frozenset()
+        self._turn = 0
+
+    @property
+    def horizon(self) -> int:
+        """The last horizon that was read."""
+        return self._horizon
+
+    def leave_out(self, earlier: frozenset[int]) -> None:
+        """Deliver none of these positions."""
+        self._earlier = earlier
+
+    def rewind(self) -> None:
+        """Forget what was learnt from a server that has gone: it may come back older."""
+        self._horizon = self._visible = 0
+        self._book.rewind()
+
+    async def fetch(self, wanted: Sequence[HeldSlot], most: int) -> list[Fetched]:
+        """The next messages of these slots, at most `most`; nothing if there are none now.
+
+        Raises errors of the client.
+        """
+        is_fresh = False
+        while True:
+            plan = pages(wanted, self._horizon, most, self._turn)
+            if not plan and is_fresh:
+                return await self._told(wanted)
+            if not plan:
+                self._horizon = max(self._horizon, (await self._log.horizon()).position)
+                is_fresh = True
+                continue
+            self._turn += 1
+            read = [(page, await self._log.records(page)) for page in plan]
+            if found := self._delivered(read):
+                return found
+
+    def _delivered(self, read: Sequence[tuple[Page, Sequence[Record]]]) -> list[Fetched]:
+        records: dict[int, list[Record]] = {}
+        for page, rows in read:
+            positions = [row.offset for row in rows]
+            self._visible = max([self._visible, *positions[-1:]])
+            reach = page.reach(positions)
+            for held in page.slots:
+                held.read_to(reach)
+            for row in rows:
+                if row.offset not in self._earlier:
+                    records.setdefault(row.partition, []).append(row)
+        slots = [held for page, _ in read for held in page.slots]
+        return [
+            Fetched(held.claim, records[held.slot], held.tell(self._visible + 1))
+            for held in slots
+            if held.slot in records and self._book.holds(held)
+        ]
+
+    async def _told(self, wanted: Sequence[HeldSlot]) -> list[Fetched]:
+        far = [held for held in wanted if held.cursor - held.told >= TELL_AFTER]
+        if far:
+            self._visible = max(self._visible, await self._log.last_visible())
+        return [
+            Fetched(held.claim, (), held.tell(self._visible + 1))
+            for held in far
+            if self._book.holds(held) and self._visible + 1 > held.told
+        ]

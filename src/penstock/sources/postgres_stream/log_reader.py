@@ -1,0 +1,196 @@
+"""Reads the messages of a log, up to its horizon.
+
+1. The horizon is read first; messages are read in a later statement, and up to it only. A horizon
+   that was read once holds for ever, so it is read again only when everything up to it was read.
+2. One scan in the order of positions serves many slots; its rows are compared with the cursor of
+   their slot. Few slots are read by the index of each.
+3. A look for unread messages is a probe of each slot's index behind its position, so an idle slot
+   costs no scan.
+"""
+
+# ruff: noqa: S608  # names of the schema, quoted, and a selection of quoted literals
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..._clients.postgres.names import quoted
+from ..._core.source import Record
+from ..._core.subscriptions import SLOTS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import datetime
+
+    from ..._clients.postgres.connections import Connections
+    from .pages import Page
+    from .selection import Selection
+
+FEW = 16
+"""The most slots that are read by the index of each."""
+NEVER = 2**63 - 1
+"""The cursor of a slot that is not read."""
+_COLUMNS = (
+    "m.position, m.slot, m.stream, m.type, m.id, m.version, m.at, m.data::text, m.metadata::text"
+)
+
+
+class Horizon(NamedTuple):
+    """How far a log may be read, and how far it has got."""
+
+    position: int
+    """Nothing becomes visible any more at or before this position."""
+    last: int
+    """The last position that was handed out."""
+
+
+class OpenAppender(NamedTuple):
+    """A transaction that holds the horizon."""
+
+    pid: int
+    application: str
+    user: str | None
+    state: str | None
+    age: float | None
+    """Seconds since it began; `None` if the role may not see it."""
+
+
+class LogReader:
+    """Reads what a selection has of the log. Methods suspend, and raise errors of the client."""
+
+    def __init__(self, connections: Connections, selection: Selection) -> None:
+        self._connections = connections
+        self._topic = selection.topic
+        self._schema = schema = quoted(selection.schema)
+        self._condition = condition = selection.condition
+        self._horizon = (
+            f"SELECT {schema}.horizon() AS position, "
+            f"(SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last"
+        )
+        self._scan = (
+            f"SELECT {_COLUMNS} FROM {schema}.message m WHERE m.position >= $1 AND "
+            f"m.position <= $2 AND m.position >= ($3::bigint[])[m.slot + 1] AND {condition} "
+            "ORDER BY m.position LIMIT $4"
+        )
+        self._probe = (
+            "SELECT r.* FROM unnest($1::smallint[], $2::bigint[]) AS c(slot, cursor) "
+            f"CROSS JOIN LATERAL (SELECT {_COLUMNS} FROM {schema}.message m WHERE m.slot = c.slot "
+            f"AND m.position >= c.cursor AND m.position <= $3 AND {condition} "
+            "ORDER BY m.position LIMIT $4) AS r ORDER BY r.position LIMIT $4"
+        )
+
+    async def horizon(self) -> Horizon:
+        """The horizon of this moment, on the primary server."""
+        (row,) = await self._fetch(self._horizon)
+        return Horizon(row["position"], row["last"])
+
+    async def records(self, page: Page) -> list[Record]:
+        """The first messages of a page, in the order of their positions."""
+        if len(page.slots) <= FEW:
+            slots = [held.slot for held in page.slots]
+            cursors = [held.cursor for held in page.slots]
+            rows = await self._fetch(self._probe, slots, cursors, page.last, page.room)
+        else:
+            limits = [NEVER] * SLOTS
+            for held in page.slots:
+                limits[held.slot] = held.cursor
+            rows = await self._fetch(self._scan, page.first, page.last, limits, page.room)
+        return [record_of(self._topic, row) for row in rows]
+
+    async def oldest(self, cursors: Mapping[int, int], last: int) -> dict[int, datetime]:
+        """When the first unread message of each of these slots was appended, up to `last`;
+        without slots that have none.
+        """
+        rows = await self._fetch(
+            "SELECT c.slot, r.at FROM unnest($1::smallint[], $2::bigint[]) AS c(slot, cursor) "
+            f"CROSS JOIN LATERAL (SELECT m.at FROM {self._schema}.message m WHERE m.slot = c.slot "
+            f"AND m.position >= c.cursor AND m.position <= $3 AND {self._condition} "
+            "ORDER BY m.position LIMIT 1) AS r",
+            list(cursors),
+            list(cursors.values()),
+            last,
+        )
+        return {row["slot"]: row["at"] for row in rows}
+
+    async def ends(self, slots: Collection[int]) -> dict[int, int]:
+        """The offset after the last visible message of each slot; 0 without any."""
+        rows = await self._fetch(
+            "SELECT c.slot, coalesce((SELECT m.position + 1 FROM "
+            f"{self._schema}.message m WHERE m.slot = c.slot AND {self._condition} "
+            "ORDER BY m.position DESC LIMIT 1), 0) AS over FROM unnest($1::smallint[]) AS c(slot)",
+            list(slots),
+        )
+        return {row["slot"]: row["over"] for row in rows}
+
+    async def last_visible(self) -> int:
+        """The position of the last visible message, of any selection; 0 without any."""
+        (row,) = await self._fetch(
+            f"SELECT coalesce(max(m.position), 0) AS position FROM {self._schema}.message m"
+        )
+        return int(row["position"])
+
+    async def first_at(self, time: datetime) -> int | None:
+        """The least position of a message of this time or later; `None` without one."""
+        (row,) = await self._fetch(
+            f"SELECT min(m.position) AS position FROM {self._schema}.message m "
+            f"WHERE m.at >= $1 AND {self._condition}",
+            time,
+        )
+        return row["position"]  # type: ignore[no-any-return]
+
+    async def visible(self, since: int, before: datetime | None, most: int) -> list[int]:
+        """The positions from `since` on of messages that are visible, and were appended before a
+        time; at most so many.
+        """
+        rows = await self._fetch(
+            f"SELECT m.position FROM {self._schema}.message m WHERE m.position >= $1 "
+            f"AND m.at < coalesce($2, 'infinity') AND {self._condition} "
+            "ORDER BY m.position LIMIT $3",
+            since,
+            before,
+            most,
+        )
+        return [row["position"] for row in rows]
+
+    async def oldest_appender(self) -> OpenAppender | None:
+        """The open transaction that holds the horizon, if any."""
+        rows = await self._fetch(
+            "SELECT p.pid, coalesce(s.application_name, '') AS application, "
+            "s.usename::text AS user, s.state, "
+            "extract(epoch FROM clock_timestamp() - s.xact_start)::float8 AS age "
+            f"FROM {self._schema}.appender p LEFT JOIN pg_stat_activity s USING (pid) "
+            "ORDER BY p.mark, s.xact_start LIMIT 1"
+        )
+        return OpenAppender(*rows[0]) if rows else None
+
+    async def _fetch(self, query: str, *arguments: object) -> Sequence[Any]:
+        async with self._connections.asking() as con:
+            rows: Sequence[Any] = await con.fetch(query, *arguments)
+            return rows
+
+
+def record_of(topic: str, row: Any) -> Record:
+    """The record of a row of `_COLUMNS`."""
+    position, slot, stream, kind, message_id, version, at, data, metadata = row
+    headers = [] if metadata == "{}" else _entries(metadata)
+    headers += [
+        ("type", _utf8(kind)),
+        ("id", str(message_id).encode()),
+        ("version", b"%d" % version),
+    ]
+    return Record(
+        topic, slot, position, stream, data.encode(), headers, int(at.timestamp() * 1000)
+    )
+
+
+def _entries(metadata: str) -> list[tuple[str, bytes]]:
+    """The entries of metadata as headers: text as it is, and other values as JSON."""
+    return [
+        (name, (value if isinstance(value, str) else json.dumps(value)).encode())
+        for name, value in json.loads(metadata).items()
+    ]
+
+
+_utf8 = lru_cache(256)(str.encode)

@@ -1,0 +1,186 @@
+"""Looks at a subscription: whether it is paused, this process's share of it, and what to claim.
+
+1. With locks that count the members, each has an even share of all slots, idle ones too. Otherwise
+   a process has a fixed number at a time, of those with unread messages first.
+2. Slots whose oldest unread message was appended first are claimed first; none of them is waited
+   for. A process that cannot have all at once claims those that it has not served in this round
+   first, so each is served within as many rounds as it takes to serve all.
+3. A slot is given up when the share is smaller: idle ones first, then those whose oldest unread
+   message is the youngest. With a fixed number, also when others have unread messages and it is
+   idle, or was held for a while; the other one is locked before that.
+4. A stored position beyond the last one of the log shows that the log is not the one that was read,
+   but an older copy: that is an error, since new messages would be taken for read ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import TYPE_CHECKING
+
+from ..._core.errors import ConfigError
+from ..._core.subscriptions import SLOTS, CountsMembers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from ..._core.source import Position
+    from ..._core.subscriptions import Subscribed
+    from .holding import SlotHolder
+    from .log_reader import LogReader
+    from .parts import StreamParts
+    from .slots import HeldSlot, SlotBook
+    from .stored import StoredSlots
+
+CHUNK = 64
+"""The most locks that are asked for at once, beside those that are wanted."""
+REVOKE_WITHIN = 30.0
+"""Seconds that a claim has to end when its slot is given up; the consumer's `drain` if shorter."""
+
+_PAUSED = "the subscription is paused: `penstock stream resume` continues it"
+_BEYOND = (
+    "slot %d of the subscription %r is stored at position %d, but the last position of the log is "
+    "%d: the log was restored from an older copy, or is another one. Reset the subscription with "
+    "`penstock stream reset` to where it is to go on"
+)
+
+
+class Looker:
+    """Decides which slots this process has."""
+
+    def __init__(
+        self,
+        parts: StreamParts,
+        log: LogReader,
+        book: SlotBook,
+        stored: StoredSlots,
+        holder: SlotHolder,
+    ) -> None:
+        self._parts = parts
+        self._log = log
+        self._book = book
+        self._stored = stored
+        self._holder = holder
+        self._served: set[int] = set()
+        self._giving_up: asyncio.Task[None] | None = None
+        self.is_paused = False
+        self.paused: frozenset[int] = frozenset()
+        """The slots that are not read now."""
+
+    async def look(self) -> float:
+        """Look once; return the seconds until the next look. Raises what the client, the state and
+        the locks raise, and `ConfigError` for what another look cannot put right.
+        """
+        subscribed = await self._stored.read()
+        horizon = await self._log.horizon()
+        self._check(subscribed.positions, horizon.last)
+        await self._holder.check(subscribed)
+        self._take_pauses(subscribed)
+        await self._holder.unlock_ended()
+        if self._giving_up is None or self._giving_up.done():
+            if self._giving_up is not None:
+                self._giving_up.result()
+            await self._balance(subscribed.positions, horizon.position)
+        options = self._parts.options
+        waits = isinstance(self._parts.locks, CountsMembers) and len(self._book)
+        return options.look if waits else options.poll
+
+    def _check(self, positions: Mapping[int, Position], last: int) -> None:
+        name = self._parts.options.subscription
+        for slot, position in positions.items():
+            if position.offset > last + 1:
+                raise ConfigError(_BEYOND % (slot, name, position.offset, last))
+
+    def _take_pauses(self, subscribed: Subscribed) -> None:
+        self.is_paused, self.paused = subscribed.is_paused, subscribed.paused_slots
+        self._parts.troubles.note("pause", _PAUSED if self.is_paused else None)
+
+    async def _balance(self, positions: Mapping[int, Position], horizon: int) -> None:
+        locks, options = self._parts.locks, self._parts.options
+        if not isinstance(locks, CountsMembers):
+            await self._take_turns(positions, horizon, options.slots_at_once)
+            return
+        share = math.ceil(SLOTS / await locks.members(options.subscription))
+        room = share - len(self._book)
+        if room < 0:
+            needed, idle = await self._by_need(positions, horizon)
+            self._give_up([*needed, *idle][room:])
+        elif room:
+            free = self._free(positions)
+            await self._claim(await self._ordered(free, horizon, room), room)
+
+    async def _take_turns(
+        self, positions: Mapping[int, Position], horizon: int, share: int
+    ) -> None:
+        """Claim slots with unread messages, in place of idle ones and of those held for long."""
+        free = self._free(positions)
+        unread = await self._log.oldest(free, horizon)
+        room = share - len(self._book)
+        if len(unread) <= room:
+            idle = [slot for slot in free if slot not in unread]
+            await self._claim([*self._in_rounds(unread), *idle], room)
+            return
+        needed, idle_ones = await self._by_need(positions, horizon)
+        now, hold = self._parts.clock.now(), self._parts.options.hold
+        long = sorted((each for each in needed if now - each.since >= hold), key=_since)
+        over = [*idle_ones, *long]
+        claimed = await self._claim(self._in_rounds(unread), room + len(over))
+        self._give_up(over[: max(0, claimed - room)])
+
+    def _free(self, positions: Mapping[int, Position]) -> dict[int, int]:
+        """The slots that this process does not have, and where they stand."""
+        return {
+            slot: positions[slot].offset
+            for slot in self._parts.options.selection.slots
+            if slot not in self._book and slot not in self.paused
+        }
+
+    async def _by_need(
+        self, positions: Mapping[int, Position], horizon: int
+    ) -> tuple[list[HeldSlot], list[HeldSlot]]:
+        """Held slots with unread messages, the oldest first, and idle ones."""
+        held = self._book.all
+        cursors = {each.slot: positions[each.slot].offset for each in held}
+        unread = await self._log.oldest(cursors, horizon)
+        needed = [each for each in held if each.slot in unread]
+        needed.sort(key=lambda each: unread[each.slot])
+        return needed, [each for each in held if each.slot not in unread]
+
+    async def _ordered(self, free: Mapping[int, int], horizon: int, room: int) -> list[int]:
+        """Free slots: those with the oldest unread messages first, idle ones last."""
+        if room >= len(free):
+            return list(free)
+        wanted = self._in_rounds(await self._log.oldest(free, horizon))
+        return [*wanted, *(slot for slot in free if slot not in wanted)]
+
+    def _in_rounds(self, unread: Mapping[int, datetime]) -> list[int]:
+        """Unread slots, those that were not served in this round first, the oldest first."""
+        if self._served.issuperset(unread):
+            self._served.clear()
+        return sorted(unread, key=lambda slot: (slot in self._served, unread[slot]))
+
+    async def _claim(self, wanted: Sequence[int], room: int) -> int:
+        """Claim slots in this order, as far as they are free, up to `room`; return their number."""
+        claimed, size = 0, max(CHUNK, room)
+        for start in range(0, len(wanted), size):
+            if claimed < room:
+                chunk = wanted[start : start + size]
+                claimed += await self._holder.claim(chunk, room - claimed)
+        self._served.update(slot for slot in wanted if slot in self._book)
+        return claimed
+
+    def _give_up(self, slots: Sequence[HeldSlot]) -> None:
+        if slots:
+            giving_up = self._holder.give_up(slots, REVOKE_WITHIN)
+            self._giving_up = asyncio.get_running_loop().create_task(giving_up)
+
+    async def close(self) -> None:
+        """Cancel what is being given up."""
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            await asyncio.wait([self._giving_up])
+
+
+def _since(held: HeldSlot) -> float:
+    return held.since

@@ -1,0 +1,70 @@
+"""The arguments of a source, checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.subscriptions import SLOTS, SubscriptionLocks, SubscriptionState
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from .selection import Selection
+    from .starts import StreamStartPoint
+
+LOOK_EVERY = 1.0
+"""Seconds between looks while this process has slots."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """What a source reads, and how."""
+
+    subscription: str
+    selection: Selection
+    start: StreamStartPoint
+    poll: float
+    hold: float
+    slots_at_once: int
+    ends: bool
+
+    @property
+    def look(self) -> float:
+        """Seconds between looks while this process has slots."""
+        return max(LOOK_EVERY, self.poll)
+
+    @classmethod
+    def of(
+        cls,
+        subscription: object,
+        selection: Selection,
+        start: StreamStartPoint,
+        *,
+        poll: float | timedelta,
+        hold: float | timedelta,
+        slots_at_once: int,
+        ends: bool,
+    ) -> StreamOptions:
+        """Check the arguments. Raises `ConfigError`."""
+        if checks.count("slots_at_once", slots_at_once) > SLOTS:
+            raise bad("slots_at_once", slots_at_once, f"must be at most {SLOTS}")
+        return cls(
+            subscription=checks.text("subscription", subscription),
+            selection=selection,
+            start=start,
+            poll=checks.seconds("poll", poll),
+            hold=checks.seconds("hold", hold, zero=True),
+            slots_at_once=slots_at_once,
+            ends=bool(ends),
+        )
+
+
+def check_providers(state: object, locks: object) -> None:
+    """Raise `ConfigError` unless these are a state and locks, or `None`."""
+    if not (state is None or isinstance(state, SubscriptionState)):
+        raise bad("state", cast("object", state), "must have the methods of SubscriptionState")
+    if not (locks is None or isinstance(locks, SubscriptionLocks)):
+        raise bad("locks", cast("object", locks), "must have the methods of SubscriptionLocks")

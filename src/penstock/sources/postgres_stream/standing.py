@@ -1,0 +1,47 @@
+"""Notices a horizon that stands still, and names the transaction that holds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .log_reader import LogReader, OpenAppender
+    from .parts import StreamParts
+
+STANDS_AFTER = 5.0
+"""Seconds without progress, although messages may be beyond the horizon."""
+
+_STANDS = (
+    "the log is read up to position %d of %d: an open transaction that appends holds the horizon "
+    "(%s); messages behind it are delivered when it ends"
+)
+
+
+class StandingHorizon:
+    """Whether the horizon stands still behind an open transaction."""
+
+    def __init__(self, log: LogReader, parts: StreamParts) -> None:
+        self._log = log
+        self._clock = parts.clock
+        self._troubles = parts.troubles
+        self._at = -1
+        self._since = 0.0
+
+    async def look(self) -> None:
+        """Look once. Raises errors of the client."""
+        position, last = await self._log.horizon()
+        now = self._clock.now()
+        if position != self._at or position >= last:
+            self._at, self._since = position, now
+            self._troubles.note("horizon", None)
+        elif now - self._since >= STANDS_AFTER:
+            appender = await self._log.oldest_appender()
+            told = _STANDS % (position, last, _shown(appender)) if appender else None
+            self._troubles.note("horizon", told)
+
+
+def _shown(appender: OpenAppender) -> str:
+    application = f"application {appender.application!r}" if appender.application else None
+    user = f"user {appender.user!r}" if appender.user else None
+    age = f"open for {appender.age:.0f} s" if appender.age is not None else None
+    return ", ".join(filter(None, [f"pid {appender.pid}", application, user, appender.state, age]))

@@ -1,0 +1,105 @@
+"""The stored positions of a subscription: its own, or those of a store that goes before them.
+
+1. A move names the position that it starts from. One that is refused shows that another process,
+   or an operator, has moved the slot: its claim is lost.
+2. After an attempt without an answer the position is read before the next move.
+3. With a store for positions the subscription's own are copies, for tools that show the lag and for
+   the order in which slots are claimed. A copy that fails is logged only.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ..._core.errors import ConfigError
+from ..._core.say import say
+from ..._core.source import TopicPartition
+from ..._core.told import for_log
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ..._core.source import Position, PositionStore
+    from ..._core.subscriptions import Subscribed, SubscriptionState
+    from .selection import Selection
+    from .slots import HeldSlot
+
+logger = logging.getLogger("penstock.sources.postgres_stream")
+
+_DELETED = (
+    "the subscription %r is not there any more: it was deleted while this process served it. Start "
+    "the process again to begin it anew"
+)
+_ANOTHER = (
+    "the subscription %r reads %s, not %s: give a subscription of another selection another name, "
+    "or delete this one first"
+)
+_NOT_COPIED = "%s: positions are stored, but not copied to the subscription (%s)"
+
+
+class StoredSlots:
+    """Reads and moves the positions of slots."""
+
+    def __init__(
+        self,
+        name: str,
+        selection: Selection,
+        state: SubscriptionState,
+        store: PositionStore | None,
+    ) -> None:
+        self._name = name
+        self._selection = selection
+        self._state = state
+        self._store = store
+
+    @property
+    def are_elsewhere(self) -> bool:
+        """Whether a store has them."""
+        return self._store is not None
+
+    async def read(self) -> Subscribed:
+        """What is stored of the subscription. Raises `ConfigError` if it was deleted, or has
+        another selection, and what the state raises.
+        """
+        found = await self._state.read(self._name)
+        if found is None:
+            raise ConfigError(_DELETED % self._name)
+        if found.selection != str(self._selection):
+            told = (self._name, found.selection, self._selection)
+            raise ConfigError(_ANOTHER % told)
+        return found
+
+    async def starts(self, slots: Collection[int]) -> dict[int, Position]:
+        """Where claims of these locked slots begin, read now."""
+        partitions = {TopicPartition(self._selection.topic, slot): slot for slot in slots}
+        taken = {} if self._store is None else await self._store.take(list(partitions))
+        stored = (await self.read()).positions
+        return {slot: taken.get(each, stored[slot]) for each, slot in partitions.items()}
+
+    async def store(
+        self, positions: Mapping[HeldSlot, Position]
+    ) -> tuple[list[HeldSlot], list[HeldSlot]]:
+        """Store positions in one attempt; return the slots that are stored, and those that are
+        refused.
+        """
+        if self._store is None:
+            return await self._move(positions)
+        wanted = {held.claim.partition: position for held, position in positions.items()}
+        told = await self._store.store(wanted)
+        stored = {held: at for held, at in positions.items() if held.claim.partition in told}
+        try:
+            if stored and not self._store.keeps_group_offsets:
+                await self._move(stored)
+        except Exception as error:
+            say(logger, logging.DEBUG, _NOT_COPIED, self._name, for_log(error))
+        return list(stored), []
+
+    async def _move(
+        self, positions: Mapping[HeldSlot, Position]
+    ) -> tuple[list[HeldSlot], list[HeldSlot]]:
+        refused = await self._resolve([held for held in positions if held.attempts])
+        moves = {
+            held.slot: held.attempt(position)
+            for held, position in positions.items()
+            if held not in

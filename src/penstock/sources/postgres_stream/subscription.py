@@ -1,0 +1,204 @@
+"""An open source: what the consumer calls, and the tasks beside it.
+
+1. `_run` begins the subscription, then looks at it again and again. A server that is not there is a
+   reported trouble and another try; what another try cannot put right ends the next fetch with it.
+2. `_keep` extends the locks beside that, since a look may wait.
+3. A fetch delivers only while the locks are known to be kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from ..._core.clock import Signal, wait_until
+from ..._core.errors import ConfigError
+from ..._core.say import say
+from ..._core.source import Fetched
+from ..._core.told import for_log
+from .delivery import Delivery
+from .holding import SlotHolder
+from .looking import Looker
+from .slots import SlotBook
+from .standing import StandingHorizon
+from .stored import StoredSlots
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
+
+    from ..._core.source import ClaimHost, Position, PositionStore, SourceClaim
+    from .log_reader import LogReader
+    from .parts import StreamParts
+
+logger = logging.getLogger("penstock.sources.postgres_stream")
+
+RETRY_TO = 5.0
+"""The most seconds between tries after an error."""
+
+_FAILED = "%s: %s failed (%s); another try follows"
+
+
+class OpenStream:
+    """The subscription of one process, while its source is open."""
+
+    def __init__(
+        self,
+        parts: StreamParts,
+        log: LogReader,
+        host: ClaimHost,
+        news: Signal,
+        store: PositionStore | None,
+    ) -> None:
+        options = parts.options
+        self._parts = parts
+        self._log = log
+        self._host = host
+        self._news = news
+        self._book = SlotBook()
+        self._stored = StoredSlots(options.subscription, options.selection, parts.state, store)
+        topic = options.selection.topic
+        self._holder = SlotHolder(
+            options.subscription, topic, self._book, self._stored, parts.locks, host, parts.clock
+        )
+        self._looker = Looker(parts, log, self._book, self._stored, self._holder)
+        self._delivery = Delivery(log, self._book)
+        self._standing = StandingHorizon(log, parts)
+        self._over: int | None = None
+        """The last position to deliver, of a source that ends."""
+        self._failure: ConfigError | None = None
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """Serve the subscription within; at exit, end the claims and free their locks.
+
+        Raises `ConfigError` from the first try to begin.
+        """
+        has_begun = await self._tried("opening", self._begin())
+        if self._failure is not None:
+            raise self._failure
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._run(has_begun=has_begun)), loop.create_task(self._keep())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self._looker.close()
+            await self._holder.close()
+
+    # -- the tasks ---------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """Store where the subscription begins, unless it has begun; and what the fetches need."""
+        options, state = self._parts.options, self._parts.state
+        if await state.read(options.subscription) is None:
+            start = await options.start.begin(self._log, str(options.selection))
+            await state.initialize(options.subscription, start)
+        self._delivery.leave_out((await self._stored.read()).earlier)
+        if options.ends:
+            self._over = (await self._log.horizon()).position
+
+    async def _run(self, *, has_begun: bool) -> None:
+        clock, poll = self._parts.clock, self._parts.options.poll
+        delay, is_ready = poll, False
+        while True:
+            if not has_begun:
+                has_begun = await self._tried("opening", self._begin())
+            seconds = await self._look() if has_begun else None
+            if seconds is not None and not is_ready:
+                self._host.assigned({})  # without a slot it is a member in waiting, which is ready
+                is_ready = True
+            delay = poll if seconds is not None else min(RETRY_TO, 2 * delay)
+            news = () if seconds is None or len(self._book) else (self._news,)
+            await wait_until(clock, clock.now() + (delay if seconds is None else seconds), *news)
+
+    async def _look(self) -> float | None:
+        """Look; return the seconds until the next one, `None` after an error."""
+        found: list[float] = []
+
+        async def look() -> None:
+            found.append(await self._looker.look())
+            await self._standing.look()
+
+        return found[0] if await self._tried("a look", look()) else None
+
+    async def _keep(self) -> None:
+        clock, every = self._parts.clock, self._parts.locks.keep_every
+        while every is not None:
+            await clock.sleep(every)
+            await self._tried("keeping the locks", self._holder.keep())
+            self._holder.lose_unkept()
+
+    async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
+        """Whether an attempt succeeded; its error is a trouble, or the failure of the source."""
+        name, troubles = self._parts.options.subscription, self._parts.troubles
+        try:
+            await attempt
+        except ConfigError as error:
+            self._failure = error
+            self._news.fire()
+        except Exception as error:
+            say(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
+            troubles.note(what, _FAILED % (name, what, for_log(error)))
+        else:
+            troubles.note(what, None)
+            return True
+        return False
+
+    # -- what the consumer calls -------------------------------------------------------------------
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched] | None:
+        """Deliver messages of these claims; `None` at the end of a source that ends."""
+        clock, poll = self._parts.clock, self._parts.options.poll
+        delay = poll
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                if found := await self._delivered(claims, most):
+                    return found
+                if self._over is not None and await self._is_over(self._over):
+                    return None
+                delay = poll
+                self._parts.troubles.note("reading", None)
+            except ConfigError:
+                raise
+            except Exception as error:
+                self._delivery.rewind()
+                name = self._parts.options.subscription
+                told = _FAILED % (name, "reading the log", for_log(error))
+                self._parts.troubles.note("reading", told)
+                delay = min(RETRY_TO, 2 * delay)
+            await wait_until(clock, clock.now() + delay, self._news)
+
+    async def _delivered(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        if self._looker.is_paused or not self._holder.is_kept:
+            return []
+        paused = self._looker.paused
+        wanted = [held for held in self._book.among(claims) if held.slot not in paused]
+        return await self._delivery.fetch(wanted, most)
+
+    async def _is_over(self, last: int) -> bool:
+        """Whether every message up to `last` is delivered here, or settled by another process."""
+        if any(held.cursor <= last for held in self._book.all):
+            return False
+        positions = (await self._stored.read()).positions
+        others = {
+            slot: positions[slot].offset
+            for slot in self._parts.options.selection.slots
+            if slot not in self._book
+        }
+        return not await self._log.oldest(others, last)
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
+        """Store the positions of claims that are held."""
+        return await self._holder.commit(positions)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
+        """The offset after the last message of each claim's slot."""
+        held = self._book.among(claims)
+        found = await self._log.ends([each.slot for each in held])
+        return {each.claim: max(found[each.slot], each.stored.offset) for each in held}

@@ -1,0 +1,93 @@
+"""Wakes a source when writers notify of new messages. The poll is the floor below it.
+
+1. `LISTEN` has a connection of its own. One that the server ends is replaced, and after that the
+   log is looked at once, since a notification may have been missed.
+2. Behind a pooler nothing is listened to: it would lend the connection to others. Nor in a pool of
+   the application's with fewer than `LEAST` connections, of which none could be spared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.postgres.names import quoted
+from ..._clients.postgres.statements import is_pooled
+from ..._core.clock import Signal
+from ..._core.say import say
+from ..._core.told import for_log
+
+if TYPE_CHECKING:
+    from ..._clients.postgres.connections import Connections
+    from ..._core.clock import Clock
+
+logger = logging.getLogger("penstock.sources.postgres_stream")
+
+LEAST = 3
+"""Connections of a pool of which one may listen."""
+RETRY_FROM, RETRY_TO = 0.1, 5.0
+"""Seconds between tries to listen."""
+
+_POLLS = "%s: the log is polled only, since %s"
+_LOST = "%s: listening for notifications failed (%s); the log is polled meanwhile"
+
+
+class Waker:
+    """Fires `news` for each notification."""
+
+    def __init__(
+        self, name: str, channel: str, connections: Connections, news: Signal, clock: Clock
+    ) -> None:
+        self._name = name
+        self._channel = channel
+        self._connections = connections
+        self._news = news
+        self._clock = clock
+        self.is_listening = False
+
+    async def run(self) -> None:
+        """Listen until cancelled; return if listening is not possible."""
+        if self._connections.pool.get_max_size() < LEAST:
+            told = f"its pool has fewer than {LEAST} connections"
+            say(logger, logging.INFO, _POLLS, self._name, told)
+            return
+        delay = RETRY_FROM
+        while True:
+            try:
+                if not await self._listen():
+                    say(logger, logging.INFO, _POLLS, self._name, "it is behind a pooler")
+                    return
+                delay = RETRY_FROM
+            except Exception as error:
+                say(logger, logging.DEBUG, _LOST, self._name, for_log(error))
+            await self._clock.sleep(delay)
+            delay = min(RETRY_TO, 2 * delay)
+
+    async def _listen(self) -> bool:
+        """Listen until the connection ends; return false behind a pooler."""
+        async with self._connections.opening() as con:
+            if await is_pooled(con):
+                return False
+            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def ended(_: Any) -> None:
+                if not gone.done():
+                    gone.set_result(None)
+
+            con.add_termination_listener(ended)
+            await con.add_listener(self._channel, self._notified)
+            self.is_listening = True
+            self._news.fire()
+            try:
+                await gone
+            finally:
+                self.is_listening = False
+                if not con.is_closed():
+                    con.remove_termination_listener(ended)
+                    await con.execute(f"UNLISTEN {quoted(self._channel)}")
+                    await con.remove_listener(self._channel, self._notified)
+        return True
+
+    def _notified(self, *_: object) -> None:
+        self._news.fire()
