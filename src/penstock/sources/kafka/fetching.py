@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from ..._clients.kafka.options import MemberOptions
     from ..._core.source import SourceClaim, SourceRecord, TopicPartition
+    from ..troubles import Troubles
     from .membership import Membership, OwnedClaim
     from .starts import StartPoint
-    from ..troubles import Troubles
 
 logger = logging.getLogger("penstock.sources.kafka")
 

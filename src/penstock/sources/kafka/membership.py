@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from ..._clients.kafka.options import MemberOptions
     from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition
+    from ..troubles import Troubles
     from .history import History
     from .starts import StartPoint
-    from ..troubles import Troubles
 
 logger = logging.getLogger("penstock.sources.kafka")
 

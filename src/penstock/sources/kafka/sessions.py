@@ -16,10 +16,10 @@ from ..._clients.kafka.session import KafkaError, Listener, Session
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.say import say
 from ..._core.told import for_log
+from ..troubles import Troubles
 from .fetching import Fetcher
 from .history import History
 from .membership import Membership
-from ..troubles import Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

@@ -26,9 +26,9 @@ from ..._core.told import for_log
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from ..._core.clock import Clock
     from ..._core.source import ClaimHost, Position, SourceClaim
-    from ..._core.subscriptions import Subscribed, SubscriptionLocks
+    from ..._core.subscriptions import Subscribed
+    from .parts import StreamParts
     from .slots import HeldSlot, SlotBook
     from .stored import StoredSlots
 
@@ -49,21 +49,18 @@ class SlotHolder:
 
     def __init__(
         self,
-        name: str,
-        topic: str,
+        parts: StreamParts,
         book: SlotBook,
         stored: StoredSlots,
-        locks: SubscriptionLocks,
         host: ClaimHost,
-        clock: Clock,
     ) -> None:
-        self._name = name
-        self._topic = topic
+        self._name = parts.options.subscription
+        self._topic = parts.options.selection.topic
         self._book = book
         self._stored = stored
-        self._locks = locks
+        self._locks = parts.locks
         self._host = host
-        self._clock = clock
+        self._clock = parts.clock
         self._ending: set[int] = set()
         """The slots whose locks are to be freed."""
         self._kept_at = -math.inf
@@ -102,6 +99,9 @@ class SlotHolder:
         partitions = {TopicPartition(self._topic, slot): at for slot, at in starts.items()}
         self._book.begin(self._host.assigned(partitions), starts, self._clock.now())
         self._ending.difference_update(starts)
+        if self._stored.are_elsewhere:  # the subscription's own positions are others
+            for slot in starts:
+                self._book.at(slot).doubt()
 
     async def give_up(self, slots: Sequence[HeldSlot], within: float) -> None:
         """Let what runs end, store the positions, and free the slots.

@@ -17,6 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._clients.postgres.names import quoted
+from ..._clients.postgres.schema.opened import opened_schema
 from ..._core.source import Record
 from ..._core.subscriptions import SLOTS
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..._clients.postgres.connections import Connections
     from .pages import Page
-    from .selection import Selection
+    from .selection import SelectedLog
 
 FEW = 16
 """The most slots that are read by the index of each."""
@@ -60,9 +61,10 @@ class OpenAppender(NamedTuple):
 class LogReader:
     """Reads what a selection has of the log. Methods suspend, and raise errors of the client."""
 
-    def __init__(self, connections: Connections, selection: Selection) -> None:
+    def __init__(self, connections: Connections, selection: SelectedLog) -> None:
         self._connections = connections
         self._topic = selection.topic
+        self._name = selection.schema
         self._schema = schema = quoted(selection.schema)
         self._condition = condition = selection.condition
         self._horizon = (
@@ -80,6 +82,11 @@ class LogReader:
             f"AND m.position >= c.cursor AND m.position <= $3 AND {condition} "
             "ORDER BY m.position LIMIT $4) AS r ORDER BY r.position LIMIT $4"
         )
+
+    async def check(self) -> None:
+        """Raise `ConfigError` for a schema that is missing or older, or may not be used."""
+        async with self._connections.asking() as con:
+            await opened_schema(con, self._name)
 
     async def horizon(self) -> Horizon:
         """The horizon of this moment, on the primary server."""
@@ -180,9 +187,7 @@ def record_of(topic: str, row: Any) -> Record:
         ("id", str(message_id).encode()),
         ("version", b"%d" % version),
     ]
-    return Record(
-        topic, slot, position, stream, data.encode(), headers, int(at.timestamp() * 1000)
-    )
+    return Record(topic, slot, position, stream, data.encode(), headers, int(at.timestamp() * 1000))
 
 
 def _entries(metadata: str) -> list[tuple[str, bytes]]:

@@ -12,7 +12,7 @@ from ..._core.subscriptions import SLOTS, SubscriptionLocks, SubscriptionState
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from .selection import Selection
+    from .selection import SelectedLog
     from .starts import StreamStartPoint
 
 LOOK_EVERY = 1.0
@@ -24,7 +24,7 @@ class StreamOptions:
     """What a source reads, and how."""
 
     subscription: str
-    selection: Selection
+    selection: SelectedLog
     start: StreamStartPoint
     poll: float
     hold: float
@@ -40,7 +40,7 @@ class StreamOptions:
     def of(
         cls,
         subscription: object,
-        selection: Selection,
+        selection: SelectedLog,
         start: StreamStartPoint,
         *,
         poll: float | timedelta,

@@ -48,6 +48,10 @@ class HeldSlot:
         """Read again from where the consumer was told."""
         self.cursor = self.told
 
+    def doubt(self) -> None:
+        """Note that the stored position is not known: it is read before the next move."""
+        self.attempts.append(self.stored)
+
     def attempt(self, position: Position) -> Move:
         """Note an attempt to store a position."""
         self.attempts.append(position)
@@ -79,6 +83,10 @@ class SlotBook:
     def all(self) -> list[HeldSlot]:
         """The held slots."""
         return list(self._held.values())
+
+    def at(self, slot: int) -> HeldSlot:
+        """A held slot."""
+        return self._held[slot]
 
     def of(self, claim: SourceClaim) -> HeldSlot | None:
         """The slot of a claim that has not ended."""

@@ -63,9 +63,7 @@ class StreamStartPoint:
         if len(earlier) > LEFT_OUT:
             raise bad("start", str(self), _TOO_MANY)
         offsets = dict.fromkeys(range(SLOTS), first)
-        return SubscriptionStart(
-            offsets, frozenset(earlier), selection=selection, point=str(self)
-        )
+        return SubscriptionStart(offsets, frozenset(earlier), selection=selection, point=str(self))
 
     def __str__(self) -> str:
         return self.kind if self.time is None else self.time.isoformat()

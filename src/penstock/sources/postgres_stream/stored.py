@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..._core.source import Position, PositionStore
     from ..._core.subscriptions import Subscribed, SubscriptionState
-    from .selection import Selection
+    from .selection import SelectedLog
     from .slots import HeldSlot
 
 logger = logging.getLogger("penstock.sources.postgres_stream")
@@ -44,7 +44,7 @@ class StoredSlots:
     def __init__(
         self,
         name: str,
-        selection: Selection,
+        selection: SelectedLog,
         state: SubscriptionState,
         store: PositionStore | None,
     ) -> None:
@@ -65,7 +65,7 @@ class StoredSlots:
         found = await self._state.read(self._name)
         if found is None:
             raise ConfigError(_DELETED % self._name)
-        if found.selection != str(self._selection):
+        if found.selection != self._selection.text:
             told = (self._name, found.selection, self._selection)
             raise ConfigError(_ANOTHER % told)
         return found
@@ -102,4 +102,28 @@ class StoredSlots:
         moves = {
             held.slot: held.attempt(position)
             for held, position in positions.items()
-            if held not in
+            if held not in refused
+        }
+        done = await self._state.store(self._name, moves) if moves else ()
+        stored = [held for held in positions if held.slot in done]
+        for held in stored:
+            held.answered(positions[held])
+        return stored, [held for held in positions if held not in stored]
+
+    async def _resolve(self, doubtful: Collection[HeldSlot]) -> list[HeldSlot]:
+        """Find out what attempts without an answer have stored; return the slots that others have
+        moved.
+        """
+        if not doubtful:
+            return []
+        now = (await self.read()).positions
+        for held in doubtful:
+            if self.are_elsewhere or held.accepts(now[held.slot]):
+                held.answered(now[held.slot])
+        return [held for held in doubtful if held.attempts]
+
+    def release(self, slots: Collection[int]) -> None:
+        """Forget these slots: their claims have ended."""
+        if self._store is not None:
+            topic = self._selection.topic
+            self._store.release([TopicPartition(topic, slot) for slot in slots])

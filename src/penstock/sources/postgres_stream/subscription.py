@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError
 from ..._core.say import say
-from ..._core.source import Fetched
 from ..._core.told import for_log
 from .delivery import Delivery
 from .holding import SlotHolder
@@ -28,9 +27,10 @@ from .stored import StoredSlots
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 
-    from ..._core.source import ClaimHost, Position, PositionStore, SourceClaim
+    from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim
     from .log_reader import LogReader
     from .parts import StreamParts
+    from .waking import Waker
 
 logger = logging.getLogger("penstock.sources.postgres_stream")
 
@@ -58,10 +58,7 @@ class OpenStream:
         self._news = news
         self._book = SlotBook()
         self._stored = StoredSlots(options.subscription, options.selection, parts.state, store)
-        topic = options.selection.topic
-        self._holder = SlotHolder(
-            options.subscription, topic, self._book, self._stored, parts.locks, host, parts.clock
-        )
+        self._holder = SlotHolder(parts, self._book, self._stored, host)
         self._looker = Looker(parts, log, self._book, self._stored, self._holder)
         self._delivery = Delivery(log, self._book)
         self._standing = StandingHorizon(log, parts)
@@ -70,7 +67,7 @@ class OpenStream:
         self._failure: ConfigError | None = None
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
+    async def running(self, waker: Waker) -> AsyncGenerator[None]:
         """Serve the subscription within; at exit, end the claims and free their locks.
 
         Raises `ConfigError` from the first try to begin.
@@ -79,7 +76,8 @@ class OpenStream:
         if self._failure is not None:
             raise self._failure
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._run(has_begun=has_begun)), loop.create_task(self._keep())]
+        beside = (self._run(has_begun=has_begun), self._keep(), waker.run())
+        tasks = [loop.create_task(each) for each in beside]
         try:
             yield
         finally:
@@ -94,8 +92,9 @@ class OpenStream:
     async def _begin(self) -> None:
         """Store where the subscription begins, unless it has begun; and what the fetches need."""
         options, state = self._parts.options, self._parts.state
+        await self._log.check()
         if await state.read(options.subscription) is None:
-            start = await options.start.begin(self._log, str(options.selection))
+            start = await options.start.begin(self._log, options.selection.text)
             await state.initialize(options.subscription, start)
         self._delivery.leave_out((await self._stored.read()).earlier)
         if options.ends:

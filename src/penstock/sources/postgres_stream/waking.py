@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..._clients.postgres.names import quoted
 from ..._clients.postgres.statements import is_pooled
-from ..._core.clock import Signal
 from ..._core.say import say
 from ..._core.told import for_log
 
 if TYPE_CHECKING:
     from ..._clients.postgres.connections import Connections
-    from ..._core.clock import Clock
+    from ..._core.clock import Clock, Signal
 
 logger = logging.getLogger("penstock.sources.postgres_stream")
 

@@ -1,0 +1,245 @@
+"""A source over the log of streams in PostgreSQL, as one process of a subscription."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.postgres.access import Access, need_asyncpg
+from ..._clients.postgres.connections import Connections
+from ..._clients.postgres.schema.opened import check_schema_name
+from ..._clients.postgres.streams.channel import channel_of
+from ..._clients.postgres.streams.selection import StreamSelection
+from ..._core import checks
+from ..._core.clock import Signal
+from ..._core.errors import ClosedError
+from ..._core.opening import opened
+from ..._core.source import SourceTraits
+from ..subscriptions.postgres.subscriptions import LEASE, PostgresSubscriptions
+from ..troubles import Troubles
+from .log_reader import LogReader
+from .options import StreamOptions, check_providers
+from .parts import StreamParts
+from .selection import SelectedLog
+from .starts import StreamStartPoint
+from .subscription import OpenStream, logger
+from .waking import Waker
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from asyncpg import Pool
+
+    from ..._clients.postgres.access import PoolFactory, Prepared
+    from ..._core.clock import Clock
+    from ..._core.source import (
+        ClaimHost,
+        Fetched,
+        Position,
+        PositionStore,
+        SourceClaim,
+        SourceRecord,
+    )
+    from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
+    from .starts import StreamStart
+
+
+class PostgresStreamSource:
+    """A subscription to the log of streams in PostgreSQL, served by one consumer of possibly many.
+
+    A record has the stream's name as its key and the JSON of the message's data as its value, in
+    bytes. Its headers are the entries of the metadata, then `type`, `id` and `version`. Its
+    partition is the message's slot, its offset the position, its timestamp the time of the append by
+    the server's clock. Messages of a stream come in order. None is left out, however transactions
+    overlap, and none of a transaction that rolls back is delivered.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
+            variables. Never shown.
+        subscription: the name that all processes share which serve it together.
+        schema: the schema of the log, as `penstock pg install` made it; default `"penstock"`.
+        category: read only streams of this category: the part of their name before the first `-`.
+        streams: read only streams of these names, in which `*` stands for any characters, as in
+            `"order-*"`. A subscription keeps its selection.
+        start: where the subscription begins when it is served for the first time: `"beginning"`
+            (default), `"next"`: with the first message that is appended after that, or a `datetime`
+            with its zone: with the messages of that time and later, and all that are appended after
+            the start. One in the future is `"next"`. Later starts ignore it.
+        state: where the positions are stored; default: in the log's schema.
+        locks: how the processes divide the slots; default: by leases there, evenly.
+        lease: seconds after which the slots of a process that died pass to others, for the default
+            locks; default 30.
+        slots_at_once: the most slots that this process has at a time, for locks that do not count
+            the processes; default 32.
+        hold: seconds after which such a slot is given up when others have unread messages; default
+            5.
+        poll: seconds between looks for new messages while no notification comes; default 0.25.
+        ends: whether the source ends when everything has been delivered that was there at its
+            opening, by this process or others; otherwise it waits for more.
+        pool: an asyncpg pool of the application's, or a function that makes or finds one, instead
+            of `dsn`. One of its connections listens for notifications if it has three or more.
+        close_pool: whether closing closes that pool; default: only one that a function made.
+        connect_options: any options of `asyncpg.create_pool`.
+        statement_timeout: seconds that a statement may run on the server; default: the server's.
+        prepared_statements: as for `PostgresSink`.
+        close_timeout: seconds for closing the connections; default 5.
+        clock: the source of time; default: the loop's.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Used by one consumer
+    at a time, on one loop. Nothing is connected before it is opened; then a schema that is missing
+    or older, or a subscription of another selection, raises `ConfigError`. A server that cannot be
+    reached is a reason in `explain()`, and tried again. A stored position beyond the end of the log,
+    as after the restore of an older copy, is a `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        subscription: str,
+        schema: str = "penstock",
+        category: str | None = None,
+        streams: str | Iterable[str] | None = None,
+        start: StreamStart | datetime = "beginning",
+        state: SubscriptionState | None = None,
+        locks: SubscriptionLocks | None = None,
+        lease: float | timedelta = LEASE,
+        slots_at_once: int = 32,
+        hold: float | timedelta = 5.0,
+        poll: float | timedelta = 0.25,
+        ends: bool = False,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
+        connect_options: Mapping[str, Any] | None = None,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Prepared = "auto",
+        close_timeout: float | timedelta = 5.0,
+        clock: Clock | None = None,
+    ) -> None:
+        need_asyncpg()
+        selection = SelectedLog(check_schema_name(schema), StreamSelection.of(category, streams))
+        self._options = StreamOptions.of(
+            subscription,
+            selection,
+            StreamStartPoint.of(start),
+            poll=poll,
+            hold=hold,
+            slots_at_once=slots_at_once,
+            ends=ends,
+        )
+        self._access = Access.of(
+            dsn,
+            pool=pool,
+            close_pool=close_pool,
+            size=None,
+            options=connect_options,
+            timeout=statement_timeout,
+            prepared=prepared_statements,
+        )
+        self._close_timeout = checks.seconds(
+            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
+        )
+        check_providers(state, locks)
+        if state is None or locks is None:
+            usual = PostgresSubscriptions(
+                dsn,
+                schema=schema,
+                lease=lease,
+                pool=pool,
+                close_pool=close_pool,
+                connect_options=connect_options,
+                close_timeout=close_timeout,
+                statement_timeout=statement_timeout,
+                prepared_statements=prepared_statements,
+            )
+            state, locks = state or usual, locks or usual
+        self._state: SubscriptionState = state
+        self._locks: SubscriptionLocks = locks
+        self._clock = checks.checked_clock(clock)
+        self.traits = SourceTraits()
+        self._store: PositionStore | None = None
+        self._stream: OpenStream | None = None
+
+    @property
+    def group(self) -> str:
+        """The subscription, as the group whose positions they are."""
+        return self._options.subscription
+
+    def with_positions(self, store: PositionStore) -> PostgresStreamSource:
+        """A source of the same subscription, not opened, whose positions are in `store`.
+
+        The subscription has copies of them, which may be behind.
+        """
+        made = copy(self)
+        made.leave_positions(store)
+        return made
+
+    def leave_positions(self, store: PositionStore) -> None:
+        """Keep the positions in `store`; for a source that is not open."""
+        self._store, self._stream = store, None
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
+        """Serve the subscription, in the background; at exit, end the claims and free the slots.
+
+        Raises `ClosedError` if it is open, and `ConfigError` for a schema that is missing or older,
+        and a subscription of another selection.
+        """
+        if self._stream is not None:
+            raise ClosedError(f"{self!r} is open already, for another consumer")
+        options = self._options
+        async with AsyncExitStack() as stack:
+            connections = await Connections.to(self._access, self._close_timeout)
+            stack.push_async_callback(connections.close)
+            for provider in {id(each): each for each in (self._state, self._locks)}.values():
+                await stack.enter_async_context(opened(provider))
+            news = Signal()
+            parts = StreamParts(
+                options,
+                self._state,
+                self._locks,
+                Troubles(host, options.subscription, logger),
+                self._clock,
+            )
+            log = LogReader(connections, options.selection)
+            channel = channel_of(options.selection.schema)
+            waker = Waker(options.subscription, channel, connections, news, self._clock)
+            self._stream = OpenStream(parts, log, host, news, self._store)
+            stack.callback(self._closed)
+            await stack.enter_async_context(self._stream.running(waker))
+            yield
+
+    def _closed(self) -> None:
+        self._stream = None
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Deliver messages of these claims. Raises `ConfigError` for what no other try puts right."""
+        return await self._open().fetch(claims, most)
+
+    async def keep_alive(self) -> None:
+        """Do nothing: the leases are kept beside the fetches."""
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions and maps, in one statement. Raises what the state raises."""
+        return await self._open().commit(positions)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """The offsets after the last messages. Raises errors of the client."""
+        return await self._open().ends(claims)
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        """Do nothing: a message may take any time while the slot is kept."""
+
+    def _open(self) -> OpenStream:
+        if self._stream is None:
+            raise ClosedError(f"{self!r} is not open")
+        return self._stream
+
+    def __repr__(self) -> str:
+        options = self._options
+        return (
+            f"PostgresStreamSource({self._access.place}, subscription={options.subscription!r}, "
+            f"schema={options.selection.schema!r}, {options.selection})"
+        )
