@@ -25,7 +25,7 @@ TELL_AFTER = 10_000
 """Positions without a record after which a slot's position moves all the same."""
 
 
-class Delivery:
+class StreamDelivery:
     """Reads the log for held slots."""
 
     def __init__(self, log: LogReader, book: SlotBook) -> None:

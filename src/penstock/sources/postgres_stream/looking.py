@@ -5,8 +5,8 @@
 2. Slots whose oldest unread message was appended first are claimed first; none of them is waited
    for. A process that cannot have all at once claims those that it has not served in this round
    first, so each is served within as many rounds as it takes to serve all.
-3. A slot is given up when the share is smaller: idle ones first, then those whose oldest unread
-   message is the youngest. With a fixed number, also when others have unread messages and it is
+3. A slot is given up when the share is smaller: as large a part of those with unread messages, of
+   which the ones with the oldest are kept, as of the idle ones. With a fixed number, also when others have unread messages and it is
    idle, or was held for a while; the other one is locked before that.
 4. A stored position beyond the last one of the log shows that the log is not the one that was read,
    but an older copy: that is an error, since new messages would be taken for read ones.
@@ -19,7 +19,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
-from ..._core.subscriptions import SLOTS, CountsMembers
+from ..._core.subscriptions import CountsMembers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,11 +101,11 @@ class Looker:
         if not isinstance(locks, CountsMembers):
             await self._take_turns(positions, horizon, options.slots_at_once)
             return
-        share = math.ceil(SLOTS / await locks.members(options.subscription))
+        slots = len(options.selection.slots)
+        share = math.ceil(slots / await locks.members(options.subscription))
         room = share - len(self._book)
         if room < 0:
-            needed, idle = await self._by_need(positions, horizon)
-            self._give_up([*needed, *idle][room:])
+            self._give_up(_surplus(*await self._by_need(positions, horizon), -room))
         elif room:
             free = self._free(positions)
             await self._claim(await self._ordered(free, horizon, room), room)
@@ -184,3 +184,10 @@ class Looker:
 
 def _since(held: HeldSlot) -> float:
     return held.since
+
+
+def _surplus(needed: Sequence[HeldSlot], idle: Sequence[HeldSlot], count: int) -> list[HeldSlot]:
+    """So many of these slots, in proportion."""
+    kept = len(needed) - len(needed) * count // (len(needed) + len(idle))
+    given = [*idle[: count - (len(needed) - kept)], *needed[kept:]]
+    return given if len(given) == count else [*needed, *idle][-count:]

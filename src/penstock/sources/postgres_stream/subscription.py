@@ -17,7 +17,7 @@ from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.told import for_log
-from .delivery import Delivery
+from .delivery import StreamDelivery
 from .holding import SlotHolder
 from .looking import Looker
 from .slots import SlotBook
@@ -60,7 +60,7 @@ class OpenStream:
         self._stored = StoredSlots(options.subscription, options.selection, parts.state, store)
         self._holder = SlotHolder(parts, self._book, self._stored, host)
         self._looker = Looker(parts, log, self._book, self._stored, self._holder)
-        self._delivery = Delivery(log, self._book)
+        self._delivery = StreamDelivery(log, self._book)
         self._standing = StandingHorizon(log, parts)
         self._over: int | None = None
         """The last position to deliver, of a source that ends."""

@@ -1,0 +1,199 @@
+"""A source of streams whose slots look like the partitions of a topic, for the conformance suite.
+
+The suite counts offsets from 0 without gaps, and appends records with keys of its own to partitions
+that it names. Here a partition is a slot, a key is a stream of that slot, and the offset of a
+message is its place among the messages of the slot.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from penstock.sources import Fetched, Position, Record, TopicPartition
+from penstock.sources.postgres_stream.selection import slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+
+    from penstock.sources import ClaimHost, SourceClaim, SourceRecord
+    from penstock.sources.postgres_stream import PostgresStreamSource
+
+
+def stream_in(slot: int, key: bytes | None) -> str:
+    """A name of a stream for a key, in this slot."""
+    names = (f"{'none' if key is None else key.decode()}-{n}" for n in itertools.count())
+    return next(name for name in names if slot_of(name) == slot)
+
+
+@dataclass
+class DenseTopic:
+    """What is known of the messages of a topic: their positions, by partition and offset."""
+
+    partitions: int
+    counts: dict[int, int] = field(default_factory=dict)
+    positions: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def next_offset(self, partition: int) -> int:
+        """The offset of a message that is about to be appended."""
+        offset = self.counts.get(partition, 0)
+        self.counts[partition] = offset + 1
+        return offset
+
+    def learn(self, partition: int, offset: int, position: int) -> None:
+        """Note where a message is."""
+        self.positions.setdefault(partition, {})[offset] = position
+
+    def position_of(self, partition: int, offset: int) -> int:
+        """The position before which these messages are, so many."""
+        return self.positions[partition][offset - 1] + 1 if offset else 0
+
+    def offset_of(self, partition: int, position: int) -> int:
+        """The number of messages before a position."""
+        return sum(each < position for each in self.positions.get(partition, {}).values())
+
+
+class Unwanted:
+    """The claim of a slot that is no partition."""
+
+    is_closed = False
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+
+    def pass_settled(self, offset: int, least: int) -> int:
+        del least
+        return offset
+
+
+class DenseHost:
+    """Passes on the claims of those slots that are partitions."""
+
+    def __init__(self, host: ClaimHost, topic: DenseTopic, name: str) -> None:
+        self._host = host
+        self._topic = topic
+        self.name = name
+        self.inner: dict[SourceClaim, SourceClaim] = {}
+        """The claims of the source, by those of the host."""
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
+        wanted = {
+            TopicPartition(self.name, slot): Position(
+                self._topic.offset_of(slot, at.offset), at.metadata
+            )
+            for (_, slot), at in starts.items()
+            if slot < self._topic.partitions
+        }
+        claims = {claim.partition.partition: claim for claim in self._host.assigned(wanted)}
+        made: list[SourceClaim] = []
+        for partition in starts:
+            inner = InnerClaim(partition, claims.get(partition.partition))
+            if inner.outer is not None:
+                self.inner[inner.outer] = inner
+            made.append(inner)
+        return made
+
+    def outer(self, claims: Iterable[SourceClaim]) -> list[SourceClaim]:
+        """The host's claims among these of the source."""
+        found = [claim.outer for claim in claims if isinstance(claim, InnerClaim)]
+        return [claim for claim in found if claim is not None]
+
+    async def revoked(
+        self, claims: Collection[SourceClaim], within: float
+    ) -> Mapping[SourceClaim, Position]:
+        outer = self.outer(claims)
+        positions = await self._host.revoked(outer, within) if outer else {}
+        return {self.inner[claim]: self.sparse(claim, at) for claim, at in positions.items()}
+
+    def sparse(self, claim: SourceClaim, at: Position) -> Position:
+        """A position of the host, as the source stores it."""
+        position = self._topic.position_of(claim.partition.partition, at.offset)
+        return Position(position, at.metadata)
+
+    def ended(self, claims: Collection[SourceClaim]) -> None:
+        if outer := self.outer(claims):
+            self._host.ended(outer)
+
+    def reported(self, trouble: str | None) -> None:
+        self._host.reported(trouble)
+
+
+class InnerClaim(Unwanted):
+    """A claim as the source has it; with the host's, if the slot is a partition."""
+
+    def __init__(self, partition: TopicPartition, outer: SourceClaim | None) -> None:
+        super().__init__(partition)
+        self.outer = outer
+
+
+class DenseSource:
+    """The source, as the suite sees it."""
+
+    def __init__(self, source: PostgresStreamSource, topic: DenseTopic, name: str) -> None:
+        self.source = source
+        self.traits = source.traits
+        self._topic = topic
+        self._name = name
+        self._host: DenseHost | None = None
+
+    @property
+    def host(self) -> DenseHost:
+        assert self._host is not None
+        return self._host
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncIterator[None]:
+        self._host = DenseHost(host, self._topic, self._name)
+        async with self.source.open(self._host):
+            yield
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        fetched = await self.source.fetch(self._inner(claims), most)
+        return None if fetched is None else [self._dense(each) for each in fetched]
+
+    def _inner(self, claims: Iterable[SourceClaim]) -> list[SourceClaim]:
+        return [self.host.inner[claim] for claim in claims if claim in self.host.inner]
+
+    def _dense(self, fetched: Fetched) -> Fetched:
+        (claim,) = self.host.outer([fetched.claim])
+        records = [self._record(each) for each in fetched.records]
+        reached = self._topic.offset_of(claim.partition.partition, fetched.next_offset)
+        return Fetched(claim, records, reached)
+
+    def _record(self, record: SourceRecord) -> Record:
+        data = json.loads(bytes(record.value))  # type: ignore[call-overload]
+        key = str(record.key).rpartition("-")[0]
+        self._topic.learn(record.partition, data["at"], record.offset)
+        assert [name for name, _ in record.headers] == ["type", "id", "version"]
+        return Record(
+            self._name,
+            record.partition,
+            data["at"],
+            None if key == "none" else key.encode(),
+            data["value"].encode(),
+            (),
+            record.timestamp,
+        )
+
+    async def keep_alive(self) -> None:
+        await self.source.keep_alive()
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        inner = {
+            self.host.inner[claim]: self.host.sparse(claim, at) for claim, at in positions.items()
+        }
+        return self.host.outer(await self.source.commit(inner))
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        ends = await self.source.ends(self._inner(claims))
+        return {
+            claim: self._topic.offset_of(claim.partition.partition, ends[inner])
+            for claim in claims
+            if (inner := self.host.inner.get(claim)) in ends
+        }
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        self.source.extend(records)

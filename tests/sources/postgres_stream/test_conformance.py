@@ -1,0 +1,83 @@
+"""The suite of sources, on a log of streams in a real PostgreSQL.
+
+Proven here: O-T5, O-T6, O-T7, O-T8, S-T1, S-T2, S-T11.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sources.postgres_stream.dense_help import DenseSource, DenseTopic, stream_in
+from tests.streams.log_help import Log, append, fresh_name, install_log
+
+from penstock.sources import Position, TopicPartition
+from penstock.sources.postgres_stream import PostgresStreamSource
+from penstock.testing.conformance import SourceConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.sources import Source
+    from penstock.testing import EmbeddedPostgres
+
+LEASE = 1.5
+
+
+class TestPostgresStreamSource(SourceConformance):
+    """A topic is a log; all sources of it are one subscription."""
+
+    lacks = {"holes"}
+    patience = 20.0
+
+    @pytest.fixture(autouse=True)
+    def _server(self, embedded_postgres: EmbeddedPostgres) -> None:
+        self.dsn = embedded_postgres.dsn
+        self.topics: dict[str, DenseTopic] = {}
+
+    async def new_topic(self, partitions: int) -> str:
+        log = Log(self.dsn, fresh_name())
+        await install_log(log)
+        self.topics[log.schema] = DenseTopic(partitions)
+        return log.schema
+
+    def source(self, topic: str) -> Source:
+        made = PostgresStreamSource(
+            self.dsn, subscription="s", schema=topic, lease=LEASE, poll=0.02, close_timeout=2.0
+        )
+        return DenseSource(made, self.topics[topic], topic)
+
+    async def append(
+        self, topic: str, partition: int, entries: Sequence[tuple[bytes | None, bytes]]
+    ) -> None:
+        log, dense = Log(self.dsn, topic), self.topics[topic]
+        async with log.connected() as con:
+            for key, value in entries:
+                offset = dense.next_offset(partition)
+                data = {"at": offset, "value": value.decode()}
+                messages = [{"type": "happened", "data": data}]
+                (position,) = await append(con, log.sql, stream_in(partition, key), messages)
+                dense.learn(partition, offset, position)
+
+    async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
+        log, dense = Log(self.dsn, topic), self.topics[topic]
+        async with log.connected() as con:
+            rows = await con.fetch(
+                f"SELECT slot, position, metadata FROM {log.sql}.subscription_slot "
+                "WHERE position > 0 AND slot < $1",
+                dense.partitions,
+            )
+        return {
+            TopicPartition(topic, slot): Position(dense.offset_of(slot, position), metadata)
+            for slot, position, metadata in rows
+        }
+
+    async def lose(self, source: Source) -> None:
+        """Let another process have held the leases for a moment."""
+        assert isinstance(source, DenseSource)
+        log = Log(self.dsn, source.host.name)
+        async with log.connected() as con:
+            await con.execute(
+                f"UPDATE {log.sql}.subscription_slot SET epoch = epoch + 1, owner = 'another', "
+                "lease_until = now()"
+            )
