@@ -28,6 +28,7 @@ PUBLIC = (
     "penstock.sources",
     "penstock.sources.kafka",
     "penstock.sources.memory",
+    "penstock.sources.postgres_stream",
     "penstock.sources.subscriptions",
     "penstock.spark",
     "penstock.spark.pipeline",

@@ -41,6 +41,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sinks/postgres": ("postgres",),
     "sinks/postgres_stream": ("postgres",),
     "sources/kafka": ("kafka",),
+    "sources/postgres_stream": ("postgres",),
     "sources/subscriptions/postgres": ("postgres",),
     "spark": ("spark",),
     "spark/pipeline": ("pipeline",),

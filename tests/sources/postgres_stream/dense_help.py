@@ -190,9 +190,9 @@ class DenseSource:
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
         ends = await self.source.ends(self._inner(claims))
         return {
-            claim: self._topic.offset_of(claim.partition.partition, ends[inner])
-            for claim in claims
-            if (inner := self.host.inner.get(claim)) in ends
+            claim: self._topic.offset_of(claim.partition.partition, end)
+            for inner, end in ends.items()
+            for claim in self.host.outer([inner])
         }
 
     def extend(self, records: Iterable[SourceRecord]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ..._core import checks
 from ..._core.checks import bad
@@ -65,6 +65,6 @@ class StreamOptions:
 def check_providers(state: object, locks: object) -> None:
     """Raise `ConfigError` unless these are a state and locks, or `None`."""
     if not (state is None or isinstance(state, SubscriptionState)):
-        raise bad("state", cast("object", state), "must have the methods of SubscriptionState")
+        raise bad("state", state, "must have the methods of SubscriptionState")
     if not (locks is None or isinstance(locks, SubscriptionLocks)):
-        raise bad("locks", cast("object", locks), "must have the methods of SubscriptionLocks")
+        raise bad("locks", locks, "must have the methods of SubscriptionLocks")

@@ -49,7 +49,8 @@ class SelectedLog:
             texts = [*map(literal, values[int(found[2]) - 1])]
             return f"{found[1]} {texts[0]}" if len(texts) == 1 else _any(found[1], texts)
 
-        return re.sub(r"(=|LIKE) ANY\(\$(\d+)\)", filled, self.streams.condition("m", 1))
+        places = [f"${number}" for number in range(1, len(values) + 1)]
+        return re.sub(r"(=|LIKE) ANY\(\$(\d+)\)", filled, self.streams.condition("m", places))
 
     @property
     def topic(self) -> str:

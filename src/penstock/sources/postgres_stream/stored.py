@@ -73,7 +73,9 @@ class StoredSlots:
     async def starts(self, slots: Collection[int]) -> dict[int, Position]:
         """Where claims of these locked slots begin, read now."""
         partitions = {TopicPartition(self._selection.topic, slot): slot for slot in slots}
-        taken = {} if self._store is None else await self._store.take(list(partitions))
+        taken: Mapping[TopicPartition, Position] = {}
+        if self._store is not None:
+            taken = await self._store.take(list(partitions))
         stored = (await self.read()).positions
         return {slot: taken.get(each, stored[slot]) for each, slot in partitions.items()}
 
