@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,9 @@ from tests.streams.log_help import Log, installed
 from penstock import LoopClock
 from penstock.sources.subscriptions import (
     MemorySubscriptions,
+    PostgresAdvisoryLocks,
     PostgresSubscriptions,
+    SQLiteSubscriptions,
     locked_slot,
 )
 from penstock.testing.conformance import (
@@ -20,6 +23,7 @@ from penstock.testing.conformance import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from pathlib import Path
 
     from penstock.sources.subscriptions import SubscriptionLocks
     from penstock.testing import EmbeddedPostgres
@@ -34,6 +38,9 @@ class MovedClock(LoopClock):
 
     def now(self) -> float:
         return super().now() + self.ahead
+
+    def wall_time(self) -> float:
+        return super().wall_time() + self.ahead
 
 
 class OfMemory:
@@ -60,6 +67,32 @@ class TestMemoryState(OfMemory, SubscriptionStateConformance):
 
 class TestMemoryLocks(OfMemory, SubscriptionLocksConformance):
     """S-T9, S-T8: locks in memory."""
+
+
+class OfSQLite:
+    """A file per test, and a clock that the test moves."""
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self.clock = MovedClock()
+        self.path = tmp_path / "subscriptions.sqlite"
+
+    def state(self) -> SQLiteSubscriptions:
+        return SQLiteSubscriptions(self.path, clock=self.clock)
+
+    def locks(self) -> SQLiteSubscriptions:
+        return self.state()
+
+    async def lose(self, locks: SubscriptionLocks, names: Collection[str]) -> None:
+        self.clock.ahead += 31.0
+
+
+class TestSQLiteState(OfSQLite, SubscriptionStateConformance):
+    """S-T9, S-T6, S-T11: positions in a file of SQLite."""
+
+
+class TestSQLiteLocks(OfSQLite, SubscriptionLocksConformance):
+    """S-T9, S-T8: leases in a file of SQLite."""
 
 
 @pytest.fixture(scope="session")
@@ -96,3 +129,26 @@ class TestPostgresState(OfPostgres, SubscriptionStateConformance):
 
 class TestPostgresLocks(OfPostgres, SubscriptionLocksConformance):
     """S-T9, S-T8: leases in the schema of the log."""
+
+
+class TestPostgresAdvisoryLocks(SubscriptionLocksConformance):
+    """S-T9, S-T8: advisory locks of a session. They are lost with the session."""
+
+    @pytest.fixture(autouse=True)
+    def _place(self, shared_log: Log) -> None:
+        self.log = shared_log
+        self.names = itertools.count()
+
+    def locks(self) -> PostgresAdvisoryLocks:
+        name = f"locks {next(self.names)}"
+        return PostgresAdvisoryLocks(
+            self.log.dsn, connect_options={"server_settings": {"application_name": name}}
+        )
+
+    async def lose(self, locks: SubscriptionLocks, names: Collection[str]) -> None:
+        """End the session of the first one that was made."""
+        async with self.log.connected() as con:
+            await con.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                "WHERE application_name = 'locks 0'"
+            )

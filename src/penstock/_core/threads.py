@@ -1,14 +1,14 @@
-"""Blocking work in a thread that a cut does not lose."""
+"""Work that a cut does not lose: in a thread, or in a task of its own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
 from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,3 +32,20 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
         call.exception()  # retrieved, so that asyncio does not report it
         raise cancelled
     return call.result()
+
+
+async def uncut(work: Coroutine[Any, Any, R], *, within: float) -> R:
+    """Run `work` to its end even when cancelled; cancellation is raised then.
+
+    After `within` seconds more it is cancelled, too. Its result is lost.
+    """
+    call = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(call)
+    except asyncio.CancelledError:
+        await asyncio.wait([call], timeout=within)
+        if call.done() and not call.cancelled():
+            call.exception()  # retrieved, so that asyncio does not report it
+        raise
+    finally:
+        call.cancel()

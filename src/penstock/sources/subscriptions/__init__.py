@@ -13,14 +13,18 @@ from ..._core.subscriptions import (
     slot_lock,
 )
 from .memory import MemorySubscriptions
+from .postgres.advisory import PostgresAdvisoryLocks
 from .postgres.subscriptions import PostgresSubscriptions
+from .sqlite import SQLiteSubscriptions
 
 __all__ = [
     "SLOTS",
     "CountsMembers",
     "MemorySubscriptions",
     "Move",
+    "PostgresAdvisoryLocks",
     "PostgresSubscriptions",
+    "SQLiteSubscriptions",
     "Subscribed",
     "SubscriptionLocks",
     "SubscriptionStart",

@@ -23,6 +23,7 @@ from uuid import uuid4
 from ...._clients.postgres.names import quoted
 from ...._core.source import Position
 from ...._core.subscriptions import Subscribed, locked_slot, slot_lock
+from ...._core.threads import uncut
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -139,16 +140,7 @@ class SlotLeases:
 
     async def _apply(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """As `_ask`, but cancellation waits for the answer, at most `cut_within` seconds."""
-        call = asyncio.ensure_future(self._ask(statement, *arguments))
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            await asyncio.wait([call], timeout=self._cut_within)
-            if call.done() and not call.cancelled():
-                call.exception()  # retrieved, so that asyncio does not report it
-            raise
-        finally:
-            call.cancel()
+        return await uncut(self._ask(statement, *arguments), within=self._cut_within)
 
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
         """See `SubscriptionState`."""
