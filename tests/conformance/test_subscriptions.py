@@ -6,9 +6,9 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.sources.subscriptions.frozen import MovedClock
 from tests.streams.log_help import Log, installed
 
-from penstock import LoopClock
 from penstock.sources.subscriptions import (
     MemorySubscriptions,
     PostgresAdvisoryLocks,
@@ -27,20 +27,6 @@ if TYPE_CHECKING:
 
     from penstock.sources.subscriptions import SubscriptionLocks
     from penstock.testing import EmbeddedPostgres
-
-
-class MovedClock(LoopClock):
-    """The loop's clock, moved by a test."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ahead = 0.0
-
-    def now(self) -> float:
-        return super().now() + self.ahead
-
-    def wall_time(self) -> float:
-        return super().wall_time() + self.ahead
 
 
 class OfMemory:

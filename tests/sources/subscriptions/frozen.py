@@ -1,0 +1,109 @@
+"""A process that has a lock and is frozen; and a clock that a test moves.
+
+As a program: `python -m tests.sources.subscriptions.frozen KIND PLACE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock import LoopClock
+from penstock.sources import Position
+from penstock.sources.subscriptions import (
+    SLOTS,
+    Move,
+    PostgresSubscriptions,
+    SQLiteSubscriptions,
+    SubscriptionStart,
+    slot_lock,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+NAME = "orders"
+START = SubscriptionStart(dict.fromkeys(range(SLOTS), 0))
+LOCK = slot_lock(NAME, 7)
+
+
+class MovedClock(LoopClock):
+    """The system's clock, moved by a test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+    def wall_time(self) -> float:
+        return super().wall_time() + self.ahead
+
+
+def moves(before: int, after: int) -> dict[int, Move]:
+    return {7: Move(Position(before), Position(after))}
+
+
+class Holder:
+    """The process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def answer(self) -> Any:
+        assert self._process.stdout is not None
+        return json.loads(await self._process.stdout.readline())
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go on\n")
+
+
+@asynccontextmanager
+async def frozen_holder(*arguments: str) -> AsyncGenerator[Holder]:
+    """Start a process that takes `LOCK`, and freeze it. When it is resumed it moves the slot from
+    0 to 9 and keeps the lock, and answers with what was stored and kept.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        __name__,
+        *arguments,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    holder = Holder(process)
+    try:
+        assert await holder.answer() == {"locked": [LOCK]}
+        process.send_signal(signal.SIGSTOP)
+        yield holder
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def _hold(kind: str, place: str, *more: str) -> None:
+    made = SQLiteSubscriptions(place)
+    mine: SQLiteSubscriptions | PostgresSubscriptions = made
+    if kind == "postgres":
+        mine = PostgresSubscriptions(place, schema=more[0], lease=float(more[1]))
+    async with mine:
+        _tell(locked=[*await mine.lock([LOCK])])
+        sys.stdin.readline()
+        stored = [*await mine.store(NAME, moves(0, 9))]
+        _tell(stored=stored, kept=[*await mine.keep([LOCK])])
+
+
+def _tell(**answer: object) -> None:
+    print(json.dumps(answer), flush=True)  # noqa: T201  # the parent reads it
+
+
+if __name__ == "__main__":
+    asyncio.run(_hold(*sys.argv[1:]))
