@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.sources.subscriptions.frozen import LOCK, NAME, START, frozen_holder, moves
@@ -95,7 +95,7 @@ async def test_what_operators_change_is_read(log: Log, real_clock: LoopClock) ->
         await con.execute(f"{slots} epoch = epoch + 1, lease_until = NULL, owner = NULL")
         found = await mine.read(NAME)
         assert found is not None
-        assert (found.is_paused, found.paused_slots) == (True, {3, 4})
+        assert (found.is_paused, found.paused_slots) == (True, frozenset({3, 4}))
         assert found.selection == '{"category": "a"}'
         assert [*await mine.store(NAME, moves(0, 9))] == []
         assert [*await mine.keep([LOCK])] == []
@@ -138,9 +138,10 @@ async def test_what_is_wrong_is_named_and_secrets_are_not(
         async with wrong:
             pass
     assert PASSWORD not in str(caught.value)
-    for arguments in ({"schema": "a b"}, {"close_timeout": 0}, {"connect_options": 1}):
+    bad: list[dict[str, Any]] = [{"schema": "a b"}, {"close_timeout": 0}, {"connect_options": 1}]
+    for arguments in bad:
         with pytest.raises(ConfigError, match=next(iter(arguments))):
-            kind(log.dsn, **arguments)  # type: ignore[arg-type]
+            kind(log.dsn, **arguments)
     with pytest.raises(ClosedError, match="async with"):
         await kind(log.dsn).lock([LOCK])
 

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from ...._clients.postgres.access import Access, need_asyncpg
 from ...._clients.postgres.connections import Connections
 from ...._clients.postgres.errors import is_gone
-from ...._clients.postgres.schema.opened import check_schema_name
+from ...._clients.postgres.refusals import for_opening
+from ...._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from ...._clients.postgres.statements import is_pooled
 from ...._core import checks
 from ...._core.checks import bad
 from ...._core.clock import LOOP_CLOCK
-from ...._core.errors import ClosedError
+from ...._core.errors import ClosedError, ConfigError
 from ...._core.opening import Openable
 from ...._core.threads import uncut
 
@@ -67,7 +68,7 @@ class PostgresAdvisoryLocks(Openable):
         self,
         dsn: str | None = None,
         *,
-        schema: str = "penstock",
+        schema: str = DEFAULT_SCHEMA,
         keep_every: float | timedelta = 5.0,
         connect_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
@@ -92,10 +93,15 @@ class PostgresAdvisoryLocks(Openable):
     async def _open(self, stack: AsyncExitStack) -> None:
         connections = await Connections.to(self._access, self._close_timeout)
         stack.push_async_callback(connections.close)
-        session = _Session(connections, self._access.place)
-        stack.push_async_callback(session.end)
-        await session.connected()
-        self._session = session
+        try:
+            async with connections.opening() as con:
+                await _check_own_session(con, self._access.place)
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise for_opening(error, self._access.place)  # noqa: B904  # it has its cause
+        self._session = _Session(connections, self._access.place)
+        stack.push_async_callback(self._session.end)
 
     def _opened(self) -> _Session:
         if self._session is None:
@@ -148,18 +154,12 @@ class _Session:
         await self._drop()
         con = await self._connections.borrow()
         try:
-            pooled = await is_pooled(con)
+            await _check_own_session(con, self._place)
         except BaseException:
             con.terminate()
             await self._connections.give_back(con, None)
             raise
         self._con = con
-        if pooled:
-            rule = (
-                "leads through a pooler, which lends sessions: a lock would stay with another "
-                "client. Give the server's own address, or use PostgresSubscriptions"
-            )
-            raise bad("dsn", self._place, rule)
         return con
 
     async def lock(self, keys: Collection[int]) -> Collection[int]:
@@ -225,6 +225,16 @@ class _Session:
             if not is_gone(con):
                 con.terminate()
             await self._connections.give_back(con, None)
+
+
+async def _check_own_session(con: PoolConnectionProxy[Any], place: str) -> None:
+    """Raise `ConfigError` behind a pooler."""
+    if await is_pooled(con):
+        rule = (
+            "leads through a pooler, which lends sessions: a lock would stay with another client. "
+            "Give the server's own address, or use PostgresSubscriptions"
+        )
+        raise bad("dsn", place, rule)
 
 
 def _key_of(schema: str, name: str) -> int:

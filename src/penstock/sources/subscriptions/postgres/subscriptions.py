@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.access import Access, need_asyncpg
-from ...._clients.postgres.connections import Connections
-from ...._clients.postgres.schema.opened import check_schema_name, opened_schema
+from ...._clients.postgres.schema.connected import connected_to_log
+from ...._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from ...._core import checks
 from ...._core.clock import LOOP_CLOCK
 from ...._core.errors import ClosedError
@@ -67,7 +67,7 @@ class PostgresSubscriptions(Openable):
         self,
         dsn: str | None = None,
         *,
-        schema: str = "penstock",
+        schema: str = DEFAULT_SCHEMA,
         lease: float | timedelta = LEASE,
         pool: asyncpg.Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
@@ -95,10 +95,9 @@ class PostgresSubscriptions(Openable):
         self._leases: SlotLeases | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        connections = await Connections.to(self._access, self._close_timeout)
-        stack.push_async_callback(connections.close)
-        async with connections.asking() as con:
-            await opened_schema(con, self._schema)
+        connections = await connected_to_log(
+            stack, self._access, self._schema, close_timeout=self._close_timeout
+        )
         self._leases = SlotLeases(
             connections, self._schema, self._lease, cut_within=self._close_timeout
         )
