@@ -42,7 +42,7 @@ SELECT w.place FROM unnest($2::text[], $3::text[], $4::text[], $5::text[], $6::t
   WITH ORDINALITY AS w (role, kind, name, privilege, col, place)
 LEFT JOIN pg_class c ON c.relnamespace = $1::text::regnamespace AND c.relname = w.name
 LEFT JOIN pg_proc p ON p.pronamespace = $1::text::regnamespace AND p.proname = w.name
-WHERE w.role IN (SELECT rolname FROM pg_roles) AND NOT coalesce(CASE w.kind
+WHERE NOT coalesce(CASE w.kind
   WHEN 'SCHEMA' THEN has_schema_privilege(w.role, $1::text::regnamespace, w.privilege)
   WHEN 'SEQUENCE' THEN has_sequence_privilege(w.role, c.oid, w.privilege)
   WHEN 'FUNCTION' THEN has_function_privilege(w.role, p.oid, w.privilege)
@@ -101,7 +101,7 @@ class _Wanted(NamedTuple):
 async def lacking(
     con: AnyConnection, schema: str, roles: Roles
 ) -> dict[tuple[str, Rights], list[str]]:
-    """The grants that existing roles lack, as statements, by role and right."""
+    """The grants that these roles, which must exist, lack, as statements, by role and right."""
     wanted = [*_wanted(roles)]
     rows = await con.fetch(
         _LACKING,

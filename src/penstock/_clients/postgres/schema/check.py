@@ -207,9 +207,10 @@ async def _problems_of_roles(
         for row in await con.fetch(_GRANTEES.format(schema=schema.sql)):
             wanted.setdefault(row["rights"], set()).add(row["role"])
     names = sorted({name for given in wanted.values() for name in given})
-    known = {row["rolname"] for row in await con.fetch(_KNOWN, names)}
+    known: set[str] = {row["rolname"] for row in await con.fetch(_KNOWN, names)}
     problems = [_absent_role(schema, role) for role in names if role not in known]
-    for (role, right), statements in (await lacking(con, schema.name, wanted)).items():
+    there = {right: given & known for right, given in wanted.items()}
+    for (role, right), statements in (await lacking(con, schema.name, there)).items():
         text = f"the role {role} lacks rights that it needs to {right}"
         problems.append(SchemaProblem("role-rights", text, tuple(statements)))
     return problems
