@@ -16,12 +16,14 @@ import pytest
 from tests.cli.dlq_help import Cli, keep, record
 from tests.postgres_versions.servers import VERSIONS, programs
 from tests.sinks.postgres_help import batch_of, database, outcomes, written
+from tests.streams.log_help import Log, fresh_name, role
 
 from penstock import DeadLetterRecord, Outcome, Unit, send, transaction
 from penstock._core.staging import Epoch
 from penstock._core.transaction import Counts
 from penstock.cli import main
 from penstock.sinks import PostgresSink
+from penstock.streams import check_streams, install_streams
 from penstock.testing.servers.postgres import embedded_postgres
 from penstock.testing.servers.require import there_or_skip
 
@@ -142,3 +144,25 @@ async def _count(dsn: str) -> int:
         return int(await con.fetchval("SELECT count(*) FROM dead_letters"))
     finally:
         await con.close()
+
+
+async def test_a_log_of_streams_is_installed_with_its_roles(
+    server: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    log = Log(server.dsn, fresh_name())
+    async with role(log) as app, log.connected() as con:
+        await install_streams(log.dsn, schema=log.schema, append=app.name, subscribe=app.name)
+        assert await check_streams(log.dsn, schema=log.schema) == []
+        writer = await asyncpg.connect(app.dsn)
+        try:
+            assert await log.append(writer, "order-1", 1, 2) == [1, 2]
+            assert await writer.fetchval(f"SELECT {log.sql}.horizon()") == 2
+            with pytest.raises(asyncpg.InsufficientPrivilegeError):
+                await writer.execute(f"DELETE FROM {log.sql}.message")
+        finally:
+            await writer.close()
+        await con.execute(f"DROP INDEX {log.sql}.message_slot; DROP VIEW {log.sql}.appender")
+        for problem in await check_streams(log.dsn, schema=log.schema):
+            await con.execute(";".join(problem.repair))
+        await install_streams(log.dsn, schema=log.schema, subscribe=app.name)
+        assert await check_streams(log.dsn, schema=log.schema) == []

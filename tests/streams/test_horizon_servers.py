@@ -13,6 +13,7 @@ from tests.streams import horizon_help as planted
 from tests.streams.horizon_help import Reader, scene
 from tests.streams.log_help import Log, fresh_name, install_log
 
+from penstock._clients.postgres.schema.check import check
 from penstock.testing import embedded_postgres as start_postgres
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ async def test_the_horizon_is_refused_on_a_standby(real_clock: LoopClock) -> Non
             with pytest.raises(asyncpg.PostgresError, match="primary") as refused:
                 await con.fetchval(f"SELECT {log.sql}.horizon()")
             assert refused.value.sqlstate == "PS004"
+            assert [problem.name for problem in await check(con, log.schema)] == ["standby"]
 
 
 async def test_a_restored_dump_goes_on_where_the_log_ended(

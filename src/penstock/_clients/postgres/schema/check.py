@@ -209,7 +209,7 @@ async def _problems_of_roles(
     names = sorted({name for given in wanted.values() for name in given})
     known: set[str] = {row["rolname"] for row in await con.fetch(_KNOWN, names)}
     problems = [_absent_role(schema, role) for role in names if role not in known]
-    there = {right: given & known for right, given in wanted.items()}
+    there: Roles = {right: given & known for right, given in wanted.items()}
     for (role, right), statements in (await lacking(con, schema.name, there)).items():
         text = f"the role {role} lacks rights that it needs to {right}"
         problems.append(SchemaProblem("role-rights", text, tuple(statements)))
