@@ -1,4 +1,4 @@
-"""Streams in PostgreSQL: append messages in transactions of your own, and read them."""
+"""Streams in PostgreSQL: append messages in transactions of your own, read them and delete them."""
 
 from .._clients.postgres.schema.administration import (
     check_streams,
@@ -12,16 +12,19 @@ from .._clients.postgres.streams.stored import StoredMessage
 from .._core.public import publish
 from .log import StreamLog
 from .reader import StreamReader, SyncStreamReader
+from .retention import Deleted, StreamRetention
 
 __all__ = [
     "NO_STREAM",
     "Appended",
+    "Deleted",
     "NewMessage",
     "SchemaProblem",
     "StoredMessage",
     "StreamLog",
     "StreamNotifier",
     "StreamReader",
+    "StreamRetention",
     "SyncStreamReader",
     "check_streams",
     "install_streams",

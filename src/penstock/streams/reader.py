@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .._clients.postgres.streams.faults import read_fault
+from .._clients.postgres.streams.faults import read_told
 from .._clients.postgres.streams.reading import POLL, LogReading, StreamReading, sleep_query
 from .._clients.postgres.streams.selection import StreamSelection
 from .._core import checks
@@ -153,7 +152,7 @@ class StreamReader:
                 await LOOP_CLOCK.sleep(pause)
 
     async def _rows(self, query: Query) -> Rows:
-        with _told(self._schema):
+        with read_told(self._schema):
             return await call_async(self._connection, query)
 
     def __repr__(self) -> str:
@@ -234,7 +233,7 @@ class SyncStreamReader:
                 self._rows(sleep_query(self._schema, pause))
 
     def _rows(self, query: Query) -> Rows:
-        with _told(self._schema):
+        with read_told(self._schema):
             return call_sync(self._connection, query)
 
     def __repr__(self) -> str:
@@ -279,14 +278,3 @@ def _live(
         page=page,
         live=True,
     )
-
-
-@contextmanager
-def _told(schema: str) -> Generator[None]:
-    try:
-        yield
-    except Exception as error:
-        found = read_fault(schema, error)
-        if found is None:
-            raise
-        raise found  # noqa: B904  # it has its cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ...._core.causes import caused, causes
@@ -10,6 +11,8 @@ from ...._core.errors import RefusedError
 from .append import NO_RIGHT, NOT_INSTALLED, Fault
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from ...._core.errors import PenstockError
 
 WRONG_HORIZON = "PS004"
@@ -31,3 +34,15 @@ def read_fault(schema: str, error: Exception) -> PenstockError | None:
         repair = f"penstock pg install --schema {schema} --read ROLE, as the owner of the schema"
         return caused(RefusedError(f"not allowed: {found.message}", repair=repair), error)
     return None
+
+
+@contextmanager
+def read_told(schema: str) -> Generator[None]:
+    """Raise the errors of `read_fault` in place of the driver's, and others as they are."""
+    try:
+        yield
+    except Exception as error:
+        found = read_fault(schema, error)
+        if found is None:
+            raise
+        raise found  # noqa: B904  # it has its cause

@@ -18,7 +18,7 @@ from ...._core import checks
 from ...._core.checks import bad
 from .message import stream_name
 from .query import Query
-from .stored import COLUMNS, microseconds_of, stored_message
+from .stored import COLUMNS, aware, microseconds_of, stored_message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,6 +210,7 @@ class LogReading:
         values: list[Value] = [self._reached, self._horizon]
         conditions = [f"m.position > {_BIGINT % 0} AND m.position <= {_BIGINT % 1}"]
         parameters = self._selection.parameters
+        parameters = self._selection.parameters
         places = [_ARRAY % place for place in range(len(values), len(values) + len(parameters))]
         conditions.append(self._selection.condition("m", places))
         values += [json.dumps(each) for each in parameters]
@@ -254,9 +255,7 @@ def checked_start(start: object) -> ReadFrom:
     if isinstance(start, str) and start in {"beginning", "next"}:
         return cast("ReadFrom", start)
     if isinstance(start, datetime):
-        if start.tzinfo is None or start.utcoffset() is None:
-            raise bad("start", start, "must be an aware time, such as datetime.now(UTC)")
-        return start
+        return aware("start", start)
     if isinstance(start, bool) or not isinstance(start, int) or start < 0:
         rule = 'must be "beginning", "next", an aware datetime, or a position of at least 0'
         raise bad("start", start, rule)

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from ...._core.checks import bad
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -62,3 +64,10 @@ def time_of(microseconds: int) -> datetime:
 def microseconds_of(time: datetime) -> int:
     """Microseconds since the epoch of an aware time."""
     return (time - _EPOCH) // _MICROSECOND
+
+
+def aware(name: str, time: object) -> datetime:
+    """Check that it is a time with its zone. Raises `ConfigError`."""
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise bad(name, time, "must be an aware time, such as datetime.now(UTC)")
+    return time

@@ -1,0 +1,180 @@
+"""Retention: what subscriptions need stays, versions go on, and what was lost is counted."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import ConfigError, RefusedError, VersionConflict
+from penstock._clients.postgres.streams.selection import StreamSelection
+from penstock.streams import Deleted, NewMessage, StreamLog, StreamReader, StreamRetention
+
+if TYPE_CHECKING:
+    from tests.streams.log_help import Log
+
+
+async def left(log: Log, con: Any) -> list[int]:
+    """The numbers of the messages that are there."""
+    reader = StreamReader(con, schema=log.schema)
+    return [message.data["n"] async for message in reader.scan()]
+
+
+async def subscribe(
+    log: Log, con: Any, name: str, position: int, selection: StreamSelection | None = None
+) -> None:
+    """Store a subscription that has handled everything before this position."""
+    text = (selection or StreamSelection()).text
+    await con.execute(
+        f"INSERT INTO {log.sql}.subscription (name, selection, start) VALUES ($1, $2, '')",
+        name,
+        text,
+    )
+    await con.execute(
+        f"INSERT INTO {log.sql}.subscription_slot (name, slot, position) "
+        "SELECT $1, slot, $2 FROM generate_series(0, 255) AS s (slot)",
+        name,
+        position,
+    )
+
+
+async def missed(log: Log, con: Any, name: str) -> int:
+    query = f"SELECT sum(missed)::int FROM {log.sql}.subscription_slot WHERE name = $1"
+    return int(await con.fetchval(query, name))
+
+
+async def test_messages_before_a_position_are_deleted_in_batches(
+    log: Log, real_clock: object
+) -> None:
+    async with log.connected() as con:
+        positions = await log.append(con, "a", *range(10))
+        retention = StreamRetention(log.schema)
+        assert await retention.delete(con, before=positions[7], batch=3) == Deleted(7, 0)
+        assert await left(log, con) == [7, 8, 9]
+        assert await retention.delete(con, before=positions[7], batch=3) == Deleted(0, 0)
+
+
+async def test_messages_older_than_a_time_are_deleted(log: Log, real_clock: object) -> None:
+    """Also beside the order of positions, where a clock has jumped."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    async with log.connected() as con:
+        for number, day in enumerate([0, 1, 9, 2, 5, 3]):
+            await con.execute(
+                f"INSERT INTO {log.sql}.message (stream, version, type, data, at) "
+                "VALUES ('a', $1, 't', jsonb_build_object('n', $1::bigint), $2)",
+                number,
+                begin + timedelta(days=day),
+            )
+        retention = StreamRetention(log.schema)
+        limit = begin + timedelta(days=3)
+        assert await retention.delete(con, older_than=limit, batch=2) == Deleted(3, 0)
+        assert await left(log, con) == [2, 4, 5]
+
+
+async def test_what_a_subscription_has_not_handled_stays_unless_forced(
+    log: Log, real_clock: object
+) -> None:
+    """The count is said, and each subscription counts what it has missed."""
+    async with log.connected() as con:
+        positions = await log.append(con, "a", *range(10))
+        await subscribe(log, con, "fast", positions[8])
+        await subscribe(log, con, "slow", positions[4])
+        await subscribe(log, con, "other", 0, StreamSelection.of("b"))
+        retention = StreamRetention(log.schema)
+        assert await retention.delete(con, before=positions[9], batch=2) == Deleted(4, 5)
+        assert await left(log, con) == [4, 5, 6, 7, 8, 9]
+        assert await missed(log, con, "slow") == 0
+        assert await retention.delete(con, before=positions[9], force=True) == Deleted(5, 0)
+        assert await left(log, con) == [9]
+        lost = [await missed(log, con, name) for name in ("fast", "slow", "other")]
+        assert lost == [1, 5, 0]
+
+
+async def test_each_slot_counts_for_itself(log: Log, real_clock: object) -> None:
+    """A slot whose position is far behind, since it has no messages, keeps no message of others."""
+    async with log.connected() as con:
+        positions = await log.append(con, "a", *range(5))
+        await subscribe(log, con, "s", 0)
+        await con.execute(
+            f"UPDATE {log.sql}.subscription_slot SET position = $1 "
+            f"WHERE slot = {log.sql}.slot_of('a')",
+            positions[-1] + 1,
+        )
+        assert await StreamRetention(log.schema).delete(con, before=10**6) == Deleted(5, 0)
+
+
+async def test_versions_go_on_behind_deleted_messages(log: Log, real_clock: object) -> None:
+    async with log.connected() as con:
+        stream_log, retention = StreamLog(log.schema), StreamRetention(log.schema)
+        await log.append(con, "a", *range(3))
+        assert await retention.delete(con, before=10**6) == Deleted(3, 0)
+        with pytest.raises(VersionConflict):
+            await stream_log.append(con, "a", NewMessage("t", {}), expected=-1)
+        (third,) = await stream_log.append(con, "a", NewMessage("t", {"n": 3}), expected=2)
+        (fourth,) = await stream_log.append(con, "a", NewMessage("t", {"n": 4}))
+        assert (third.version, fourth.version) == (3, 4)
+        assert await retention.delete(con, before=fourth.position) == Deleted(1, 0)
+        assert await retention.delete_stream(con, "a") == Deleted(1, 0)
+        (fifth,) = await stream_log.append(con, "a", NewMessage("t", {"n": 5}))
+        assert fifth.version == 5
+
+
+async def test_a_stream_is_deleted_as_a_whole_or_not_at_all(log: Log, real_clock: object) -> None:
+    async with log.connected() as con:
+        positions = await log.append(con, "a", *range(4))
+        await log.append(con, "b", 9)
+        await subscribe(log, con, "s", positions[2])
+        retention = StreamRetention(log.schema)
+        assert await retention.delete_stream(con, "a") == Deleted(0, 2)
+        assert await left(log, con) == [0, 1, 2, 3, 9]
+        assert await retention.delete_stream(con, "a", force=True) == Deleted(4, 0)
+        assert await left(log, con) == [9]
+        assert await missed(log, con, "s") == 2
+        assert await retention.delete_stream(con, "a") == Deleted(0, 0)
+
+
+async def test_an_append_beside_a_deletion_has_the_next_version(
+    log: Log, real_clock: object
+) -> None:
+    """An appender whose transaction began before, and one that commits after."""
+    async with log.connected() as con, log.connected() as other:
+        await log.append(con, "a", 0, 1)
+        appending = other.transaction()
+        await appending.start()
+        await log.append(other, "a", 2)
+        assert await StreamRetention(log.schema).delete_stream(con, "a") == Deleted(2, 0)
+        await appending.commit()
+        (after,) = await StreamLog(log.schema).append(con, "a", NewMessage("t", {"n": 3}))
+        assert after.version == 3
+        assert await left(log, con) == [2, 3]
+
+
+async def test_a_deleted_id_is_forgotten(log: Log, real_clock: object) -> None:
+    async with log.connected() as con:
+        once = NewMessage("t", {"n": 1}, id="00000000-0000-4000-8000-000000000001")
+        await StreamLog(log.schema).append(con, "a", once)
+        await StreamRetention(log.schema).delete_stream(con, "a")
+        (again,) = await StreamLog(log.schema).append(con, "a", once)
+        assert again.is_new
+        assert again.version == 1
+
+
+async def test_bad_arguments_and_missing_rights_are_named(log: Log, real_clock: object) -> None:
+    retention = StreamRetention(log.schema)
+    async with log.connected() as con:
+        with pytest.raises(ConfigError, match="older_than=None: must be given"):
+            await retention.delete(con)
+        with pytest.raises(ConfigError, match=r"older_than=.*aware"):
+            await retention.delete(con, older_than=datetime(2026, 1, 1))
+        with pytest.raises(ConfigError, match="before=-1"):
+            await retention.delete(con, before=-1)
+        role = f"reader_of_{log.schema}"
+        await con.execute(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA {log.sql} TO {role}")
+        try:
+            async with con.transaction():
+                await con.execute(f"SET LOCAL ROLE {role}")
+                with pytest.raises(RefusedError, match="not allowed"):
+                    await retention.delete(con, before=10**6)
+        finally:
+            await con.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
