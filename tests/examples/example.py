@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ DOCS = ROOT / "docs"
 
 def load(name: str) -> Any:
     """The program `examples/NAME.py`, imported but not run."""
-    spec = importlib.util.spec_from_file_location(name.replace("/", "."), EXAMPLES / f"{name}.py")
+    known_as = f"examples.{name.replace('/', '.')}"
+    spec = importlib.util.spec_from_file_location(known_as, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[known_as] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
 

@@ -11,10 +11,12 @@ from .counts import MessageCounts
 from .crash_window import Deliveries
 from .explain import Explanation, OldestRecord, PartitionExplanation
 from .health import Health
+from .hints import Envelope
 from .lag import Lag
 from .message import Message
 from .probe_app import Probes, probes
 from .probe_server import serve_probes
+from .register import HandlerRegister
 from .report import BlockedMessage, DrainReport, Unfinished
 from .results import (
     Ack,
@@ -50,9 +52,11 @@ __all__ = [
     "Deliveries",
     "DoublingBackoff",
     "DrainReport",
+    "Envelope",
     "Explanation",
     "FullJitter",
     "HandlerEnd",
+    "HandlerRegister",
     "HandlerTimeout",
     "HandlersByType",
     "Health",
@@ -102,10 +106,12 @@ publish(
     Deliveries,
     DoublingBackoff,
     DrainReport,
+    Envelope,
     Explanation,
     FullJitter,
     HandlerEnd,
     HandlerTimeout,
+    HandlerRegister,
     HandlersByType,
     Health,
     InFlight,

@@ -19,6 +19,17 @@ if TYPE_CHECKING:
 _TYPE_OF = "must be the name of a header, or a plain function of a message"
 
 
+def typed_by(
+    type_of: str | Callable[[Message], object],
+) -> tuple[Callable[[Message], object], str]:
+    """The function that tells the type of a message, and its name. Raises `ConfigError`."""
+    if not isinstance(type_of, str):
+        function = checks.function("type_of", type_of, _TYPE_OF)
+        return function, getattr(type_of, "__qualname__", "type_of")
+    name = checks.text("type_of", type_of)
+    return lambda message: message.header(name), f"the header {name!r}"
+
+
 class HandlersByType(OfOneMessage):
     """A handler that calls the handler of a message's type.
 
@@ -39,13 +50,7 @@ class HandlersByType(OfOneMessage):
         handlers: Mapping[Any, MessageHandler],
         default: MessageHandler | None = None,
     ) -> None:
-        if isinstance(type_of, str):
-            name = checks.text("type_of", type_of)
-            self._type_of: Callable[[Message], object] = lambda message: message.header(name)
-            self._source = f"the header {name!r}"
-        else:
-            self._type_of = checks.function("type_of", type_of, _TYPE_OF)
-            self._source = getattr(type_of, "__qualname__", "type_of")
+        self._type_of, self._source = typed_by(type_of)
         if not isinstance(cast("object", handlers), Mapping) or not handlers:
             raise bad("handlers", handlers, "must be a mapping from types to handlers, not empty")
         self._handlers = {

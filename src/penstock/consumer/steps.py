@@ -52,7 +52,7 @@ def decode(function: Callable[[Any], object]) -> Step:
         try:
             decoded = function(message.value)
         except Exception as error:
-            _refuse(DecodeError, "the value cannot be decoded", error)
+            refuse(DecodeError, "the value cannot be decoded", error)
         if inspect.isawaitable(decoded):
             return _decode_later(message, decoded)
         message.decoded(decoded)
@@ -65,7 +65,7 @@ async def _decode_later(message: Message, decoding: Awaitable[object]) -> None:
     try:
         decoded = await decoding
     except Exception as error:
-        _refuse(DecodeError, "the value cannot be decoded", error)
+        refuse(DecodeError, "the value cannot be decoded", error)
     message.decoded(decoded)
 
 
@@ -111,7 +111,7 @@ def check(validator: Callable[[Any], object]) -> Step:
         try:
             answer = validator(message.value)
         except Exception as error:
-            _refuse(SchemaError, "the value is not valid", error)
+            refuse(SchemaError, "the value is not valid", error)
         if inspect.isawaitable(answer):
             return _check_later(answer)
         _accept(answer)
@@ -124,7 +124,7 @@ async def _check_later(checking: Awaitable[object]) -> None:
     try:
         answer = await checking
     except Exception as error:
-        _refuse(SchemaError, "the value is not valid", error)
+        refuse(SchemaError, "the value is not valid", error)
     _accept(answer)
 
 
@@ -142,7 +142,7 @@ def _check_function(name: str, function: object) -> None:
         raise bad(name, function, rule)
 
 
-def _refuse(kind: type[DecodeError | SchemaError], told: str, error: Exception) -> NoReturn:
+def refuse(kind: type[DecodeError | SchemaError], told: str, error: Exception) -> NoReturn:
     """Raise the poison of a fault of the data; raise any other fault again."""
     about_data = classified(error) in (ErrorClass.UNLISTED, ErrorClass.PERMANENT)
     if about_data or isinstance(error, EOFError):  # the class of a decoder for a value cut short
