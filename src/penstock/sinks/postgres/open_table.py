@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.postgres.refusals import for_opening
-from ..._core.clock import LOOP_CLOCK
-from ..._core.errors import ConfigError, TransactionLost, UnknownOutcomeError
+from ..._core.errors import ConfigError
 from ..._core.positions import PositionUnit
 from ..._core.told import for_log
 from ..._core.transaction import Unit
 from .batches import TableWriter
 from .plan.table import read_table
+from .transactions.attempt import attempted
 from .transactions.position_owner import PositionOwner, PositionTransaction
 from .transactions.transaction import PostgresTransaction
 from .writing.encodable import by_codecs
@@ -119,22 +119,13 @@ class OpenTable:
         self, unit: Unit | PositionUnit | None
     ) -> AsyncGenerator[PostgresTransaction]:
         """A transaction on a connection of its own; see `PostgresSink.transaction`."""
-        async with self.connections.lent() as con:
-            made = self._transaction(con, unit)
-            try:
-                await made.begin()
-                yield made
-                await made.commit()
-            except TransactionLost as lost:
-                if (refused := made.refusal) is not None:
-                    raise refused from lost
-                raise
-            finally:
-                made.end()
-            if isinstance(unit, Unit) and made.in_doubt is None and not made.is_replay:
-                await self._prune(con, unit, made.target)
-        if made.in_doubt is not None:
-            await self._resolve(made, made.in_doubt)
+        async with attempted(
+            self.connections,
+            lambda con: self._transaction(con, unit),
+            close_timeout=self.settings.close_timeout,
+            settled=self._prune,
+        ) as made:
+            yield made
 
     def _transaction(
         self, con: PoolConnectionProxy[Any], unit: Unit | PositionUnit | None
@@ -154,45 +145,21 @@ class OpenTable:
             made.move(self.positions.table, self.positions.of(unit), unit.position)
         return made
 
-    async def _resolve(self, made: PostgresTransaction, error: Exception) -> None:
-        """Look up in the database whether a COMMIT without an answer was applied."""
-        if made.unit is None:
-            raise UnknownOutcomeError(
-                "no answer to the COMMIT, and without a unit no ledger shows whether it was "
-                f"applied ({error})"
-            ) from error
-        try:
-            async with (
-                LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self.settings.close_timeout),
-                self.connections.lent() as con,
-            ):
-                is_there = await made.is_applied(con)
-        except Exception as second:
-            message = (
-                f"no answer to the COMMIT of {made.unit.name}, and none about it "
-                f"either ({second}); another attempt will know"
-            )
-            raise UnknownOutcomeError(message) from error
-        if not is_there:
-            raise TransactionLost(
-                f"no answer to the COMMIT of {made.unit.name}; the database says that nothing of "
-                "it was applied"
-            ) from error
-        made.commits()
-
     async def _confirm_letters(self, unit: Unit, target: str, count: int) -> None:
         async with self.connections.asking() as con:
             await self.settings.ledger.wrote_letters(con, unit, target, count)
 
-    async def _prune(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> None:
+    async def _prune(self, made: PostgresTransaction) -> None:
         """Prune the ledger, once per version; a failure changes nothing else."""
-        ledger = self.settings.ledger
+        ledger, con, unit = self.settings.ledger, made.connection, made.unit
+        if not isinstance(unit, Unit) or made.is_replay:
+            return
         if self._pruned.get(unit.application, -1) >= unit.version:
             return
         self._pruned[unit.application] = unit.version
         try:
             async with self.connections.statements.block(con):
-                await ledger.prune(con, unit.application, target)
+                await ledger.prune(con, unit.application, made.target)
         except Exception as error:
             logger.warning(
                 "old versions of %r are still in the ledger %s: %s",

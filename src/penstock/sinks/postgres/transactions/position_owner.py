@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...._core.errors import PositionLost
+from .attempt import ServerAttempt
 from .ledger import BEGIN_UNIT
 from .positions import IDLE_MOST
 from .transaction import PostgresTransaction
@@ -95,18 +96,21 @@ class PositionOwner:
             self._owned.pop((group, each), None)
 
 
-class PositionTransaction(PostgresTransaction):
+class MovesPosition(ServerAttempt):
     """A transaction that moves a position last."""
 
     def move(self, table: PositionTable, owned: OwnedPosition, position: Position) -> None:
         """Move this position at the commit."""
         self._table, self._owned, self._position = table, owned, position
+        self._keeper = f"the positions {table.qualified}"
 
-    async def _begin(self) -> None:
+    @property
+    def _settings(self) -> str:
+        """The statements that set what holds in this transaction."""
         idle = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MOST}s'"
-        await self._con.execute(f"{BEGIN_UNIT}; {idle}; {self._statements.limit}")
+        return f"{idle}; {self._statements.limit}"
 
-    async def _record(self) -> None:
+    async def _advance(self) -> None:
         await self._table.advance(self._con, self._owned, self._position)
 
     async def is_applied(self, con: PoolConnectionProxy[Any]) -> bool:
@@ -118,3 +122,13 @@ class PositionTransaction(PostgresTransaction):
         """Note that the transaction is committed."""
         self._owned.moved(self._position)
         super().commits()
+
+
+class PositionTransaction(MovesPosition, PostgresTransaction):
+    """A transaction of rows that moves a position last."""
+
+    async def _begin(self) -> None:
+        await self._con.execute(f"{BEGIN_UNIT}; {self._settings}")
+
+    async def _record(self) -> None:
+        await self._advance()
