@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from .._core.errors import ClosedError
 from .._core.order.keys import shown
 from .._core.order.lanes import Entry
 from .claim import NEVER_FAILED
@@ -24,7 +25,7 @@ class Message(Entry):
     record as the source delivered it.
     """
 
-    __slots__ = ("_early", "_value", "claim", "index", "record", "size")
+    __slots__ = ("_connection", "_early", "_value", "claim", "index", "record", "size")
 
     lent_for = WaitReason.MANUAL
     """What it waits for once its handler has ended without a result."""
@@ -51,6 +52,25 @@ class Message(Entry):
     def decoded(self, value: object) -> None:
         """Replace the value that handlers see; the record keeps its own."""
         self._value = value
+
+    @property
+    def connection(self) -> Any:
+        """The connection whose transaction commits together with the position of this message.
+
+        It is there while the handler of a `flow.transaction` into `PostgresEffects` or
+        `SQLiteEffects` runs. Raises `ClosedError` otherwise.
+        """
+        connection = getattr(self, "_connection", None)
+        if connection is None:
+            raise ClosedError(
+                f"{self!r} has a connection only while its handler runs in a transaction: "
+                "flow.transaction(source, PostgresEffects(dsn), handler)"
+            )
+        return connection
+
+    def lend(self, connection: object | None) -> None:
+        """Set the connection of a running handler; `None` takes it back."""
+        self._connection = connection
 
     def begin_again(self) -> None:
         """Forget the decoded value and an early result: the message runs again."""

@@ -12,10 +12,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.batch import RowBatch
 from .._core.classify import classified
+from .._core.effects import CauseUnclear
 from .._core.errors import (
     ErrorClass,
     PositionLost,
@@ -44,8 +46,8 @@ _ENDS = (Terminate, ToDeadLetter)
 """The answers of a transform that end a prefix."""
 
 
-class _RowRefused(Exception):  # never leaves this module
-    """A row was refused for good: its record's place in the batch, and the error."""
+class Refused(Exception):  # never leaves a batch
+    """A record cannot be committed: its place in the batch, and the error."""
 
     def __init__(self, place: int, error: BaseException) -> None:
         super().__init__(place)
@@ -53,22 +55,15 @@ class _RowRefused(Exception):  # never leaves this module
         self.error = error
 
 
-class PartitionTransactions:
-    """The handler of batches: one transaction each."""
+class PartitionCommits(ABC):
+    """The handler of batches: the records of each commit together with the position behind them."""
 
     def __init__(
-        self,
-        sink: Sink[Any],
-        group: str,
-        keeper: PositionKeeper,
-        transformer: Transformer,
-        *,
-        write_size: int,
+        self, sink: Sink[Any], group: str, keeper: PositionKeeper, *, write_size: int
     ) -> None:
         self._sink = sink
         self._group = group
         self._keeper = keeper
-        self._transformer = transformer
         self._write_size = write_size
 
     async def handle(self, messages: list[Message]) -> list[Result | None]:
@@ -82,6 +77,75 @@ class PartitionTransactions:
                 return [ACK] * done
             return [ACK] * done + await self._handle_new(messages[done:], done, held)
 
+    @abstractmethod
+    async def _handle_new(
+        self, messages: Sequence[Message], done: int, held: HeldPosition
+    ) -> list[Result | None]:
+        """Commit records that no earlier try has committed; `done` others are before them."""
+
+    @abstractmethod
+    def _raise_first(
+        self, errors: Mapping[int, BaseException], places: Sequence[int], rows: Sequence[Any]
+    ) -> None:
+        """Raise an error that is of no record, if there is one, or else `Refused` for the first."""
+
+    async def _commit(
+        self,
+        messages: Sequence[Message],
+        made: Sequence[object],
+        done: int,
+        held: HeldPosition,
+    ) -> None:
+        """Commit the rows of these records, and the position behind the last one.
+
+        Raises `Refused` for the first record with a refused row; nothing is committed then.
+        """
+        claim, last = messages[0].claim, messages[-1].index
+        position = claim.snapshot_through(last, done + len(messages))
+        unit = PositionUnit(self._group, claim.partition, position)
+        try:
+            async with transaction(self._sink, unit) as within:
+                await self._write(within, made[: len(messages)])
+        except (Refused, CauseUnclear, PositionLost, TransactionLost):
+            raise  # nothing was applied
+        except UnknownOutcomeError as error:
+            held.doubt()
+            text = f"whether {unit.name} was committed is not known yet ({text_of(error)})"
+            raise UnavailableError(text) from error
+        except BaseException:
+            held.doubt()
+            raise
+        held.stored(position)
+
+    async def _write(self, within: Transaction[Any], made: Sequence[object]) -> None:
+        rows: list[Any] = []
+        places: list[int] = []
+        for place, each in enumerate(made):
+            if isinstance(each, list):
+                rows += cast("list[Any]", each)
+                places += [place] * len(cast("list[Any]", each))
+        size = self._write_size
+        for at in range(0, len(rows), size):
+            errors = await send(within, RowBatch(rows[at : at + size]))
+            if errors:
+                self._raise_first(errors, places[at : at + size], rows[at : at + size])
+
+
+class PartitionTransactions(PartitionCommits):
+    """The handler of batches whose rows are made by a transform."""
+
+    def __init__(
+        self,
+        sink: Sink[Any],
+        group: str,
+        keeper: PositionKeeper,
+        transformer: Transformer,
+        *,
+        write_size: int,
+    ) -> None:
+        super().__init__(sink, group, keeper, write_size=write_size)
+        self._transformer = transformer
+
     async def _handle_new(
         self, messages: Sequence[Message], done: int, held: HeldPosition
     ) -> list[Result | None]:
@@ -94,7 +158,7 @@ class PartitionTransactions:
             try:
                 await self._commit(messages[:end], made, done, held)
                 break
-            except _RowRefused as refused:
+            except Refused as refused:
                 end = refused.place
                 ended = [Terminate(error=refused.error)]
         results = [rows if isinstance(rows, Ack) else ACK for rows in made[:end]]
@@ -108,52 +172,12 @@ class PartitionTransactions:
             made += await self._transformer.rows_of(messages[at : at + most])
         return made
 
-    async def _commit(
-        self,
-        messages: Sequence[Message],
-        made: Sequence[Transformed],
-        done: int,
-        held: HeldPosition,
+    def _raise_first(
+        self, errors: Mapping[int, BaseException], places: Sequence[int], rows: Sequence[Any]
     ) -> None:
-        """Commit the rows of these records, and the position behind the last one.
-
-        Raises `_RowRefused` for the first record with a refused row; nothing is committed then.
-        """
-        claim, last = messages[0].claim, messages[-1].index
-        position = claim.snapshot_through(last, done + len(messages))
-        unit = PositionUnit(self._group, claim.partition, position)
-        try:
-            async with transaction(self._sink, unit) as within:
-                await self._write(within, made[: len(messages)])
-        except (_RowRefused, PositionLost, TransactionLost):
-            raise  # nothing was applied
-        except UnknownOutcomeError as error:
-            held.doubt()
-            text = f"whether {unit.name} was committed is not known yet ({text_of(error)})"
-            raise UnavailableError(text) from error
-        except BaseException:
-            held.doubt()
-            raise
-        held.stored(position)
-
-    async def _write(self, within: Transaction[Any], made: Sequence[Transformed]) -> None:
-        rows: list[Any] = []
-        places: list[int] = []
-        for place, each in enumerate(made):
-            if isinstance(each, list):
-                rows += each
-                places += [place] * len(each)
-        size = self._write_size
-        for at in range(0, len(rows), size):
-            errors = await send(within, RowBatch(rows[at : at + size]))
-            if errors:
-                self._raise_first(errors, places[at : at + size])
-
-    def _raise_first(self, errors: Mapping[int, BaseException], places: Sequence[int]) -> None:
-        """Raise an error that is not of a row, if there is one, or else the first row's."""
         classifier = classifier_of(self._sink)
         for error in errors.values():
             if classified(error, classifier) is not ErrorClass.PERMANENT:
                 raise error
         first = min(errors)
-        raise _RowRefused(places[first], errors[first])
+        raise Refused(places[first], errors[first])

@@ -8,39 +8,49 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .._core.checks import bad
 from .._core.clock import Signal, wait_until
+from .._core.effects import RunsEffects
 from .._core.keywords import takes
 from .._core.opening import Openable, opened
 from .._core.positions import destination_of
+from ..consumer.handlers import as_handler
 from ..consumer.operated import Operated
+from .effects import PartitionEffects
 from .positions import PositionKeeper
 from .transacting import PartitionTransactions
 from .transaction_settings import TransactionOptions, checked_transaction
 from .transform import Transformer, checked_transform
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from typing import Unpack
 
     from .._core.positions import KeepsPositions
     from .._core.sink import SinkLike
     from .._core.source import TransactionalSource
+    from ..consumer.engine import Engine
     from ..consumer.report import DrainReport
     from ..consumer.stats import ConsumerStats
+    from .transacting import PartitionCommits
     from .transform import Transform
 
 
 class TransactionalPipe(Operated):
     """Moves the records of a source into a sink, each exactly once and in order per partition: the
-    rows of records and the source's position commit in one transaction of the destination.
+    rows of records, or the effects of a handler, and the source's position commit in one
+    transaction of the destination.
 
     Args:
         source: where the records come from, `KafkaSource` or `MemorySource`. Its positions are
             stored in the destination, from its next assignment on.
-        sink: where the rows go: a `PostgresSink`, or a stack of sinks around one, not opened. `run`
-            opens and closes it, and is the only one that uses it.
+        sink: where the rows go: a `PostgresSink`, or a stack of sinks around one, not opened. Or
+            where a handler has its effects: `PostgresEffects`, `SQLiteEffects`. `run` opens and
+            closes it, and is the only one that uses it.
         transform: a function from a `Message` to its rows: a row, a list or generator of rows, or
             `None` for no row; `Skip()`, `ToDeadLetter(why)` or `Terminate(why)` settle the record
             without rows. A plain function runs in the event loop and has to be quick. What it does
-            elsewhere is not in the transaction. Default: the record itself is the row.
+            elsewhere is not in the transaction. Default: the record itself is the row. Into
+            `PostgresEffects` or `SQLiteEffects` it is the handler, with `message.connection` in the
+            transaction, and answers as the handler of a consumer; but for `Manual()`.
         name: names the flow in logs, metrics and dead letters.
         on_rejected: what becomes of a record with a row that is refused for good, or that cannot be
             transformed: `skip`, `block`, `block_and_dead_letter`, or `exit`: `run` ends and raises
@@ -84,12 +94,17 @@ class TransactionalPipe(Operated):
         **options: Unpack[TransactionOptions],
     ) -> None:
         made = checked_transaction(source, sink, **options)
-        self._transform = checked_transform(transform)
         self._sink = made.sink
         self._limits = made.limits
         self._write_size = made.write_size
         settings = made.consumer
         destination = cast("KeepsPositions", destination_of(made.sink))
+        self._handler: Any = None
+        self._transform: Any = None
+        if isinstance(destination, RunsEffects):
+            self._handler = _checked_handler(destination, transform)
+        else:
+            self._transform = checked_transform(transform)
         self._group = source.group
         self._keeper = PositionKeeper(destination, source.group, settings.name, settings.clock)
         super().__init__(source.with_positions(self._keeper), settings)
@@ -116,19 +131,19 @@ class TransactionalPipe(Operated):
                 await stack.enter_async_context(opened(self._sink))
                 engine = await self._enter(stack)
                 self._opened.fire()
-                retry = self._settings.retry
-                transformer = Transformer(self._transform, retry, engine.commons, concurrency=100)
-                transactions = PartitionTransactions(
-                    self._sink,
-                    self._group,
-                    self._keeper,
-                    transformer,
-                    write_size=self._write_size,
-                )
-                return await engine.run(engine.batches(transactions.handle, self._limits))
+                handle = self._commits(engine).handle
+                return await engine.run(engine.batches(handle, self._limits))
         finally:
             self._has_ended = True
             self._opened.fire()
+
+    def _commits(self, engine: Engine) -> PartitionCommits:
+        parts = self._sink, self._group, self._keeper
+        if self._handler is not None:
+            return PartitionEffects(*parts, self._handler, write_size=self._write_size)
+        retry = self._settings.retry
+        transformer = Transformer(self._transform, retry, engine.commons, concurrency=100)
+        return PartitionTransactions(*parts, transformer, write_size=self._write_size)
 
     async def wait_ready(self) -> None:
         """Suspend until `ready`, also before `run` has opened the flow. Raises `ClosedError` if it
@@ -141,6 +156,17 @@ class TransactionalPipe(Operated):
     def stats(self) -> ConsumerStats:
         """A snapshot of counts and levels. May be called in any thread."""
         return self._open().views.stats()
+
+
+def _checked_handler(
+    destination: RunsEffects, handler: object
+) -> Callable[[Any], Awaitable[object]]:
+    """The handler of a flow into a destination of effects. Raises `ConfigError`."""
+    if handler is None:
+        rule = "must be given: the handler of messages, which runs in the transaction"
+        raise bad("transform", handler, rule)
+    destination.check_handler(handler)
+    return as_handler(handler, "transform")
 
 
 def transaction(

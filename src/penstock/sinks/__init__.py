@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .file import FileSink, classify_file
     from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
     from .kafka import KafkaSink, RecordMetadata
-    from .postgres import PostgresSink, classify_postgres
+    from .postgres import PostgresEffects, PostgresSink, classify_postgres
     from .postgres_stream import PostgresStreamSink
 else:
     __getattr__, __dir__ = later(
@@ -41,7 +41,7 @@ else:
             "file": ["FileSink", "classify_file"],
             "http": ["HttpResponse", "HttpSink", "HttpStatusError", "classify_http"],
             "kafka": ["KafkaSink", "RecordMetadata"],
-            "postgres": ["PostgresSink", "classify_postgres"],
+            "postgres": ["PostgresEffects", "PostgresSink", "classify_postgres"],
             "postgres_stream": ["PostgresStreamSink"],
         },
     )
@@ -60,6 +60,7 @@ __all__ = [
     "Isolate",
     "KafkaSink",
     "MemorySink",
+    "PostgresEffects",
     "PostgresSink",
     "PostgresStreamSink",
     "RateLimit",

@@ -11,17 +11,17 @@ from ..._clients.postgres.errors import classify_postgres
 from ..._core import checks
 from ..._core.errors import ClosedError, ErrorClass
 from ..._core.keywords import known_arguments
-from ..._core.opening import Openable
 from .open_table import OpenTable
 from .plan.strategy import WriteStrategy
 from .plan.target import Target, names, optional_names
 from .settings import Settings, names_its_table
 from .staging.stages import Stages
 from .transactions.ledger import UnitLedger
+from .transactions.position_owner import PositionsInTable
 from .transactions.positions import PositionTable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from ..._core.positions import PositionUnit
     from ..._core.result import WriteResult
     from ..._core.sink import Capabilities
-    from ..._core.source import Position, TopicPartition
     from ..._core.staging import Begun, Epoch, OpenStage, Stage
     from ..._core.transaction import Committed, Counts, Transaction, Unit
     from .rows.items import RowFunction
+    from .transactions.position_owner import PositionOwner
 
 
 @known_arguments()
-class PostgresSink(Openable):
+class PostgresSink(PositionsInTable):
     """Writes items as rows of one PostgreSQL table. Each write is atomic, except for refused rows.
 
     An item is a tuple or list with a value per column, a mapping by column name, a dataclass or
@@ -270,35 +270,9 @@ class PostgresSink(Openable):
         async with self._opened().transaction(unit) as within:
             yield within
 
-    # -- positions of a source: see `penstock._core.positions` --------------------------------------
-
-    keeps_group_offsets = False
-
-    async def claim_positions(
-        self, group: str, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Position]:
-        """Own these positions from now on; return those that are stored. Suspends.
-
-        Raises `ConfigError` for positions of the rows of another table, and the server's errors.
-        """
-        return await self._opened().positions.claim(group, partitions)
-
-    async def read_positions(
-        self, group: str, partitions: Collection[TopicPartition]
-    ) -> Mapping[TopicPartition, Position]:
-        """Where claimed positions stand. Suspends. Raises `PositionLost`."""
-        return await self._opened().positions.read(group, partitions)
-
-    async def store_positions(
-        self, group: str, positions: Mapping[TopicPartition, Position]
-    ) -> Collection[TopicPartition]:
-        """Store positions without rows; return those that are stored. Suspends."""
-        return await self._opened().positions.store(group, positions)
-
-    def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Forget claimed positions."""
-        if self._table is not None:
-            self._table.positions.release(group, partitions)
+    @property
+    def _owner(self) -> PositionOwner:
+        return self._opened().positions
 
     # -- stages: see `penstock._core.staging` ------------------------------------------------------
 

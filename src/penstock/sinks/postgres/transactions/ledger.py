@@ -42,11 +42,12 @@ logger = logging.getLogger("penstock.postgres")
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET CONSTRAINTS ALL IMMEDIATE"
 """Deferred constraints are checked at once, as at the end of a single write: errors name a row."""
-BEGIN_UNIT = (
-    f"{BEGIN}; SELECT set_config('synchronous_commit', 'on', true) WHERE "
+ON_DISK = (
+    "SELECT set_config('synchronous_commit', 'on', true) WHERE "
     "current_setting('synchronous_commit') = 'off'"
 )
 """A committed unit counts as complete, so its commit must be on disk."""
+BEGIN_UNIT = f"{BEGIN}; {ON_DISK}"
 _STORED = (*COUNTS, "content_of", "content")
 _THIS = "application = $1 AND version = $2 AND part = $3 AND target = $4"
 _OTHERWISE = "parts <> $5 OR rule <> $6 OR (types <> $7 AND types <> '' AND $7 <> '')"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from ...._core.errors import PositionLost
+from ...._core.opening import Openable
 from .attempt import ServerAttempt
 from .ledger import BEGIN_UNIT
 from .positions import IDLE_MOST
@@ -96,6 +98,43 @@ class PositionOwner:
             self._owned.pop((group, each), None)
 
 
+class PositionsInTable(Openable, ABC):
+    """A destination that keeps positions in a table: the methods of `KeepsPositions`."""
+
+    keeps_group_offsets = False
+
+    @property
+    @abstractmethod
+    def _owner(self) -> PositionOwner:
+        """The positions of the open destination. Raises `ClosedError`."""
+
+    async def claim_positions(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Position]:
+        """Own these positions from now on; return those that are stored. Suspends.
+
+        Raises `ConfigError` for positions of the rows of another table, and the server's errors.
+        """
+        return await self._owner.claim(group, partitions)
+
+    async def read_positions(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, Position]:
+        """Where claimed positions stand. Suspends. Raises `PositionLost`."""
+        return await self._owner.read(group, partitions)
+
+    async def store_positions(
+        self, group: str, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        """Store positions without rows; return those that are stored. Suspends."""
+        return await self._owner.store(group, positions)
+
+    def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
+        """Forget claimed positions."""
+        if self.is_open:
+            self._owner.release(group, partitions)
+
+
 class MovesPosition(ServerAttempt):
     """A transaction that moves a position last."""
 
@@ -104,10 +143,9 @@ class MovesPosition(ServerAttempt):
         self._table, self._owned, self._position = table, owned, position
         self._keeper = f"the positions {table.qualified}"
 
-    @property
-    def _settings(self) -> str:
+    def _settings(self, idle_most: float = IDLE_MOST) -> str:
         """The statements that set what holds in this transaction."""
-        idle = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MOST}s'"
+        idle = f"SET LOCAL idle_in_transaction_session_timeout = {round(idle_most * 1000)}"
         return f"{idle}; {self._statements.limit}"
 
     async def _advance(self) -> None:
@@ -128,7 +166,7 @@ class PositionTransaction(MovesPosition, PostgresTransaction):
     """A transaction of rows that moves a position last."""
 
     async def _begin(self) -> None:
-        await self._con.execute(f"{BEGIN_UNIT}; {self._settings}")
+        await self._con.execute(f"{BEGIN_UNIT}; {self._settings()}")
 
     async def _record(self) -> None:
         await self._advance()

@@ -1,0 +1,146 @@
+"""Handlers that run in the transaction of their destination, and the position behind them.
+
+1. The handlers of a batch run one after the other, in the order of the records, in one transaction.
+2. If one fails, the transaction is rolled back. The handlers of the records before it run again in
+   another one, which commits; the failed one has used up a try, and those behind it come later.
+3. A handler that passes over an error of the database leaves the transaction unusable. Where that
+   is found later, the batch runs again with a check after each handler.
+4. What a handler raises is of its record, also an outage of another service: the others commit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .._core.causes import caused
+from .._core.classify import classified
+from .._core.effects import CauseUnclear, aborted_by_handler
+from .._core.errors import (
+    ErrorClass,
+    PermanentError,
+    ThrottledError,
+    TransientError,
+    UnavailableError,
+)
+from .._core.sink import classifier_of
+from .._core.told import for_log, text_of
+from ..consumer.results import ACK, Ack, Nak, Terminate, ToDeadLetter, no_result
+from .transacting import PartitionCommits, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from .._core.errors import SinkError
+    from .._core.sink import Sink
+    from ..consumer.message import Message
+    from ..consumer.results import Result
+    from .positions import HeldPosition, PositionKeeper
+
+_TOLD_AS: Mapping[ErrorClass, type[SinkError]] = {
+    ErrorClass.TRANSIENT: TransientError,
+    ErrorClass.UNAVAILABLE: UnavailableError,
+    ErrorClass.REFUSED: UnavailableError,
+    ErrorClass.THROTTLE: ThrottledError,
+    ErrorClass.PERMANENT: PermanentError,
+}
+
+
+class _NotHandled(Exception):  # never leaves a batch
+    """A handler answered something else than that the message is handled."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__(result)
+        self.result = result
+
+
+class HandlerCall:
+    """One call of the handler, for one message."""
+
+    __slots__ = ("_handler", "_message", "answer", "error", "is_checked")
+
+    def __init__(
+        self, handler: Callable[[Message], Awaitable[object]], message: Message, *, is_checked: bool
+    ) -> None:
+        self._handler = handler
+        self._message = message
+        self.is_checked = is_checked
+        self.answer: Ack = ACK
+        self.error: BaseException | None = None
+        """The error that this call is to blame for."""
+
+    async def run(self, connection: object) -> None:
+        """Call the handler with the connection. Raises whatever it raises."""
+        message = self._message
+        message.lend(connection)
+        try:
+            answer = await self._handler(message)
+        finally:
+            message.lend(None)
+        if isinstance(answer, Ack):
+            self.answer = answer
+        elif isinstance(answer, (Nak, ToDeadLetter, Terminate)):
+            raise _NotHandled(answer)
+        elif answer is not None:
+            raise no_result(answer)
+
+    def failed(self, error: BaseException) -> None:
+        """Note that this call is to blame for the error."""
+        self.error = error
+
+
+class PartitionEffects(PartitionCommits):
+    """The handler of batches whose records are handled in the transaction."""
+
+    def __init__(
+        self,
+        sink: Sink[Any],
+        group: str,
+        keeper: PositionKeeper,
+        handler: Callable[[Message], Awaitable[object]],
+        *,
+        write_size: int,
+    ) -> None:
+        super().__init__(sink, group, keeper, write_size=write_size)
+        self._handler = handler
+
+    async def _handle_new(
+        self, messages: Sequence[Message], done: int, held: HeldPosition
+    ) -> list[Result | None]:
+        end, is_checked = len(messages), False
+        calls: list[HandlerCall] = []
+        ended: list[Result | None] = []
+        while end:
+            calls = [
+                HandlerCall(self._handler, each, is_checked=is_checked) for each in messages[:end]
+            ]
+            try:
+                await self._commit(messages[:end], [[call] for call in calls], done, held)
+                break
+            except Refused as refused:
+                end, ended = refused.place, [self._result_of(refused.error)]
+            except CauseUnclear:
+                if end == 1:
+                    end, ended = 0, [Nak(error=aborted_by_handler())]
+                elif is_checked:
+                    raise
+                is_checked = True
+        left = len(messages) - end - len(ended)
+        return [*(call.answer for call in calls[:end]), *ended, *[None] * left]
+
+    def _raise_first(
+        self, errors: Mapping[int, BaseException], places: Sequence[int], rows: Sequence[Any]
+    ) -> None:
+        calls: Sequence[HandlerCall] = rows
+        for index, call in enumerate(calls):
+            if call.error is not None:
+                raise Refused(places[index], call.error)
+        raise errors[min(errors)]
+
+    def _result_of(self, error: BaseException) -> Result:
+        """What becomes of the message whose handler raised this."""
+        if isinstance(error, _NotHandled):
+            return error.result
+        kind = _TOLD_AS.get(classified(error, classifier_of(self._sink)))
+        if kind is None or classified(error) is not ErrorClass.UNLISTED:
+            return Nak(error=error)
+        return Nak(error=caused(kind(text_of(error)), error, summary=for_log(error)))

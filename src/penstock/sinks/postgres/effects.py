@@ -1,0 +1,209 @@
+"""The destination for handlers with effects in PostgreSQL."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ..._clients.postgres.access import Access, need_asyncpg
+from ..._clients.postgres.connections import Connections
+from ..._clients.postgres.errors import classify_postgres
+from ..._clients.postgres.refusals import for_opening
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.effects import not_in_transaction
+from ..._core.errors import ClosedError, ErrorClass
+from ..._core.keywords import known_arguments
+from ..._core.positions import PositionUnit
+from ..._core.sink import Capabilities
+from .transactions.attempt import attempted
+from .transactions.effects import EffectsTransaction
+from .transactions.position_owner import PositionOwner, PositionsInTable
+from .transactions.positions import IDLE_MOST, PositionTable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from asyncpg import Pool
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ..._clients.postgres.access import PoolFactory
+    from ..._core.batch import Batch
+    from ..._core.effects import Effect
+    from ..._core.transaction import Unit
+
+_TARGET = '"effects of handlers"'
+"""Stands in the positions in place of a table, and is none: so it never changes its oid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    access: Access
+    positions: PositionTable
+    idle_timeout: float
+    close_timeout: float
+
+
+class _Opened(NamedTuple):
+    connections: Connections
+    positions: PositionOwner
+
+
+@known_arguments()
+class PostgresEffects(PositionsInTable):
+    """The destination of a `flow.transaction` whose handler has its effects in PostgreSQL: they
+    commit together with the position of the source, so that each message has its effects once.
+
+    `await flow.transaction(source, PostgresEffects(dsn), handler).run()` calls the async function
+    `handler(message)` for each message, in order per partition. `message.connection` is a connection
+    of asyncpg inside the open transaction. It is lent: savepoints of the handler's own are allowed
+    (`async with message.connection.transaction():`), a COMMIT, ROLLBACK or BEGIN is refused, and so
+    is any use after the handler has returned.
+
+    The positions are kept as by `PostgresSink`. An exception of the handler rolls back; the messages
+    before it in the transaction are handled again and commit. So effects elsewhere are repeated.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
+            variables. Never shown.
+        pool: an asyncpg pool of the application's, or a function, async or not, that makes or
+            finds one, instead of `dsn`.
+        close_pool: whether closing closes that pool; default: only one that a function made.
+        pool_size: number of connections, and so of partitions in a transaction at once; default 10.
+        connect_options: any options of `asyncpg.create_pool`.
+        close_timeout: seconds for closing and for rolling back; then a connection is terminated.
+        statement_timeout: seconds that one statement may run on the server; default: the server's.
+        prepared_statements: as for `PostgresSink`.
+        idle_timeout: seconds that a transaction may be idle between two statements, as while a
+            handler waits for something else. Then the server ends it, so that a frozen process
+            holds no locks. A handler that is slower fails.
+        positions: the table of positions, taken literally; created if it is missing.
+        schema: its schema; default: found by the search path.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing connects
+    to nothing. Opening suspends; it raises `ConfigError` for a wrong user, password, database or
+    certificate, and `UnavailableError` if no server answers.
+    """
+
+    _run_time = ("_open_parts",)
+
+    refuses_units = "its transactions are those of messages, with the position of their source"
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
+        pool_size: int | None = None,
+        connect_options: Mapping[str, Any] | None = None,
+        close_timeout: float | timedelta = 5.0,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Literal["auto"] | bool = "auto",
+        idle_timeout: float | timedelta = float(IDLE_MOST),
+        positions: str = "penstock_positions",
+        schema: str | None = None,
+    ) -> None:
+        settings = _Settings(
+            access=Access.of(
+                dsn,
+                pool=pool,
+                close_pool=close_pool,
+                size=pool_size,
+                options=connect_options,
+                timeout=statement_timeout,
+                prepared=prepared_statements,
+            ),
+            positions=PositionTable(table=positions, schema=schema),
+            idle_timeout=checks.seconds("idle_timeout", idle_timeout, usual=checks.LONG_TIMEOUT),
+            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
+        )
+        need_asyncpg()
+        # first, and by these names, for the error that they cannot be pickled
+        self._pool, self._connect_options = settings.access.pool, settings.access.options
+        self._settings = settings
+        self._open_parts: _Opened | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As many transactions at once as connections."""
+        size = self._settings.access.size
+        return Capabilities(key_prefix_safe=True, transactional=True, max_concurrency=size)
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
+        return classify_postgres(error)
+
+    def check_handler(self, handler: object) -> None:
+        """Raise `ConfigError` for a function that cannot await a connection of asyncpg."""
+        if callable(handler) and not isinstance(handler, type) and not checks.is_async(handler):
+            rule = "must be an async function, since message.connection is a connection of asyncpg"
+            raise bad("transform", handler, rule)
+
+    async def write(self, batch: Batch[Effect]) -> None:
+        """Raises `ConfigError`: handlers run in the transactions of a flow only."""
+        raise not_in_transaction(self)
+
+    @asynccontextmanager
+    async def transaction(
+        self, unit: Unit | PositionUnit | None
+    ) -> AsyncGenerator[EffectsTransaction]:
+        """A transaction on a connection of its own, with the position of a source.
+
+        Suspends. Raises as that of `PostgresSink`.
+        """
+        if not isinstance(unit, PositionUnit):
+            raise bad("unit", unit, f"must be a PositionUnit: {self.refuses_units}")
+        settings, parts, position = self._settings, self._parts, unit
+
+        def make(con: PoolConnectionProxy[Any]) -> EffectsTransaction:
+            made = EffectsTransaction(
+                con,
+                statements=parts.connections.statements,
+                unit=position,
+                place=settings.access.place,
+                idle_timeout=settings.idle_timeout,
+                close_timeout=settings.close_timeout,
+            )
+            owner = parts.positions
+            made.move(owner.table, owner.of(position), position.position)
+            return made
+
+        async with attempted(
+            parts.connections, make, close_timeout=settings.close_timeout
+        ) as within:
+            yield within
+
+    # -- opening and closing -----------------------------------------------------------------------
+
+    @property
+    def _parts(self) -> _Opened:
+        if self._open_parts is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        return self._open_parts
+
+    @property
+    def _owner(self) -> PositionOwner:
+        return self._parts.positions
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        settings = self._settings
+        connections = await Connections.to(settings.access, settings.close_timeout)
+        stack.push_async_callback(connections.close)
+        try:
+            async with connections.opening() as con, connections.statements.block(con):
+                home = await con.fetchval("SELECT coalesce(current_schema(), 'public')")
+        except Exception as error:
+            raise for_opening(error, settings.access.place)  # noqa: B904  # it has its cause
+        owner = PositionOwner(settings.positions, connections, _TARGET, home)
+        self._open_parts = _Opened(connections, owner)
+
+    def _terminate(self) -> None:
+        if self._open_parts is not None:
+            self._open_parts.connections.terminate()
+
+    def __repr__(self) -> str:
+        return f"PostgresEffects({self._settings.access.place})"
