@@ -53,7 +53,7 @@ class _NotHandled(Exception):  # never leaves a batch
         self.result = result
 
 
-class HandlerCall:
+class MessageEffect:
     """One call of the handler, for one message."""
 
     __slots__ = ("_handler", "_message", "answer", "error", "is_checked")
@@ -107,11 +107,11 @@ class PartitionEffects(PartitionCommits):
         self, messages: Sequence[Message], done: int, held: HeldPosition
     ) -> list[Result | None]:
         end, is_checked = len(messages), False
-        calls: list[HandlerCall] = []
+        calls: list[MessageEffect] = []
         ended: list[Result | None] = []
         while end:
             calls = [
-                HandlerCall(self._handler, each, is_checked=is_checked) for each in messages[:end]
+                MessageEffect(self._handler, each, is_checked=is_checked) for each in messages[:end]
             ]
             try:
                 await self._commit(messages[:end], [[call] for call in calls], done, held)
@@ -130,7 +130,7 @@ class PartitionEffects(PartitionCommits):
     def _raise_first(
         self, errors: Mapping[int, BaseException], places: Sequence[int], rows: Sequence[Any]
     ) -> None:
-        calls: Sequence[HandlerCall] = rows
+        calls: Sequence[MessageEffect] = rows
         for index, call in enumerate(calls):
             if call.error is not None:
                 raise Refused(places[index], call.error)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.errors import is_gone, sqlstate
 from ...._clients.postgres.lent import LentConnection
-from ...._core.causes import causes
+from ...._core.causes import caused, causes
 from ...._core.clock import LOOP_CLOCK
 from ...._core.effects import CauseUnclear, aborted_by_handler, ended_by_handler
 from ...._core.errors import KeyStopped, TransientError
@@ -77,8 +77,7 @@ class EffectsTransaction(MovesPosition):
                 if error is None:
                     continue
                 effect.failed(error)
-                behind = KeyStopped("an effect before it has failed")
-                behind.__cause__ = error
+                behind = caused(KeyStopped("an effect before it has failed"), error)
                 errors = dict.fromkeys(range(index, len(batch)), behind)
                 return WriteResult.failed(batch, {**errors, index: error})
         return None
