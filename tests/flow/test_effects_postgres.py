@@ -471,7 +471,13 @@ def test_a_bad_handler_is_refused(handler: Any, said: str) -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    for options in ({"idle_timeout": 0}, {"positions": ""}, {"pool_size": 0}, {"tabel": "t"}):
+    wrong: list[dict[str, Any]] = [
+        {"idle_timeout": 0},
+        {"positions": ""},
+        {"pool_size": 0},
+        {"tabel": "t"},
+    ]
+    for options in wrong:
         with pytest.raises(ConfigError, match=next(iter(options))):
             PostgresEffects(**options)
     assert "p" not in repr(PostgresEffects("postgresql://u:p@h/d")).partition("(")[2]

@@ -117,10 +117,12 @@ class PartitionEffects(PartitionCommits):
                 await self._commit(messages[:end], [[call] for call in calls], done, held)
                 break
             except Refused as refused:
-                end, ended = refused.place, [self._result_of(refused.error)]
+                end = refused.place
+                ended = [self._result_of(refused.error)]
             except CauseUnclear:
                 if end == 1:
-                    end, ended = 0, [Nak(error=aborted_by_handler())]
+                    end = 0
+                    ended = [Nak(error=aborted_by_handler())]
                 elif is_checked:
                     raise
                 is_checked = True

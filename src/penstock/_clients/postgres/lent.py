@@ -36,7 +36,7 @@ class LentConnection:
         self._is_over = True
 
     @property  # type: ignore[misc]  # it passes for a connection of the pool
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride,reportIncompatibleMethodOverride]
         return type(self._con)
 
     def __getattr__(self, name: str) -> Any:
