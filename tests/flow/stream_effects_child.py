@@ -1,20 +1,25 @@
-"""A flow from a log of streams into effects in PostgreSQL, in a process that tests kill or freeze.
+"""Handlers with effects for the messages of a log of streams, in a process that tests kill or freeze.
 
-`stream_effects_child.py '{"dsn": ..., "schema": ..., "table": ..., "positions": ...}'` writes a row
-per message, with its stream and version.
+`stream_effects_child.py '{"dsn": ..., "schema": ..., "table": ..., "positions": ..., "log": ...}'`
+writes a row per message, with its process, slot, position, stream and version: in the transaction
+of the message's position, or with `"leases": true` by itself, before the position is stored.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
 
 import penstock
-from penstock import flow
+from penstock import Consumer, UnavailableError, flow
 from penstock.sinks import PostgresEffects
+from penstock.sinks.postgres import classify_postgres
 from penstock.sources.postgres_stream import PostgresStreamSource
 
 if TYPE_CHECKING:
@@ -23,40 +28,76 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the flow reads, and where its effects are."""
+    """What is read, and where its effects are."""
 
     dsn: str
     schema: str
     table: str
     positions: str
+    log: str
+    leases: bool = False
     ends: bool = False
 
+    @property
+    def source(self) -> PostgresStreamSource:
+        """All streams of the log."""
+        return PostgresStreamSource(
+            self.dsn,
+            subscription="effects",
+            schema=self.schema,
+            lease=0.5,
+            poll=0.02,
+            slots_at_once=256,
+            ends=self.ends,
+        )
 
-async def main(options: Options) -> None:
-    """Run until a signal arrives, or all messages are handled."""
-
-    async def handle(message: Message) -> None:
-        await message.connection.execute(
-            f"INSERT INTO {options.table} (stream, version) VALUES ($1, $2)",
+    async def insert(self, con: Any, message: Message) -> None:
+        """The effect of a message."""
+        await con.execute(
+            f"INSERT INTO {self.table} (process, slot, at, stream, version) "
+            "VALUES ($1, $2, $3, $4, $5)",
+            os.getpid(),
+            message.partition,
+            message.offset,
             message.key,
             int(message.header("version") or -1),
         )
 
-    source = PostgresStreamSource(
-        options.dsn,
-        subscription="effects",
-        schema=options.schema,
-        lease=0.5,
-        poll=0.02,
-        slots_at_once=256,
-        ends=options.ends,
-    )
+
+async def transact(options: Options) -> None:
+    """Effects that commit together with the position."""
+
+    async def handle(message: Message) -> None:
+        await options.insert(message.connection, message)
+
     effects = PostgresEffects(options.dsn, positions=options.positions, idle_timeout=1.0)
     await flow.transaction(
-        source, effects, handle, name="child", commit_after=10, commit_every=0.02, drain=4.0
+        options.source, effects, handle, name="child", commit_after=10, commit_every=0.02, drain=4.0
     ).run()
 
 
+async def consume(options: Options) -> None:
+    """Effects that the position follows."""
+
+    async def handle(message: Message) -> None:
+        try:
+            await options.insert(pool, message)
+        except Exception as error:
+            if classify_postgres(error) is None:
+                raise
+            raise UnavailableError("the server of the effects is away") from error
+
+    pool = await asyncpg.create_pool(options.dsn, min_size=1, max_size=4)
+    async with Consumer(
+        options.source, name="child", ordering="partition", commit_every=0.02, drain=4.0
+    ) as consumer:
+        await consumer.run(handle)
+    pool.terminate()
+
+
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    penstock.run(main(Options(**json.loads(sys.argv[1]))))
+    given = Options(**json.loads(sys.argv[1]))
+    logging.basicConfig(
+        filename=given.log, level=logging.INFO, format="%(asctime)s %(process)d %(message)s"
+    )
+    penstock.run(consume(given) if given.leases else transact(given))

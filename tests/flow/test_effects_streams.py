@@ -1,4 +1,9 @@
-"""Effects of handlers for the messages of a log of streams, over kills and frozen processes."""
+"""Effects of handlers for the messages of a log of streams, over kills, frozen processes and
+servers that are killed.
+
+Counted on the log and the table of effects, by queries of the test's own.
+`PENSTOCK_KILLS=500 pytest -m soak tests/flow/test_effects_streams.py` kills so many times.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 from kept_table import KeptTable, kept_table
+from tests.sinks.postgres_help import Database
 from tests.sources.kafka.child_help import child_process
 from tests.streams.log_help import Log, append, fresh_name, install_log
 
+from penstock.testing import embedded_postgres as start_postgres
+from penstock.testing.servers.require import there_or_skip
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncIterator, Iterator
 
     from penstock.testing import EmbeddedPostgres
 
@@ -25,26 +36,59 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 PROGRAM = Path(__file__).with_name("stream_effects_child.py")
 STREAMS, EACH = 40, 50
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "500"))
+COLUMNS = "n bigserial, process int, slot int, at bigint, stream text, version bigint"
+BOTH = pytest.mark.parametrize("leases", [False, True], ids=["transactions", "leases"])
+WATCH = """
+CREATE TABLE {table}_moves (back boolean);
+CREATE FUNCTION {table}_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  INSERT INTO {table}_moves VALUES (NEW.position < OLD.position); RETURN NULL; END $$;
+CREATE TRIGGER note AFTER UPDATE OF position ON {schema}.subscription_slot
+  FOR EACH ROW EXECUTE FUNCTION {table}_note();
+"""
+"""Notes each move of a position."""
+MISSING = """
+SELECT count(*) FROM {schema}.message m WHERE NOT EXISTS (
+  SELECT 1 FROM {table} e
+  WHERE (e.stream, e.version, e.slot, e.at) = (m.stream, m.version, m.slot, m.position))
+"""
+REPEATED = "SELECT count(*) - count(DISTINCT at) FROM {table}"
+CROSSED = """
+SELECT count(*) FROM (
+  SELECT first.at < lag(first.at) OVER (PARTITION BY {by} ORDER BY first.n) AS is_crossed
+  FROM (SELECT {by}, at, min(n) AS n FROM {table} GROUP BY {by}, at) AS first) AS pairs
+WHERE is_crossed
+"""
+"""Messages whose first effect is behind that of a later one."""
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server that tests may kill."""
+    with there_or_skip("postgres", start_postgres()) as server:
+        yield server
 
 
 class Scene:
     """A log whose messages have their effects in a table."""
 
-    def __init__(self, kept: KeptTable, log: Log) -> None:
+    def __init__(self, kept: KeptTable, log: Log, stack: AsyncExitStack, folder: Path) -> None:
         self.kept = kept
         self.log = log
+        self.folder = folder
         self.written = 0
+        self._stack = stack
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """The options of a program."""
-        table, positions = self.kept.db.table, self.kept.positions
-        return {
+    async def child(self, **options: Any) -> Process:
+        """Start a process that handles messages."""
+        given = {
             "dsn": self.log.dsn,
             "schema": self.log.schema,
-            "table": table,
-            "positions": positions,
+            "table": self.kept.db.table,
+            "positions": self.kept.positions,
+            "log": str(self.folder / "log"),
+            **options,
         }
+        return await self._stack.enter_async_context(child_process(PROGRAM, **given))
 
     async def fill(self, each: int = EACH) -> None:
         """Append messages to each stream."""
@@ -53,84 +97,121 @@ class Scene:
             await append(self.kept.db.con, self.log.sql, f"s-{number}", messages)
         self.written += STREAMS * each
 
-    async def count(self) -> int:
-        """The number of committed effects."""
-        return int(await self.kept.db.con.fetchval(f"SELECT count(*) FROM {self.kept.db.table}"))
+    async def ask(self, query: str, **names: str) -> int:
+        """Ask for a number."""
+        text = query.format(table=self.kept.db.table, schema=self.log.sql, **names)
+        return int(await self.kept.db.con.fetchval(text))
 
     async def until(self, count: int) -> None:
-        """Wait until so many effects are committed."""
-        async with asyncio.timeout(60.0):
-            while await self.count() < count:
-                pass
+        """Wait until so many messages have committed effects."""
+        try:
+            async with asyncio.timeout(60.0):
+                while await self.ask("SELECT count(DISTINCT at) FROM {table}") < count:
+                    pass
+        except TimeoutError:
+            pytest.fail("\n".join((self.folder / "log").read_text().splitlines()[-60:]))
 
-    async def assert_exact(self) -> None:
-        """Each message has its effect once, in the order of its stream."""
-        found = await self.kept.db.con.fetch(
-            f"SELECT stream, array_agg(version ORDER BY n) AS v FROM {self.kept.db.table} GROUP BY 1"
-        )
-        versions = list(range(self.written // STREAMS))
-        assert {row["stream"]: row["v"] for row in found} == {
-            f"s-{number}": versions for number in range(STREAMS)
-        }
+    async def reconnect(self) -> None:
+        """Connect again, after the server has started again."""
+        con = await asyncpg.connect(self.kept.db.dsn)
+        self._stack.push_async_callback(con.close)
+        self.kept = KeptTable(Database(self.kept.db.dsn, self.kept.db.table, con))
+
+    async def assert_exact(self, *, leases: bool) -> None:
+        """Each message has its effect, in order; in transactions, it has it once."""
+        assert await self.ask("SELECT count(*) FROM {schema}.message") == self.written
+        assert await self.ask(MISSING) == 0
+        assert await self.ask(CROSSED, by="slot") == 0
+        assert await self.ask(CROSSED, by="stream") == 0
+        assert leases or await self.ask(REPEATED) == 0
+        assert await self.ask("SELECT count(*) FROM {table}_moves WHERE back") == 0, "S-T11"
 
 
 @asynccontextmanager
-async def scene(postgres: EmbeddedPostgres) -> AsyncIterator[Scene]:
+async def scene(postgres: EmbeddedPostgres, folder: Path) -> AsyncIterator[Scene]:
     """A new log and a new table."""
-    async with kept_table(postgres.dsn, "n bigserial, stream text, version bigint") as kept:
+    async with AsyncExitStack() as stack:
+        kept = await stack.enter_async_context(kept_table(postgres.dsn, COLUMNS))
         log = Log(postgres.dsn, fresh_name())
         await install_log(log)
-        yield Scene(kept, log)
+        await kept.db.con.execute(WATCH.format(table=kept.db.table, schema=log.sql))
+        yield Scene(kept, log, stack, folder)
 
 
-async def kill_at_random(postgres: EmbeddedPostgres, kills: int, chance: random.Random) -> None:
-    """Kill one of two processes at random moments, or freeze it beyond its lease."""
-    async with scene(postgres) as made, AsyncExitStack() as stack:
-        children = [
-            await stack.enter_async_context(child_process(PROGRAM, **made.options))
-            for _ in range(2)
-        ]
-        for number in range(kills):
-            await made.fill(5)
-            await made.until(made.written - chance.randrange(1, STREAMS * 5))
-            place = chance.randrange(2)
-            if number % 4 == 3:
-                children[place].send_signal(signal.SIGSTOP)
-                await made.until(made.written)
-                children[place].send_signal(signal.SIGCONT)
-                continue
-            children[place].kill()
-            children[place] = await stack.enter_async_context(
-                child_process(PROGRAM, **made.options)
-            )
-        await made.until(made.written)
-        for child in children:
-            child.send_signal(signal.SIGTERM)
-        for child in children:
-            await child.communicate()
-        await made.assert_exact()
+async def stop(*children: Process) -> None:
+    """Stop processes, which ends them in order."""
+    for child in children:
+        child.send_signal(signal.SIGTERM)
+    for child in children:
+        await child.communicate()
+        assert child.returncode == 0
+
+
+async def kill_at_random(made: Scene, kills: int, chance: random.Random, *, leases: bool) -> None:
+    """Kill one of two processes at random moments, or freeze it until another has its slots."""
+    children = [await made.child(leases=leases) for _ in range(2)]
+    for number in range(kills):
+        await made.fill(5)
+        await made.until(made.written - chance.randrange(1, STREAMS * 5))
+        place = chance.randrange(2)
+        if number % 4 == 3:
+            children[place].send_signal(signal.SIGSTOP)
+            await made.fill(1)  # some of them in its slots
+            await made.until(made.written)
+            children[place].send_signal(signal.SIGCONT)
+            continue
+        children[place].kill()
+        children[place] = await made.child(leases=leases)
+    await made.until(made.written)
+    await stop(*children)
+    await made.assert_exact(leases=leases)
 
 
 async def test_messages_of_streams_have_their_effects_once_and_in_order(
-    embedded_postgres: EmbeddedPostgres,
+    embedded_postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     """S-T7: the position in the transaction of the effects."""
-    async with scene(embedded_postgres) as made:
+    async with scene(embedded_postgres, tmp_path) as made:
         await made.fill()
-        async with child_process(PROGRAM, **made.options, ends=True) as child:
-            _, errors = await child.communicate()
-            assert child.returncode == 0, errors.decode()
-        await made.assert_exact()
+        child = await made.child(ends=True)
+        await child.communicate()
+        assert child.returncode == 0
+        await made.assert_exact(leases=False)
 
 
-async def test_kills_and_frozen_processes_neither_lose_nor_repeat_an_effect(
-    embedded_postgres: EmbeddedPostgres,
+@BOTH
+async def test_kills_and_frozen_processes_lose_no_effect_and_transactions_repeat_none(
+    embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
 ) -> None:
     """S-T2, S-T7, S-T11."""
-    await kill_at_random(embedded_postgres, 8, random.Random(0))
+    async with scene(embedded_postgres, tmp_path) as made:
+        await kill_at_random(made, 10, random.Random(0), leases=leases)
 
 
+@BOTH
 @pytest.mark.soak
-async def test_many_kills_and_frozen_processes(embedded_postgres: EmbeddedPostgres) -> None:
-    """S-T7: `PENSTOCK_KILLS` of them, one of four a SIGSTOP beyond the lease."""
-    await kill_at_random(embedded_postgres, KILLS, random.Random(1))
+@pytest.mark.timeout(0)
+async def test_many_kills_and_frozen_processes(
+    embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
+) -> None:
+    """S-T2, S-T7, S-T11: `PENSTOCK_KILLS` of them, one of four a SIGSTOP beyond the lease."""
+    async with scene(embedded_postgres, tmp_path) as made:
+        await kill_at_random(made, KILLS, random.Random(1), leases=leases)
+
+
+@BOTH
+async def test_a_server_that_is_killed_costs_no_effect_and_transactions_repeat_none(
+    own_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
+) -> None:
+    """S-T2, S-T7: under load, and twice."""
+    async with scene(own_postgres, tmp_path) as made:
+        children = [await made.child(leases=leases) for _ in range(2)]
+        for _ in range(2):
+            await made.fill()
+            await made.until(made.written - STREAMS * EACH // 2)
+            await asyncio.to_thread(own_postgres.kill)
+            await asyncio.to_thread(own_postgres.start)
+            await made.reconnect()
+        await made.until(made.written)
+        await stop(*children)
+        await made.assert_exact(leases=leases)
