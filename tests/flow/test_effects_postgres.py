@@ -411,6 +411,34 @@ async def test_nothing_of_a_frozen_owner_is_left_and_it_holds_locks_for_the_idle
         assert key == "y"
 
 
+NOTE_LIMIT = """
+CREATE TABLE {table}_limits (told text);
+CREATE FUNCTION {table}_note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  INSERT INTO {table}_limits
+    VALUES (TG_OP || ' ' || current_setting('idle_in_transaction_session_timeout'));
+  RETURN NULL; END $$;
+CREATE TRIGGER note AFTER INSERT OR UPDATE ON {positions}
+  FOR EACH STATEMENT EXECUTE FUNCTION {table}_note();
+"""
+"""Notes the limit of each transaction with a change of a position."""
+
+
+async def test_each_transaction_of_positions_ends_if_its_process_is_frozen_within(
+    embedded_postgres: EmbeddedPostgres,
+) -> None:
+    """S-T8: a claim, a store and a commit, so that no position stays locked."""
+    async with scene(embedded_postgres) as made:
+        log = MemoryLog(records(range(2)))
+        await made.flow(made.insert, log).run()
+        await made.db.con.execute(NOTE_LIMIT.format(table=made.db.table, positions=made.positions))
+        async with made.effects() as effects:
+            await effects.claim_positions("frozen", [P0])
+            assert await effects.store_positions("frozen", {P0: Position(1)}) == [P0]
+        found = await made.db.con.fetch(f"SELECT told FROM {made.db.table}_limits")
+        told = {row["told"].partition(" ")[2] for row in found}
+        assert told == {"10s"}
+
+
 async def test_a_handler_that_is_slower_than_the_idle_timeout_fails_by_name(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
