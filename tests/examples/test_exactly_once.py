@@ -32,3 +32,11 @@ def test_bookings_reach_a_topic_once(
     embedded_kafka.create_topic("journal")
     asyncio.run(load("exactly_once_kafka").main(embedded_kafka.bootstrap))
     assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[1]
+
+
+def test_a_handler_that_fails_has_its_effects_once(
+    embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S-T7: a failed try leaves nothing, and the message comes again."""
+    asyncio.run(load("effects").main(embedded_postgres.dsn))
+    assert capsys.readouterr().out == printed_on("how-to/exactly-once.md")[2]

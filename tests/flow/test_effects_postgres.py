@@ -103,7 +103,7 @@ async def test_effects_and_position_are_of_the_same_transaction(
 async def test_a_handler_that_raises_leaves_nothing_and_its_message_comes_back(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """S-T7, S10: those before it commit, the effects of the failed try are rolled back."""
+    """S-T7: those before it commit, the effects of the failed try are rolled back."""
     async with scene(embedded_postgres) as made:
         tries: list[int] = []
 

@@ -144,7 +144,7 @@ async def stop(*children: Process) -> None:
         child.send_signal(signal.SIGTERM)
     for child in children:
         await child.communicate()
-        assert child.returncode == 0
+        assert child.returncode in (0, -signal.SIGTERM), "the second: it had not begun yet"
 
 
 async def kill_at_random(made: Scene, kills: int, chance: random.Random, *, leases: bool) -> None:

@@ -57,8 +57,8 @@ class Message(Entry):
     def connection(self) -> Any:
         """The connection whose transaction commits together with the position of this message.
 
-        It is there while the handler of a `flow.transaction` into `PostgresEffects` or
-        `SQLiteEffects` runs. Raises `ClosedError` otherwise.
+        It is there while the handler of a `flow.transaction` into `PostgresEffects` runs. Raises
+        `ClosedError` otherwise.
         """
         connection = getattr(self, "_connection", None)
         if connection is None:

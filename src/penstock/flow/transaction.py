@@ -43,14 +43,14 @@ class TransactionalPipe(Operated):
         source: where the records come from, `KafkaSource` or `MemorySource`. Its positions are
             stored in the destination, from its next assignment on.
         sink: where the rows go: a `PostgresSink`, or a stack of sinks around one, not opened. Or
-            where a handler has its effects: `PostgresEffects`, `SQLiteEffects`. `run` opens and
-            closes it, and is the only one that uses it.
+            where a handler has its effects: `PostgresEffects`. `run` opens and closes it, and is
+            the only one that uses it.
         transform: a function from a `Message` to its rows: a row, a list or generator of rows, or
             `None` for no row; `Skip()`, `ToDeadLetter(why)` or `Terminate(why)` settle the record
             without rows. A plain function runs in the event loop and has to be quick. What it does
             elsewhere is not in the transaction. Default: the record itself is the row. Into
-            `PostgresEffects` or `SQLiteEffects` it is the handler, with `message.connection` in the
-            transaction, and answers as the handler of a consumer; but for `Manual()`.
+            `PostgresEffects` it is the handler, with `message.connection` in the transaction, and
+            answers as the handler of a consumer; but for `Manual()`.
         name: names the flow in logs, metrics and dead letters.
         on_rejected: what becomes of a record with a row that is refused for good, or that cannot be
             transformed: `skip`, `block`, `block_and_dead_letter`, or `exit`: `run` ends and raises
