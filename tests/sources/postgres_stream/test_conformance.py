@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from penstock.sources import Source
     from penstock.testing import EmbeddedPostgres
 
-LEASE = 1.5
+LEASE = 3.0
 
 
 class TestPostgresStreamSource(SourceConformance):

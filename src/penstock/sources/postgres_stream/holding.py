@@ -69,8 +69,13 @@ class SlotHolder:
     @property
     def is_kept(self) -> bool:
         """Whether the locks were kept in time, so that they cannot have run out unnoticed."""
+        return self._clock.now() < self.kept_until
+
+    @property
+    def kept_until(self) -> float:
+        """When the locks may have run out, unless they are kept before."""
         every = self._locks.keep_every
-        return every is None or self._clock.now() - self._kept_at < KEEPS * every
+        return math.inf if every is None else self._kept_at + KEEPS * every
 
     # -- claims ------------------------------------------------------------------------------------
 
@@ -172,7 +177,7 @@ class SlotHolder:
         names = {slot_lock(self._name, each.slot): each for each in self._book.all}
         asked_at = self._clock.now()
         kept = await self._locks.keep(list(names)) if names else ()
-        self._kept_at = asked_at
+        self._kept_at = max(self._kept_at, asked_at)
         lost = [each for name, each in names.items() if name not in kept]
         self.lose(lost, "their locks are")
 

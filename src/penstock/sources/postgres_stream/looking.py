@@ -78,9 +78,10 @@ class Looker:
         await self._holder.check(subscribed)
         self._take_pauses(subscribed)
         await self._holder.unlock_ended()
-        if self._giving_up is None or self._giving_up.done():
-            if self._giving_up is not None:
-                self._giving_up.result()
+        if (given := self._giving_up) is None or given.done():
+            self._giving_up = None
+            if given is not None:
+                given.result()  # its error is raised once; the next look goes on
             await self._balance(subscribed.positions, horizon.position)
         options = self._parts.options
         waits = isinstance(self._parts.locks, CountsMembers) and len(self._book)
@@ -188,6 +189,5 @@ def _since(held: HeldSlot) -> float:
 
 def _surplus(needed: Sequence[HeldSlot], idle: Sequence[HeldSlot], count: int) -> list[HeldSlot]:
     """So many of these slots, in proportion."""
-    kept = len(needed) - len(needed) * count // (len(needed) + len(idle))
-    given = [*idle[: count - (len(needed) - kept)], *needed[kept:]]
-    return given if len(given) == count else [*needed, *idle][-count:]
+    of_needed = round(len(needed) * count / (len(needed) + len(idle)))
+    return [*idle[: count - of_needed], *needed[len(needed) - of_needed :]]

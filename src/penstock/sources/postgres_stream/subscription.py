@@ -2,7 +2,8 @@
 
 1. `_run` begins the subscription, then looks at it again and again. A server that is not there is a
    reported trouble and another try; what another try cannot put right ends the next fetch with it.
-2. `_keep` extends the locks beside that, since a look may wait.
+2. `_keep` extends the locks beside that, since a look may wait; `_watch` ends the claims if it
+   could not in time.
 3. A fetch delivers only while the locks are known to be kept.
 """
 
@@ -76,7 +77,7 @@ class OpenStream:
         if self._failure is not None:
             raise self._failure
         loop = asyncio.get_running_loop()
-        beside = (self._run(has_begun=has_begun), self._keep(), waker.run())
+        beside = (self._run(has_begun=has_begun), self._keep(), self._watch(), waker.run())
         tasks = [loop.create_task(each) for each in beside]
         try:
             yield
@@ -129,6 +130,13 @@ class OpenStream:
         while every is not None:
             await clock.sleep(every)
             await self._tried("keeping the locks", self._holder.keep())
+
+    async def _watch(self) -> None:
+        """End the claims when their locks may have run out, also while a keep has no answer."""
+        clock, every = self._parts.clock, self._parts.locks.keep_every
+        while every is not None:
+            until = self._holder.kept_until
+            await wait_until(clock, until if until > clock.now() else clock.now() + every)
             self._holder.lose_unkept()
 
     async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
@@ -157,12 +165,13 @@ class OpenStream:
             if self._failure is not None:
                 raise self._failure
             try:
-                if found := await self._delivered(claims, most):
+                found = await self._delivered(claims, most)
+                self._parts.troubles.note("reading", None)
+                if found:
                     return found
                 if self._over is not None and await self._is_over(self._over):
                     return None
                 delay = poll
-                self._parts.troubles.note("reading", None)
             except ConfigError:
                 raise
             except Exception as error:

@@ -83,6 +83,7 @@ WITH held AS (
   SELECT s.name, s.slot, s.epoch FROM {schema}.subscription_slot s
   JOIN unnest($1::text[], $2::smallint[], $3::bigint[]) AS w (name, slot, epoch)
     ON (w.name, w.slot) = (s.name, s.slot) AND w.epoch = s.epoch
+  WHERE $4::float8 IS NULL OR s.lease_until IS NOT NULL
   ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s
 )
 UPDATE {schema}.subscription_slot s
@@ -91,7 +92,7 @@ SET lease_until = clock_timestamp() + make_interval(secs => $4),
 FROM held h WHERE (h.name, h.slot, h.epoch) = (s.name, s.slot, s.epoch)
 RETURNING s.name, s.slot
 """
-"""Without an interval the locks become free."""
+"""Without an interval the locks become free. One that is free is not extended."""
 _MEMBERS = """
 WITH seen AS (
   INSERT INTO {schema}.subscription_member AS m (name, member, seen_at)
@@ -213,8 +214,11 @@ class SlotLeases:
 
     async def unlock(self, names: Collection[str]) -> None:
         """See `SubscriptionLocks`."""
-        epochs = {name: self._held.pop(name) for name in names if name in self._held}
-        await self._change(epochs, None)
+        epochs = {name: self._held[name] for name in names if name in self._held}
+        await self._change(epochs, None)  # after an error they are still to be freed
+        for name, epoch in epochs.items():
+            if self._held.get(name) == epoch:
+                del self._held[name]
 
     async def _change(self, epochs: Mapping[str, int], lease: float | None) -> set[str]:
         """Extend or end these leases; return the locks of those that are still held."""
