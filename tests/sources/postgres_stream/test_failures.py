@@ -50,7 +50,7 @@ class StreamHost(RecordingHost):
 
 
 def source(log: Log, dsn: str | None = None, **options: Any) -> PostgresStreamSource:
-    given = {"poll": 0.02, "lease": LONG, "close_timeout": 2.0, **options}
+    given: dict[str, Any] = {"poll": 0.02, "lease": LONG, "close_timeout": 2.0, **options}
     return PostgresStreamSource(dsn or log.dsn, subscription="s", schema=log.schema, **given)
 
 
@@ -105,7 +105,7 @@ async def test_slots_whose_unlock_failed_are_freed_later(log: Log, real_clock: L
 async def test_claims_end_with_their_leases_while_a_keep_has_no_answer(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S-T4, S-T8: and the slots are claimed again when the server answers."""
+    """S-T8: and the slots are claimed again when the server answers."""
     host = StreamHost()
     async with asyncio.timeout(WITHIN), source(log, lease=1.0).open(host):
         claims = await host.wait_for_claims(256)
@@ -166,7 +166,7 @@ async def test_a_listening_connection_that_the_server_ends_is_replaced(
 async def test_the_transaction_that_holds_the_horizon_is_named(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S-T2: with its process, application, user and age, until it ends; a transaction that has not
+    """S18: with its process, application, user and age, until it ends; a transaction that has not
     appended holds nothing.
     """
     monkeypatch.setattr(standing, "STANDS_AFTER", 0.1)
