@@ -257,6 +257,33 @@ async def test_a_transaction_that_a_handler_has_ended_all_the_same_is_named(
         assert await made.stored() == {("memory", 0): 4}
 
 
+@pytest.mark.parametrize("passes_over", [False, True])
+async def test_a_session_that_the_server_ends_under_a_handler_costs_no_effect(
+    embedded_postgres: EmbeddedPostgres, passes_over: bool
+) -> None:
+    """S-T7, S-T8: also one whose handler passes over the error."""
+    async with scene(embedded_postgres) as made, log_lines():
+        tries = 0
+
+        async def handle(message: Message) -> None:
+            nonlocal tries
+            await made.insert(message)
+            if message.offset == 2 and (tries := tries + 1) == 1:
+                try:
+                    await message.connection.execute(
+                        "SELECT pg_terminate_backend(pg_backend_pid())"
+                    )
+                except asyncpg.PostgresError:
+                    if not passes_over:
+                        raise
+
+        report = await made.flow(handle, MemoryLog(records(range(5)))).run()
+        assert report.complete
+        assert tries > 1
+        assert await made.offsets() == list(range(5))
+        assert await made.stored() == {("memory", 0): 5}
+
+
 async def test_the_connection_is_taken_back_when_the_handler_has_ended(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:

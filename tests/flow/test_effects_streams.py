@@ -8,6 +8,7 @@ Counted on the log and the table of effects, by queries of the test's own.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -20,7 +21,7 @@ import pytest
 from kept_table import KeptTable, kept_table
 from tests.sinks.postgres_help import Database
 from tests.sources.kafka.child_help import child_process
-from tests.streams.log_help import Log, append, fresh_name, install_log
+from tests.streams.log_help import Log, fresh_name, install_log
 
 from penstock.testing import embedded_postgres as start_postgres
 from penstock.testing.servers.require import there_or_skip
@@ -92,9 +93,11 @@ class Scene:
 
     async def fill(self, each: int = EACH) -> None:
         """Append messages to each stream."""
-        for number in range(STREAMS):
-            messages = [{"type": "happened", "data": {}}] * each
-            await append(self.kept.db.con, self.log.sql, f"s-{number}", messages)
+        await self.kept.db.con.execute(
+            f"SELECT {self.log.sql}.append('s-' || n, $1::text::jsonb) FROM generate_series(1, $2) n",
+            json.dumps([{"type": "happened", "data": {}}] * each),
+            STREAMS,
+        )
         self.written += STREAMS * each
 
     async def ask(self, query: str, **names: str) -> int:
