@@ -49,20 +49,27 @@ class SubscriptionStateConformance(ABC):
             )
 
     async def test_one_of_several_starts_at_once_is_stored(self, real_clock: LoopClock) -> None:
-        """Whole, and every process finds it."""
+        """Whole, and every process finds it, also one that was told at once that it is there."""
+
+        async def begin(
+            state: SubscriptionState, start: SubscriptionStart
+        ) -> tuple[bool, Subscribed]:
+            was_first = await state.initialize(name, start)
+            return was_first, _read(await state.read(name))
+
         for _ in range(5):
             name = _name()
             async with AsyncExitStack() as stack:
                 states = await self._opened(stack, 4)
                 starts = [_start(100 * number) for number in range(4)]
-                were_first = await asyncio.gather(
-                    *[
-                        state.initialize(name, start)
-                        for state, start in zip(states, starts, strict=True)
-                    ]
+                begun = await asyncio.gather(
+                    *[begin(state, start) for state, start in zip(states, starts, strict=True)]
                 )
+                were_first = [was_first for was_first, _ in begun]
                 assert were_first.count(True) == 1
                 first = starts[were_first.index(True)]
+                for _, found in begun:
+                    _same(found, first)
                 for state in states:
                     _same(_read(await state.read(name)), first)
 
