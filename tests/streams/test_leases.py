@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 from tests.sources.subscriptions.frozen import LOCK, NAME, START, frozen_holder, moves
 from tests.streams.log_help import Log, install_log
@@ -199,3 +200,40 @@ async def test_a_session_that_does_not_answer_has_lost_its_locks(
             async with mine:
                 assert {*await mine.lock([slot_lock(NAME, 8)])} == {slot_lock(NAME, 8)}
                 assert {*await mine.keep([LOCK, slot_lock(NAME, 8)])} == {slot_lock(NAME, 8)}
+
+
+async def test_an_unlock_that_failed_is_repeated(log: Log, real_clock: LoopClock) -> None:
+    """S-T8: the lock is still one to free after the error, and another process takes it then."""
+    async with (
+        PostgresSubscriptions(log.dsn, schema=log.schema) as mine,
+        PostgresSubscriptions(log.dsn, schema=log.schema) as other,
+        log.connected() as con,
+    ):
+        await mine.initialize(NAME, START)
+        assert [*await mine.lock([LOCK])] == [LOCK]
+        table = f"{log.sql}.subscription_slot"
+        await con.execute(
+            f"ALTER TABLE {table} ADD CONSTRAINT kept CHECK (lease_until IS NOT NULL) NOT VALID"
+        )
+        with pytest.raises(asyncpg.CheckViolationError):
+            await mine.unlock([LOCK])
+        await con.execute(f"ALTER TABLE {table} DROP CONSTRAINT kept")
+        assert [*await other.lock([LOCK])] == []
+        await mine.unlock([LOCK])
+        assert [*await other.lock([LOCK])] == [LOCK]
+
+
+async def test_a_keep_does_not_extend_a_lock_that_is_free(log: Log, real_clock: LoopClock) -> None:
+    """S-T8: a keep that an unlock has overtaken on the server."""
+    async with (
+        PostgresSubscriptions(log.dsn, schema=log.schema) as mine,
+        PostgresSubscriptions(log.dsn, schema=log.schema) as other,
+        log.connected() as con,
+    ):
+        await mine.initialize(NAME, START)
+        assert [*await mine.lock([LOCK])] == [LOCK]
+        await con.execute(
+            f"UPDATE {log.sql}.subscription_slot SET owner = NULL, lease_until = NULL"
+        )
+        assert [*await mine.keep([LOCK])] == []
+        assert [*await other.lock([LOCK])] == [LOCK]
