@@ -73,6 +73,8 @@ class Subscribed:
     """As in its start."""
     is_paused: bool = False
     paused_slots: frozenset[int] = field(default_factory=frozenset[int])
+    missed: int = 0
+    """Messages that were deleted before they had been handled, as far as that is counted."""
 
 
 @runtime_checkable

@@ -10,22 +10,40 @@ from .._clients.postgres.streams.message import NO_STREAM, Appended, NewMessage
 from .._clients.postgres.streams.notifier import StreamNotifier
 from .._clients.postgres.streams.stored import StoredMessage
 from .._core.public import publish
+from .._core.stream_observer import StreamObserver
 from .log import StreamLog
+from .log_stats import (
+    Backlog,
+    HorizonStats,
+    LogFigures,
+    LogStats,
+    SubscriptionStats,
+    TableStats,
+)
+from .monitor import StreamMonitor
 from .reader import StreamReader, SyncStreamReader
 from .retention import Deleted, StreamRetention
 
 __all__ = [
     "NO_STREAM",
     "Appended",
+    "Backlog",
     "Deleted",
+    "HorizonStats",
+    "LogFigures",
+    "LogStats",
     "NewMessage",
     "SchemaProblem",
     "StoredMessage",
     "StreamLog",
+    "StreamMonitor",
     "StreamNotifier",
+    "StreamObserver",
     "StreamReader",
     "StreamRetention",
+    "SubscriptionStats",
     "SyncStreamReader",
+    "TableStats",
     "check_streams",
     "install_streams",
     "upgrade_streams",

@@ -6,6 +6,7 @@ from .._core.public import later, publish
 from .consumer_metrics import PrometheusConsumerObserver
 from .observed import Metrics, Observed
 from .prometheus import PrometheusObserver
+from .stream_metrics import PrometheusStreamObserver
 from .tracing import Tracing, traced
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from .consumer_tracing import ConsumerTracing
     from .otel_metrics import OpenTelemetryObserver
     from .rules import alert_rules
+    from .stream_otel import OpenTelemetryStreamObserver
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -21,6 +23,7 @@ else:
             "consumer_tracing": ["ConsumerTracing"],
             "otel_metrics": ["OpenTelemetryObserver"],
             "rules": ["alert_rules"],
+            "stream_otel": ["OpenTelemetryStreamObserver"],
         },
     )
 
@@ -30,12 +33,14 @@ __all__ = [
     "Observed",
     "OpenTelemetryConsumerObserver",
     "OpenTelemetryObserver",
+    "OpenTelemetryStreamObserver",
     "PrometheusConsumerObserver",
     "PrometheusObserver",
+    "PrometheusStreamObserver",
     "Tracing",
     "alert_rules",
     "traced",
 ]
 
 publish("penstock", Metrics, Observed, Tracing)
-publish(__name__, PrometheusConsumerObserver, PrometheusObserver, traced)
+publish(__name__, PrometheusConsumerObserver, PrometheusObserver, PrometheusStreamObserver, traced)

@@ -6,13 +6,14 @@ from importlib.resources import files
 
 from .._core.public import publish
 
-_FILES = ("alerts.yml", "consumer_alerts.yml")
-"""The first begins the list of groups, and the second continues it."""
+_FILES = ("alerts.yml", "consumer_alerts.yml", "stream_alerts.yml")
+"""The first begins the list of groups, and the others continue it."""
 
 
 def alert_rules() -> str:
-    """The rules file for Prometheus, as YAML text, with a group for batchers and one for consumers:
-    write it to a path in your `rule_files`, and adjust the thresholds to your limits.
+    """The rules file for Prometheus, as YAML text, with a group for batchers, one for consumers
+    and one for logs of streams: write it to a path in your `rule_files`, and adjust the thresholds
+    to your limits.
     """
     folder = files("penstock.telemetry")
     return "".join([(folder / name).read_text(encoding="utf-8") for name in _FILES])

@@ -10,15 +10,19 @@
    idle, or was held for a while; the other one is locked before that.
 4. A stored position beyond the last one of the log shows that the log is not the one that was read,
    but an older copy: that is an error, since new messages would be taken for read ones.
+5. Messages that retention has deleted before they were handled are told once per process: at its
+   first look, and whenever there are more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
+from ..._core.say import say
 from ..._core.subscriptions import CountsMembers
 
 if TYPE_CHECKING:
@@ -33,12 +37,18 @@ if TYPE_CHECKING:
     from .slots import HeldSlot, SlotBook
     from .stored import StoredSlots
 
+logger = logging.getLogger("penstock.sources.postgres_stream")
+
 CHUNK = 64
 """The most locks that are asked for at once, beside those that are wanted."""
 REVOKE_WITHIN = 30.0
 """Seconds that a claim has to end when its slot is given up; the consumer's `drain` if shorter."""
 
 _PAUSED = "the subscription is paused: `penstock stream resume` continues it"
+_MISSED = (
+    "%s: %d messages were deleted before the subscription had handled them, and are never delivered "
+    "(%d in all, counted in subscription_slot.missed)"
+)
 _BEYOND = (
     "slot %d of the subscription %r is stored at position %d, but the last position of the log is "
     "%d: the log was restored from an older copy, or is another one. Reset the subscription with "
@@ -64,6 +74,7 @@ class Looker:
         self._holder = holder
         self._served: set[int] = set()
         self._giving_up: asyncio.Task[None] | None = None
+        self._missed = 0
         self.is_paused = False
         self.paused: frozenset[int] = frozenset()
         """The slots that are not read now."""
@@ -77,6 +88,7 @@ class Looker:
         self._check(subscribed.positions, horizon.last)
         await self._holder.check(subscribed)
         self._take_pauses(subscribed)
+        self._take_missed(subscribed.missed)
         await self._holder.unlock_ended()
         if (given := self._giving_up) is None or given.done():
             self._giving_up = None
@@ -96,6 +108,12 @@ class Looker:
     def _take_pauses(self, subscribed: Subscribed) -> None:
         self.is_paused, self.paused = subscribed.is_paused, subscribed.paused_slots
         self._parts.troubles.note("pause", _PAUSED if self.is_paused else None)
+
+    def _take_missed(self, missed: int) -> None:
+        if missed > self._missed:
+            name = self._parts.options.subscription
+            say(logger, logging.ERROR, _MISSED, name, missed - self._missed, missed)
+        self._missed = missed
 
     async def _balance(self, positions: Mapping[int, Position], horizon: int) -> None:
         locks, options = self._parts.locks, self._parts.options

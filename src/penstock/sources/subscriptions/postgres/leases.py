@@ -44,7 +44,8 @@ WITH made AS (
 SELECT EXISTS (SELECT FROM made)
 """
 _READ = """
-SELECT u.selection, u.earlier, u.paused, s.slot, s.position, s.metadata, s.paused AS slot_paused
+SELECT u.selection, u.earlier, u.paused, s.slot, s.position, s.metadata, s.paused AS slot_paused,
+  s.missed
 FROM {schema}.subscription u LEFT JOIN {schema}.subscription_slot s ON s.name = u.name
 WHERE u.name = $1
 """
@@ -168,6 +169,7 @@ class SlotLeases:
             selection=rows[0]["selection"],
             is_paused=rows[0]["paused"],
             paused_slots=frozenset(row["slot"] for row in slots if row["slot_paused"]),
+            missed=sum(row["missed"] for row in slots),
         )
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:

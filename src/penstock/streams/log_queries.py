@@ -1,0 +1,127 @@
+"""What a monitor asks the server about a log. Each query is bounded, or ends by its timeout."""
+
+# the name of the schema, quoted, and conditions of the library's own
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._clients.postgres.names import quoted
+from .._clients.postgres.streams.selection import StreamSelection
+from .log_stats import Backlog, HorizonStats, SubscriptionStats, TableStats
+
+if TYPE_CHECKING:
+    from .._clients.postgres.connections import Connections
+
+TABLES = ("message", "parked", "stream_end", "subscription", "subscription_member", "subscription_slot")  # fmt: skip
+_HORIZON = """
+SELECT {schema}.horizon() AS position,
+  (SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last,
+  (SELECT extract(epoch FROM clock_timestamp() - min(a.xact_start))::float8
+   FROM {schema}.appender p JOIN pg_stat_activity a USING (pid)) AS appender_age
+"""
+_SUBSCRIPTIONS = """
+SELECT u.name, u.selection, u.paused,
+  (SELECT count(*) FROM {schema}.subscription_member m
+   WHERE m.name = u.name AND m.seen_at > clock_timestamp() - make_interval(secs => $1)) AS members,
+  (SELECT count(*) FROM {schema}.subscription_slot s WHERE s.name = u.name AND s.paused) AS slots,
+  (SELECT coalesce(sum(s.missed), 0)::bigint FROM {schema}.subscription_slot s
+   WHERE s.name = u.name) AS missed
+FROM {schema}.subscription u ORDER BY u.name
+"""
+_OLDEST = """
+SELECT count(*) AS waiting,
+  count(*) FILTER (WHERE s.lease_until IS NULL OR s.lease_until <= clock_timestamp()) AS unowned,
+  greatest(extract(epoch FROM clock_timestamp() - min(r.at)), 0)::float8 AS seconds
+FROM {schema}.subscription u
+JOIN {schema}.subscription_slot s ON s.name = u.name
+CROSS JOIN LATERAL (
+  SELECT m.at FROM {schema}.message m
+  WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
+    AND m.position <> ALL (u.earlier) AND {condition}
+  ORDER BY m.position LIMIT 1) r
+WHERE u.name = $1
+"""
+_COUNT = """
+SELECT count(*) AS messages FROM (
+  SELECT FROM {schema}.subscription u
+  JOIN {schema}.subscription_slot s ON s.name = u.name
+  CROSS JOIN LATERAL (
+    SELECT FROM {schema}.message m
+    WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
+      AND m.position <> ALL (u.earlier) AND {condition} LIMIT $3) r
+  WHERE u.name = $1 LIMIT $3) f
+"""
+"""The inner limit keeps the planner from reading the whole log for a join."""
+_PARKED = """
+SELECT consumer, count(DISTINCT key) AS keys FROM {schema}.parked GROUP BY consumer
+"""
+_TABLES = """
+SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
+FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::name[])
+"""
+
+
+class StoredSubscription(NamedTuple):
+    """A subscription without its backlog."""
+
+    selection: str
+    stats: SubscriptionStats
+
+
+class LogQueries:
+    """Asks about the log of a schema. Methods suspend, and raise errors of the client."""
+
+    def __init__(self, connections: Connections, schema: str) -> None:
+        self._connections = connections
+        self._schema = schema
+
+    async def horizon(self) -> HorizonStats:
+        """How far the log can be read. To be asked before the backlogs."""
+        ((position, last, age),) = await self._ask(_HORIZON)
+        return HorizonStats(position, last, age)
+
+    async def subscriptions(self, lease: float) -> dict[str, StoredSubscription]:
+        """All subscriptions, without what they have not handled."""
+        return {
+            name: StoredSubscription(
+                selection, SubscriptionStats(members, is_paused, slots, missed, None)
+            )
+            for name, selection, is_paused, members, slots, missed in await self._ask(
+                _SUBSCRIPTIONS, lease
+            )
+        }
+
+    async def backlog(self, name: str, selection: str, horizon: int, most: int) -> Backlog:
+        """What a subscription has not handled up to the horizon; counts `most` messages at most."""
+        chosen = StreamSelection.parsed(selection)
+        values = chosen.parameters
+
+        def with_condition(query: str, first: int) -> str:
+            places = [f"${first + number}::text[]" for number in range(len(values))]
+            return query.replace("{condition}", chosen.condition("m", places))
+
+        ((waiting, unowned, seconds),) = await self._ask(
+            with_condition(_OLDEST, 3), name, horizon, *values
+        )
+        messages = 0
+        if waiting:
+            query = with_condition(_COUNT, 4)
+            ((messages,),) = await self._ask(query, name, horizon, most, *values)
+        return Backlog(messages, seconds or 0.0, waiting, unowned)
+
+    async def parked_keys(self) -> dict[str, int]:
+        """The number of parked keys of each consumer that has some."""
+        return dict(await self._ask(_PARKED))
+
+    async def tables(self) -> dict[str, TableStats]:
+        """The tables of the schema."""
+        rows = await self._ask(_TABLES, self._schema, [*TABLES])
+        return {name: TableStats(live, dead, size) for name, live, dead, size in rows}
+
+    async def _ask(self, query: str, *arguments: object) -> list[Any]:
+        async with self._connections.asking() as con:
+            rows: list[Any] = await con.fetch(
+                query.replace("{schema}", quoted(self._schema)), *arguments
+            )
+            return rows

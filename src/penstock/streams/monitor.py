@@ -1,0 +1,209 @@
+"""Looks at a log from time to time, for metrics and alerts.
+
+1. A scrape cannot wait for the database, so figures are read beside it, on one connection.
+2. A look that fails is counted, and there are no figures until the next one: old ones would look
+   like current ones. Nothing else fails by it.
+3. The backlog of each subscription is a query of its own: one that takes too long costs only its own
+   figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from .._clients.postgres.access import Access, need_asyncpg
+from .._clients.postgres.connections import Connections
+from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name, opened_schema
+from .._core import checks
+from .._core.checks import bad
+from .._core.clock import LOOP_CLOCK, LoopClock
+from .._core.errors import ClosedError
+from .._core.observer import Watchers
+from .._core.opening import Openable
+from .._core.stream_observer import StreamObserver
+from .log_looker import LogLooker, LookRecord
+from .log_queries import LogQueries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from asyncpg import Pool
+
+    from .._clients.postgres.access import PoolFactory, Prepared
+    from .._core.clock import Clock
+    from .log_stats import LogFigures, LogStats
+
+EVERY = 15.0
+"""Default seconds between two looks."""
+STALE_AFTER = 3
+"""Intervals after which figures are too old to be shown."""
+
+
+class StreamMonitor(Openable):
+    """Reads the figures of a log every few seconds while it is open, and gives them to observers.
+
+    One process has to run it for each log; several show the same. It may run in a consumer's
+    process or in one of its own.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
+            variables. Never shown. The role needs the right to subscribe, and membership in
+            `pg_read_all_stats` to see the age of other roles' transactions.
+        schema: the schema of the log; default `"penstock"`.
+        name: the label of its metrics; default: the schema.
+        observers: what shows the figures, as `penstock.telemetry.PrometheusStreamObserver`.
+        every: seconds between two looks; default 15.
+        count_to: the most unhandled messages that are counted for a subscription; default 10,000. A
+            look reads as many entries of an index for each subscription.
+        lease: seconds within which a process must have been seen to count as a member; the `lease`
+            of the subscriptions, by default 30.
+        pool: an asyncpg pool of the application's, or a function that makes one, instead of `dsn`.
+        close_pool: whether closing closes that pool; default: only one that a function made.
+        connect_options: any options of `asyncpg.create_pool`.
+        statement_timeout: seconds that a query may run on the server; default 5. Not with `pool`.
+        prepared_statements: as for `PostgresSink`.
+        close_timeout: seconds for closing the connection; default 5.
+        clock: the source of time; default: the loop's.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects to
+    nothing and does not fail: a server that cannot be reached, a schema that is missing and missing
+    rights are counted and logged like any failed look.
+    """
+
+    _run_time = ("_looking",)
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        name: str | None = None,
+        observers: Iterable[StreamObserver] = (),
+        every: float | timedelta = EVERY,
+        count_to: int = 10_000,
+        lease: float | timedelta = 30.0,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
+        connect_options: Mapping[str, Any] | None = None,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Prepared = "auto",
+        close_timeout: float | timedelta = 5.0,
+        clock: Clock | None = None,
+    ) -> None:
+        need_asyncpg()
+        self._schema = check_schema_name(schema)
+        self._access = Access.of(
+            dsn,
+            pool=pool,
+            close_pool=close_pool,
+            size=1,
+            options=connect_options,
+            timeout=5.0 if statement_timeout is None and pool is None else statement_timeout,
+            prepared=prepared_statements,
+        )
+        self.name = self._schema if name is None else checks.text("name", name)
+        self._observers = Watchers(_checked(observers))
+        self._every = checks.seconds("every", every, usual=checks.LONG_TIMEOUT)
+        self._count_to = checks.count("count_to", count_to)
+        self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
+        self._close_timeout = checks.seconds(
+            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
+        )
+        self._clock = checks.checked_clock(clock)
+        self._record = LookRecord(self.name, STALE_AFTER * self._every)
+        self._looking: _Looking | None = None
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        clock = self._clock
+        if clock is LOOP_CLOCK:
+            clock = LoopClock(asyncio.get_running_loop())  # can be read in the thread of a scrape
+        looker = LogLooker(self._record, self._count_to, self._lease)
+        self._looking = _Looking(self._access, self._schema, looker, clock, self._close_timeout)
+        stack.push_async_callback(self._looking.close)
+        self._record.begin(clock)
+        self._observers.tell(lambda observer: observer.on_open(self.name, self._record.stats))
+        stack.callback(self._closed)
+        task = asyncio.get_running_loop().create_task(self._run(clock))
+        stack.push_async_callback(_cancelled, task)
+
+    def _closed(self) -> None:
+        self._record.end()
+        self._observers.tell(lambda observer: observer.on_close(self.name))
+
+    async def _run(self, clock: Clock) -> None:
+        while True:
+            try:
+                await self.look()
+            except Exception as error:
+                self._record.failed(error)
+            self._observers.tell(lambda observer: observer.on_looked(self.name))
+            await clock.sleep(self._every)
+
+    async def look(self) -> LogFigures:
+        """Look at the log now, and keep the figures.
+
+        Raises `ClosedError` if this is not open, `ConfigError` for a schema that is missing or
+        older, and errors of the client. Suspends for a few queries; a cancelled look keeps nothing.
+        """
+        if self._looking is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        figures, now = await self._looking.look()
+        self._record.looked(figures, now)
+        return figures
+
+    def stats(self) -> LogStats:
+        """The figures of the last look. Does not suspend; from any thread."""
+        return self._record.stats()
+
+    def __repr__(self) -> str:
+        return f"StreamMonitor({self._access.place}, schema={self._schema!r})"
+
+
+class _Looking:
+    """The looks of an open monitor, one at a time, and their connection."""
+
+    def __init__(
+        self, access: Access, schema: str, looker: LogLooker, clock: Clock, close_timeout: float
+    ) -> None:
+        self._access = access
+        self._schema = schema
+        self._looker = looker
+        self._clock = clock
+        self._close_timeout = close_timeout
+        self._connections: Connections | None = None
+        self._is_checked = False
+        self._turn = asyncio.Lock()
+
+    async def look(self) -> tuple[LogFigures, float]:
+        """The figures, and when the look began."""
+        async with self._turn:
+            now = self._clock.now()
+            if self._connections is None:
+                self._connections = await Connections.to(self._access, self._close_timeout)
+            if not self._is_checked:
+                async with self._connections.asking() as con:
+                    await opened_schema(con, self._schema)
+                self._is_checked = True
+            queries = LogQueries(self._connections, self._schema)
+            return await self._looker.look(queries, self._clock), now
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._connections is not None:
+            await self._connections.close()
+
+
+def _checked(observers: Iterable[StreamObserver]) -> list[StreamObserver]:
+    found = list(cast("Iterable[object]", observers))
+    for each in found:
+        if not isinstance(each, StreamObserver):
+            raise bad("observers", type(each).__name__, "must be StreamObserver objects")
+    return cast("list[StreamObserver]", found)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

@@ -1,0 +1,177 @@
+"""The metrics of logs of streams: one table for all exporters, read from `StreamMonitor.stats()`.
+
+Several monitors of one log show the same, so of one name the greatest value is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .measures import Catalogue, Family, Measure, one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Values = Mapping[tuple[str, ...], float]
+
+
+def _of_log(name: str, text: str, unit: str, value: Callable[[Any], float | None]) -> Measure:
+    """A measure with one value, which there is after a look that succeeded."""
+
+    def read(stats: Any) -> Values:
+        found = None if stats.figures is None else value(stats.figures)
+        return {} if found is None else {(): found}
+
+    return Measure(Family(name, text, unit), read, is_greatest=True)
+
+
+def _of_each(
+    name: str,
+    text: str,
+    unit: str,
+    label: str,
+    values: Callable[[Any], Mapping[str, float | None]],
+) -> Measure:
+    """A measure with a value for each subscription, consumer or table."""
+
+    def read(stats: Any) -> Values:
+        found = {} if stats.figures is None else values(stats.figures)
+        return {(key,): value for key, value in found.items() if value is not None}
+
+    return Measure(Family(name, text, unit, (label,)), read, is_greatest=True)
+
+
+def _of_subscription(
+    name: str, text: str, unit: str, value: Callable[[Any], float | None]
+) -> Measure:
+    return _of_each(
+        name,
+        text,
+        unit,
+        "subscription",
+        lambda figures: {key: value(each) for key, each in figures.subscriptions.items()},
+    )
+
+
+def _of_backlog(name: str, text: str, unit: str, value: Callable[[Any], float]) -> Measure:
+    return _of_subscription(
+        name, text, unit, lambda each: None if each.backlog is None else value(each.backlog)
+    )
+
+
+def _of_table(name: str, text: str, unit: str, value: Callable[[Any], float]) -> Measure:
+    return _of_each(
+        name,
+        text,
+        unit,
+        "table",
+        lambda figures: {key: value(each) for key, each in figures.tables.items()},
+    )
+
+
+_STATES = (
+    one(
+        "stream_up",
+        "1 if the last look at the log succeeded and is recent.",
+        "1",
+        lambda stats: stats.figures is not None,
+        is_greatest=True,
+    ),
+    _of_log(
+        "stream_last_position",
+        "The last position that was handed out.",
+        "{position}",
+        lambda figures: figures.horizon.last,
+    ),
+    _of_log(
+        "stream_horizon_distance",
+        "Positions that cannot be read yet, behind an open transaction that appends.",
+        "{position}",
+        lambda figures: figures.horizon.distance,
+    ),
+    _of_log(
+        "stream_horizon_age_seconds",
+        "Seconds for which the horizon has stood still behind the last position.",
+        "s",
+        lambda figures: figures.horizon.age,
+    ),
+    _of_log(
+        "stream_appender_age_seconds",
+        "Age of the oldest open transaction that appends; missing without one.",
+        "s",
+        lambda figures: figures.horizon.appender_age,
+    ),
+    _of_backlog(
+        "stream_lag_messages",
+        "Messages that the subscription has not handled, as far as they are counted.",
+        "{message}",
+        lambda backlog: backlog.messages,
+    ),
+    _of_backlog(
+        "stream_lag_seconds",
+        "Age of the oldest message that the subscription has not handled.",
+        "s",
+        lambda backlog: backlog.seconds,
+    ),
+    _of_backlog(
+        "stream_waiting_slots",
+        "Slots with messages that the subscription has not handled.",
+        "{slot}",
+        lambda backlog: backlog.waiting_slots,
+    ),
+    _of_backlog(
+        "stream_unowned_slots",
+        "Slots with such messages that no process holds by a lease.",
+        "{slot}",
+        lambda backlog: backlog.unowned_slots,
+    ),
+    _of_subscription(
+        "stream_members",
+        "Processes that serve the subscription by leases.",
+        "{process}",
+        lambda each: each.members,
+    ),
+    _of_subscription(
+        "stream_paused", "1 for a paused subscription.", "1", lambda each: each.is_paused
+    ),
+    _of_subscription(
+        "stream_paused_slots", "Paused slots.", "{slot}", lambda each: each.paused_slots
+    ),
+    _of_subscription(
+        "stream_missed_messages",
+        "Messages that were deleted before the subscription had handled them.",
+        "{message}",
+        lambda each: each.missed,
+    ),
+    _of_each(
+        "stream_parked_keys",
+        "Keys that wait for an operator, by consumer.",
+        "{key}",
+        "consumer",
+        lambda figures: figures.parked_keys,
+    ),
+    _of_table(
+        "stream_table_size_bytes",
+        "Size of the table with its indexes.",
+        "By",
+        lambda table: table.size,
+    ),
+    _of_table(
+        "stream_table_live_rows", "Live rows, as estimated.", "{row}", lambda table: table.live_rows
+    ),
+    _of_table(
+        "stream_table_dead_rows", "Dead rows, as estimated.", "{row}", lambda table: table.dead_rows
+    ),
+)
+_TOTALS = (
+    one("stream_looks", "Looks at the log that succeeded.", "{look}", lambda stats: stats.looks),
+    one(
+        "stream_failed_looks",
+        "Looks at the log, or at a subscription's backlog, that failed.",
+        "{look}",
+        lambda stats: stats.failed,
+    ),
+)
+
+STREAM = Catalogue("stream", (), (), (), _STATES, _TOTALS)
+"""All of them."""
