@@ -35,8 +35,9 @@ def _of_each(
     """A measure with a value for each subscription, consumer or table."""
 
     def read(stats: Any) -> Values:
-        found = {} if stats.figures is None else values(stats.figures)
-        return {(key,): value for key, value in found.items() if value is not None}
+        if stats.figures is None:
+            return {}
+        return {(key,): each for key, each in values(stats.figures).items() if each is not None}
 
     return Measure(Family(name, text, unit, (label,)), read, is_greatest=True)
 

@@ -1,0 +1,265 @@
+"""A monitor's figures are those of the log, and its failures hurt nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.streams.log_help import Log, role
+
+from penstock import ConfigError, LoopClock
+from penstock._clients.postgres.streams.selection import StreamSelection
+from penstock.streams import StreamMonitor, StreamObserver, StreamRetention, install_streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.streams import LogStats
+
+
+class HandClock(LoopClock):
+    """A clock that the test moves, beside a server's real time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 0.0
+        self._moved = asyncio.Event()
+
+    def now(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        until = self.time + seconds
+        while self.time < until:
+            await self._moved.wait()
+
+    def advance(self, seconds: float) -> None:
+        self.time += seconds
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+
+class Looks(StreamObserver):
+    """Waits for the looks of a monitor."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.looked = asyncio.Event()
+
+    def on_open(self, name: str, stats: Callable[[], Any]) -> None:
+        self.calls.append(f"open {name}")
+
+    def on_looked(self, name: str) -> None:
+        self.looked.set()
+
+    def on_close(self, name: str) -> None:
+        self.calls.append(f"close {name}")
+
+    async def next(self) -> None:
+        self.looked.clear()
+        await self.looked.wait()
+
+
+async def subscribe(
+    log: Log, con: Any, name: str, position: int, selection: StreamSelection | None = None
+) -> None:
+    """Store a subscription that has handled everything before this position."""
+    text = (selection or StreamSelection()).text
+    await con.execute(
+        f"INSERT INTO {log.sql}.subscription (name, selection, start) VALUES ($1, $2, '')",
+        name,
+        text,
+    )
+    await con.execute(
+        f"INSERT INTO {log.sql}.subscription_slot (name, slot, position) "
+        "SELECT $1, slot, $2 FROM generate_series(0, 255) AS s (slot)",
+        name,
+        position,
+    )
+
+
+async def test_backlogs_are_counted_by_selection_and_up_to_a_limit(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """Messages, seconds, slots that wait and those without an owner; of each subscription."""
+    async with log.connected() as con, StreamMonitor(log.dsn, schema=log.schema) as monitor:
+        positions = await log.append(con, "order-1", *range(6))
+        await log.append(con, "bill-1", *range(3))
+        await con.execute(
+            f"UPDATE {log.sql}.message SET at = at - interval '1 hour' WHERE position = $1",
+            positions[2],
+        )
+        await subscribe(log, con, "all", 0)
+        await subscribe(log, con, "orders", positions[2], StreamSelection.of("order"))
+        await subscribe(log, con, "wild", 0, StreamSelection.of(None, ["bill-*", "order-2"]))
+        await subscribe(log, con, "done", 10**6)
+        await con.execute(
+            f"UPDATE {log.sql}.subscription SET earlier = $1 WHERE name = 'orders'", positions[4:5]
+        )
+        await con.execute(
+            f"UPDATE {log.sql}.subscription_slot SET lease_until = now() + interval '1 h' "
+            f"WHERE name = 'all' AND slot = {log.sql}.slot_of('order-1')"
+        )
+        found = (await monitor.look()).subscriptions
+        assert {name: each.backlog and each.backlog.messages for name, each in found.items()} == {
+            "all": 9,
+            "orders": 3,
+            "wild": 3,
+            "done": 0,
+        }
+        backlogs = {name: each.backlog for name, each in found.items() if each.backlog}
+        assert 3600 <= backlogs["orders"].seconds < 3660
+        assert backlogs["wild"].seconds < 60
+        assert backlogs["done"].seconds == 0
+        assert (backlogs["all"].waiting_slots, backlogs["all"].unowned_slots) == (2, 1)
+    async with StreamMonitor(log.dsn, schema=log.schema, count_to=4) as monitor:
+        backlog = (await monitor.look()).subscriptions["all"].backlog
+        assert backlog
+        assert backlog.messages == 4
+
+
+async def test_members_pauses_losses_and_parked_keys_are_those_of_the_rows(
+    log: Log, real_clock: LoopClock
+) -> None:
+    async with log.connected() as con, StreamMonitor(log.dsn, schema=log.schema) as monitor:
+        await log.append(con, "a", *range(5))
+        await subscribe(log, con, "s", 0)
+        await con.execute(
+            f"INSERT INTO {log.sql}.subscription_member SELECT 's', 'm' || n, "
+            "now() - n * interval '20 seconds' FROM generate_series(0, 2) n; "
+            f"UPDATE {log.sql}.subscription SET paused = true; "
+            f"UPDATE {log.sql}.subscription_slot SET paused = true WHERE slot < 3; "
+            f'INSERT INTO {log.sql}.parked (consumer, key, topic, partition, "offset", record) '
+            "SELECT 'c', 'k' || n / 2, 't', 0, n, '{}' FROM generate_series(0, 3) n"
+        )
+        await StreamRetention(log.schema).delete(con, before=3, force=True)
+        figures = await monitor.look()
+        found = figures.subscriptions["s"]
+        assert (found.members, found.is_paused, found.paused_slots, found.missed) == (2, True, 3, 2)
+        assert figures.parked_keys == {"c": 2}
+        assert figures.tables["message"].size > 0
+        assert set(figures.tables) >= {"subscription_slot", "subscription_member", "parked"}
+
+
+async def test_a_horizon_that_stands_still_has_an_age(log: Log, real_clock: LoopClock) -> None:
+    clock = HandClock()
+    async with (
+        log.connected() as con,
+        log.connected() as other,
+        StreamMonitor(log.dsn, schema=log.schema, clock=clock) as monitor,
+    ):
+        assert (await monitor.look()).horizon.appender_age is None
+        await log.append(con, "a", 0)
+        appending = other.transaction()
+        await appending.start()
+        await log.append(other, "b", 1)
+        await log.append(con, "a", 2)
+        first = (await monitor.look()).horizon
+        assert (first.distance, first.age) == (2, 0.0)
+        assert first.appender_age is not None
+        clock.advance(7.0)
+        assert (await monitor.look()).horizon.age == 7.0
+        await appending.commit()
+        after = (await monitor.look()).horizon
+        assert (after.distance, after.age, after.appender_age) == (0, 0.0, None)
+
+
+async def test_looks_repeat_and_figures_grow_stale(log: Log, real_clock: LoopClock) -> None:
+    """Figures that are older than three intervals are not shown."""
+    clock, looks = HandClock(), Looks()
+    monitor = StreamMonitor(
+        log.dsn, schema=log.schema, name="orders", every=timedelta(seconds=10), clock=clock,
+        observers=[looks],
+    )  # fmt: skip
+    async with monitor:
+        await looks.next()
+        assert (monitor.stats().looks, monitor.stats().state) == (1, "open")
+        waiting = asyncio.ensure_future(looks.next())
+        await asyncio.sleep(0)
+        clock.advance(10.0)
+        await waiting
+        stats: LogStats = await asyncio.to_thread(monitor.stats)
+        assert stats.looks == 2
+        assert stats.figures is not None
+        async with log.connected() as con, con.transaction():
+            await con.execute(f"LOCK TABLE {log.sql}.subscription")  # the next look waits
+            clock.advance(31.0)
+            assert monitor.stats().figures is None
+    assert monitor.stats().state == "closed"
+    assert looks.calls == ["open orders", "close orders"]
+
+
+async def test_the_clock_of_the_loop_is_read_from_any_thread(
+    log: Log, real_clock: LoopClock
+) -> None:
+    async with StreamMonitor(log.dsn, schema=log.schema) as monitor:
+        await monitor.look()
+        assert (await asyncio.to_thread(monitor.stats)).figures is not None
+
+
+async def test_failed_looks_are_counted_and_logged_once_and_the_monitor_goes_on(
+    log: Log, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also before the first one: opening needs no server and no schema. No password is shown."""
+    clock, looks = HandClock(), Looks()
+    schema = f"{log.schema}_later"
+    caplog.set_level(logging.INFO, "penstock.streams")
+    monitor = StreamMonitor(log.dsn, schema=schema, every=1, clock=clock, observers=[looks])
+    async with monitor:
+        await looks.next()
+        for _ in range(2):
+            waiting = asyncio.ensure_future(looks.next())
+            await asyncio.sleep(0)
+            clock.advance(1.0)
+            await waiting
+        assert (monitor.stats().failed, monitor.stats().figures) == (3, None)
+        with pytest.raises(ConfigError, match=f"penstock pg install DSN --schema {schema}"):
+            await monitor.look()
+        await install_streams(log.dsn, schema=schema)
+        await monitor.look()
+        assert monitor.stats().figures is not None
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "password" not in caplog.text
+    refused = StreamMonitor("postgresql://u:hush@127.0.0.1:1/d", schema="s", observers=[looks])
+    async with refused:
+        await looks.next()
+        assert refused.stats().failed == 1
+    assert "hush" not in caplog.text + repr(refused)
+
+
+async def test_a_backlog_that_takes_too_long_costs_only_its_own_figures(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """A selection that is none stands for any error of its query."""
+    async with log.connected() as con, StreamMonitor(log.dsn, schema=log.schema) as monitor:
+        await subscribe(log, con, "good", 0)
+        await subscribe(log, con, "odd", 0)
+        await con.execute(f"UPDATE {log.sql}.subscription SET selection = '?' WHERE name = 'odd'")
+        before = monitor.stats().failed
+        found = (await monitor.look()).subscriptions
+        assert found["odd"].backlog is None
+        assert found["good"].backlog is not None
+        assert monitor.stats().failed > before
+
+
+async def test_a_role_with_the_right_to_subscribe_can_watch(
+    log: Log, real_clock: LoopClock
+) -> None:
+    async with role(log) as watcher:
+        await install_streams(log.dsn, schema=log.schema, subscribe=watcher.name)
+        async with StreamMonitor(watcher.dsn, schema=log.schema) as monitor:
+            figures = await monitor.look()
+        assert figures.tables["subscription_slot"].size > 0
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("every", 0), ("count_to", 0), ("lease", -1), ("name", ""), ("observers", ["x"])],
+)
+def test_a_bad_argument_is_named(option: str, value: object) -> None:
+    options: Any = {option: value}
+    with pytest.raises(ConfigError, match=option):
+        StreamMonitor("postgresql://h/d", **options)
