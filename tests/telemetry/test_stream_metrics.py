@@ -123,6 +123,5 @@ def test_opentelemetry_has_the_same_values() -> None:
     }
     names = {each.family.name: each.family.otel_name for each in (*STREAM.states, *STREAM.totals)}
     assert found == {
-        (names[name.removesuffix("_total")], *rest): value
-        for (name, *rest), value in EVERY.items()
+        (names[name.removesuffix("_total")], *rest): value for (name, *rest), value in EVERY.items()
     }
