@@ -4,7 +4,8 @@
    a process has a fixed number at a time, of those with unread messages first.
 2. Slots whose oldest unread message was appended first are claimed first; none of them is waited
    for. A process that cannot have all at once claims those that it has not served in this round
-   first, so each is served within as many rounds as it takes to serve all.
+   first. The round ends when none of them is free, so that a slot that another process keeps does
+   not hold it up.
 3. A slot is given up when the share is smaller: as large a part of those with unread messages, of
    which the ones with the oldest are kept, as of the idle ones. With a fixed number, also when others have unread messages and it is
    idle, or was held for a while; the other one is locked before that.
@@ -175,8 +176,6 @@ class Looker:
 
     def _in_rounds(self, unread: Mapping[int, datetime]) -> list[int]:
         """Unread slots, those that were not served in this round first, the oldest first."""
-        if self._served.issuperset(unread):
-            self._served.clear()
         return sorted(unread, key=lambda slot: (slot in self._served, unread[slot]))
 
     async def _claim(self, wanted: Sequence[int], room: int) -> int:
@@ -186,7 +185,10 @@ class Looker:
             if claimed < room:
                 chunk = wanted[start : start + size]
                 claimed += await self._holder.claim(chunk, room - claimed)
-        self._served.update(slot for slot in wanted if slot in self._book)
+        served = {slot for slot in wanted if slot in self._book}
+        if self._served.issuperset(served):
+            self._served.clear()  # those that were not served have none free: the next round
+        self._served |= served
         return claimed
 
     def _give_up(self, slots: Sequence[HeldSlot]) -> None:

@@ -99,7 +99,7 @@ WITH seen AS (
   INSERT INTO {schema}.subscription_member AS m (name, member, seen_at)
   SELECT u.name, $2, clock_timestamp() FROM {schema}.subscription u WHERE u.name = $1
   ON CONFLICT (name, member) DO UPDATE SET seen_at = excluded.seen_at
-  WHERE m.seen_at <= clock_timestamp() - make_interval(secs => $3 / 3)
+  WHERE m.seen_at <= clock_timestamp() - make_interval(secs => $3::float8 / 3)
 ), gone AS (
   DELETE FROM {schema}.subscription_member WHERE name = $1 AND member IN (
     SELECT member FROM {schema}.subscription_member
