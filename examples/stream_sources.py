@@ -1,0 +1,41 @@
+"""Sources of streams in PostgreSQL: where to begin, what to read, how processes divide the work."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from penstock.sources.postgres_stream import PostgresStreamSource
+from penstock.sources.subscriptions import PostgresAdvisoryLocks
+
+
+def where_to_begin(dsn: str) -> list[PostgresStreamSource]:
+    # --8<-- [start:start]
+    everything = PostgresStreamSource(dsn, subscription="mails")
+    only_new = PostgresStreamSource(dsn, subscription="alerts", start="next")
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    recent = PostgresStreamSource(dsn, subscription="report", start=yesterday)
+    # --8<-- [end:start]
+    return [everything, only_new, recent]
+
+
+def what_to_read(dsn: str) -> list[PostgresStreamSource]:
+    # --8<-- [start:filter]
+    category = PostgresStreamSource(dsn, subscription="mails", category="order")
+    wildcard = PostgresStreamSource(dsn, subscription="german", streams="order-de-*")
+    several = PostgresStreamSource(dsn, subscription="two", streams=["order-17", "account-*"])
+    # --8<-- [end:filter]
+    return [category, wildcard, several]
+
+
+def how_to_divide(dsn: str) -> list[PostgresStreamSource]:
+    # --8<-- [start:instances]
+    evenly = PostgresStreamSource(dsn, subscription="mails", lease=10.0)
+    in_turns = PostgresStreamSource(
+        dsn,
+        subscription="thumbnails",
+        locks=PostgresAdvisoryLocks(dsn),
+        slots_at_once=64,
+        hold=5.0,
+    )
+    # --8<-- [end:instances]
+    return [evenly, in_turns]

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.testing import EmbeddedPostgres
+
+_NUMBERS = itertools.count()
+
+
+@pytest.fixture
+def database(embedded_postgres: EmbeddedPostgres) -> Iterator[str]:
+    """The DSN of a database of the test's own: programs make their tables and logs in it."""
+    name = f"example_{next(_NUMBERS)}"
+    asyncio.run(_execute(embedded_postgres.dsn, f"CREATE DATABASE {name}"))
+    yield urlunsplit(urlsplit(embedded_postgres.dsn)._replace(path=name))
+    asyncio.run(_execute(embedded_postgres.dsn, f"DROP DATABASE {name} WITH (FORCE)"))
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    con = await asyncpg.connect(dsn)
+    await con.execute(statement)
+    await con.close()

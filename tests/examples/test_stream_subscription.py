@@ -1,0 +1,31 @@
+"""The page on subscriptions: its program runs on a database, and its sources can be made."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.examples.example import load, printed_on
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_the_page_shows_what_the_program_prints(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A refused order has no message, and a second run goes on where the first one ended."""
+    asyncio.run(load("stream_subscription").main(database))
+    assert capsys.readouterr().out == printed_on("how-to/subscribe-to-a-stream.md")[0]
+
+
+def test_the_sources_of_the_page_can_be_made() -> None:
+    """Each reads what its name says, and none shows the password."""
+    module, dsn = load("stream_sources"), "postgresql://shop:hunter2@db/shop"
+    read = [repr(source).rpartition(", ")[2] for source in module.where_to_begin(dsn)]
+    assert read == ["all streams)"] * 3
+    read = [repr(source) for source in module.what_to_read(dsn)]
+    assert read[0].endswith("category order)")
+    assert read[1].endswith("streams order-de-*)")
+    assert read[2].endswith("streams account-*, order-17)")
+    assert "hunter2" not in repr([*module.what_to_read(dsn), *module.how_to_divide(dsn)])
