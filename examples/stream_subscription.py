@@ -38,7 +38,6 @@ class Paid:
     order: int
 
 
-# --8<-- [start:append]
 async def place(con: asyncpg.Connection, event: Placed) -> None:
     async with con.transaction():
         await con.execute("INSERT INTO orders VALUES ($1, $2)", event.order, event.cents)
@@ -46,12 +45,10 @@ async def place(con: asyncpg.Connection, event: Placed) -> None:
         await LOG.append(con, f"order-{event.order}", message, expected=NO_STREAM)
 
 
-# --8<-- [end:append]
 async def pay(con: asyncpg.Connection, event: Paid) -> None:
     await LOG.append(con, f"order-{event.order}", NewMessage("Paid", asdict(event)))
 
 
-# --8<-- [start:handlers]
 mails = HandlerRegister()
 
 
@@ -71,7 +68,6 @@ async def send_mails(dsn: str) -> DrainReport:
     return await Consumer(source, name="mails").receive(mails)
 
 
-# --8<-- [end:handlers]
 # --8<-- [start:effects]
 books = HandlerRegister(unhandled="skip")
 

@@ -1,21 +1,71 @@
-"""The page on the outbox: its program runs on a database, and prints what the page says."""
+"""The page on the outbox: its program runs on a database, prints what the page says, and its web
+handler has a message for each order and for nothing else.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
+import asyncpg
+import httpx
 from tests.examples.example import load, printed_on
+
+from penstock.streams import install_streams
 
 if TYPE_CHECKING:
     import pytest
 
-    from penstock.testing import EmbeddedPostgres
+    from penstock import Batch, LoopClock
+
+ORDERS = 20
 
 
 def test_messages_leave_only_with_their_orders(
-    embedded_postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
+    database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One refused by the database has none."""
-    asyncio.run(load("outbox").main(embedded_postgres.dsn))
+    asyncio.run(load("outbox").main(database))
     assert [capsys.readouterr().out] == printed_on("how-to/keep-an-outbox.md")
+
+
+async def test_requests_side_by_side_leave_a_message_for_each_order(
+    database: str, real_clock: LoopClock
+) -> None:
+    """Each order is posted twice at once, beside requests that fail within the transaction. A relay
+    that runs beside the server sends one message for each order, and one after it sends no other.
+    """
+    module, sent = load("outbox"), list[str]()
+
+    async def sink(events: Batch[dict[str, Any]]) -> None:
+        sent.extend(event["key"] for event in events)
+        if len(sent) >= ORDERS:
+            relay.stop()
+
+    relay = module.make_relay(database, sink)
+    await install_streams(database)
+    async with asyncpg.create_pool(database) as pool, module.LOG.notifier(pool=pool) as notifier:
+        await pool.execute(module.TABLE)
+        _, codes = await asyncio.gather(relay.run(), posted(module.make_app(pool, notifier)))
+        orders = await pool.fetch("SELECT number FROM orders")
+    assert codes == {201: ORDERS, 409: ORDERS + 1, 500: 1, 405: 1}
+    assert sorted(row["number"] for row in orders) == list(range(ORDERS))
+    await module.make_relay(database, sink, ends=True).run()
+    assert sorted(sent) == sorted(f"order-{number}" for number in range(ORDERS))
+
+
+async def posted(app: Any) -> Counter[int]:
+    """Post everything at once; return the status codes."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+        answers = await asyncio.gather(
+            *(
+                client.post(f"/orders/{at % ORDERS}", json={"amount": 1})
+                for at in range(2 * ORDERS)
+            ),
+            client.post(f"/orders/{ORDERS}", json={"amount": 0}),
+            client.post(f"/orders/{ORDERS + 1}", json={"amount": "many"}),
+            client.get("/orders/0"),
+        )
+    return Counter(answer.status_code for answer in answers)
