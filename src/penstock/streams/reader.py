@@ -1,4 +1,4 @@
-"""PagedReading a log on connections of the user's, at once or live."""
+"""Reading a log on connections of the user's, at once or live."""
 
 from __future__ import annotations
 
