@@ -9,7 +9,7 @@ import pytest
 from consumer_help import P0, P1, Recorder, log_of, records
 from watch_help import Gate, running
 
-from penstock._core.source import Record
+from penstock._core.source import Record, Unread
 from penstock.consumer import Consumer, Lag
 from penstock.sources.memory import Crashed, MemoryLog, MemorySource
 
@@ -79,6 +79,36 @@ class Slow(MemorySource):
 
 async def test_a_partition_that_is_lost_meanwhile_is_left_out(fake_clock: FakeClock) -> None:
     source = Slow(MemoryLog([*records("a"), *records("b", 1)]), clock=fake_clock)
+    async with running(fake_clock, source, Recorder()) as consumer:
+        fake_clock.call_at(fake_clock.now() + 0.5, lambda: source.lose([P0]))
+        assert await consumer.lag() == {P1: Lag(0, 0.0)}
+
+
+class Counts(MemorySource):
+    """Counts what is left itself: each offset stands for ten."""
+
+    async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
+        """Count after a second."""
+        await asyncio.sleep(1.0)
+        ends = await super().ends(positions)
+        left = {claim: 10 * (end - positions[claim]) for claim, end in ends.items()}
+        return {claim: Unread(count, count / 2) for claim, count in left.items()}
+
+
+async def test_a_source_that_counts_tells_the_lag_itself(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: from the first unfinished record on, with the age of the oldest."""
+    log, gate = MemoryLog([*records("abc"), *records("d", 1)]), Gate(b=None)
+    async with running(fake_clock, Counts(log, clock=fake_clock), gate) as consumer:
+        assert await consumer.lag() == {P0: Lag(30, 15.0), P1: Lag(10, 5.0)}
+        gate.open()
+        await fake_clock.run_until_idle()
+        assert await consumer.lag() == {P0: Lag(0, 0.0), P1: Lag(0, 0.0)}
+
+
+async def test_a_partition_that_is_lost_while_the_source_counts_is_left_out(
+    fake_clock: FakeClock,
+) -> None:
+    source = Counts(MemoryLog([*records("a"), *records("b", 1)]), clock=fake_clock)
     async with running(fake_clock, source, Recorder()) as consumer:
         fake_clock.call_at(fake_clock.now() + 0.5, lambda: source.lose([P0]))
         assert await consumer.lag() == {P1: Lag(0, 0.0)}

@@ -11,6 +11,7 @@
 5. A revoke waits for the host; a loss does not. Only a revoke commits.
 6. A `TransactionalSource` can leave its positions to a `PositionStore`, which commits them together
    with what was made of the records.
+7. A source that `CountsLag` tells the lag itself; otherwise it is the end less the position.
 """
 
 from __future__ import annotations
@@ -188,6 +189,26 @@ class Source(Protocol):
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Extend the time that the source allows for these delivered records, if it limits it."""
+
+
+class Unread(NamedTuple):
+    """How much a partition has from an offset on."""
+
+    messages: int
+    seconds: float
+    """The age of the oldest of them; 0 without any."""
+
+
+@runtime_checkable
+class CountsLag(Protocol):
+    """A source with offsets that are far apart, so that they say nothing of the lag: it counts."""
+
+    async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
+        """What can be delivered from these offsets on, without the claims that have ended.
+
+        It may count up to a limit. Suspends for the answer; raises what the source raises.
+        """
+        ...
 
 
 class PositionStore(Protocol):

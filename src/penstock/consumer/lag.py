@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .._core.source import CountsLag
 from .standing import oldest_of
 
 if TYPE_CHECKING:
@@ -19,17 +20,27 @@ class Lag:
     """How far the position of a partition is behind."""
 
     messages: int
-    """The end of the partition less the position. Counted in offsets: records that compaction or a
-    transaction has removed count, and so do records behind the position that are settled."""
+    """The records from the position on; settled ones behind it count, too. Most sources count by
+    offsets, the end of the partition less the position, so records count that compaction or a
+    transaction has removed. `PostgresStreamSource` counts messages that can be read."""
     seconds: float | None
     """The age of the oldest unfinished record by its timestamp, in wall time; 0 without a lag;
-    `None` if that record has not been delivered yet, or has no timestamp."""
+    `None` if that record has not been delivered yet, or has no timestamp. `PostgresStreamSource`
+    tells it before the delivery, too, by the server's clock."""
 
 
 async def lags_of(parts: Parts) -> dict[TopicPartition, Lag]:
     """The lag of each claim that is open before and after the source's answer."""
     asked = [claim for claim in parts.claims if not claim.is_closing]
-    ends = await parts.source.ends(asked)
+    source = parts.source
+    if isinstance(source, CountsLag):
+        unread = await source.lag({claim: claim.tracker.position() for claim in asked})
+        return {
+            claim.partition: Lag(*unread[claim])
+            for claim in asked
+            if not claim.is_closed and claim in unread
+        }
+    ends = await source.ends(asked)
     claims = [claim for claim in asked if not claim.is_closed and claim in ends]
     oldest = oldest_of(parts, claims)
     wall = parts.commons.clock.wall_time()

@@ -3,6 +3,7 @@
 from .._core.public import publish
 from .._core.source import (
     ClaimHost,
+    CountsLag,
     Fetched,
     Position,
     PositionStore,
@@ -13,10 +14,12 @@ from .._core.source import (
     SourceTraits,
     TopicPartition,
     TransactionalSource,
+    Unread,
 )
 
 __all__ = [
     "ClaimHost",
+    "CountsLag",
     "Fetched",
     "Position",
     "PositionStore",
@@ -27,6 +30,7 @@ __all__ = [
     "SourceTraits",
     "TopicPartition",
     "TransactionalSource",
+    "Unread",
 ]
 
 publish(__name__, *(globals()[name] for name in __all__))

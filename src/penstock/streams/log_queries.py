@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._clients.postgres.names import quoted
 from .._clients.postgres.streams.selection import StreamSelection
+from .._clients.postgres.streams.unread import AGE, UnreadQueries, stored_cursors
 from .log_stats import Backlog, HorizonStats, SubscriptionStats, TableStats
 
 if TYPE_CHECKING:
@@ -29,30 +30,11 @@ SELECT u.name, u.selection, u.paused,
    WHERE s.name = u.name) AS missed
 FROM {schema}.subscription u ORDER BY u.name
 """
-_OLDEST = """
-SELECT count(*) AS waiting,
-  count(*) FILTER (WHERE s.lease_until IS NULL OR s.lease_until <= clock_timestamp()) AS unowned,
-  greatest(extract(epoch FROM clock_timestamp() - min(r.at)), 0)::float8 AS seconds
-FROM {schema}.subscription u
-JOIN {schema}.subscription_slot s ON s.name = u.name
-CROSS JOIN LATERAL (
-  SELECT m.at FROM {schema}.message m
-  WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
-    AND m.position <> ALL (u.earlier) AND {condition}
-  ORDER BY m.position LIMIT 1) r
-WHERE u.name = $1
-"""
-_COUNT = """
-SELECT count(*) AS messages FROM (
-  SELECT FROM {schema}.subscription u
-  JOIN {schema}.subscription_slot s ON s.name = u.name
-  CROSS JOIN LATERAL (
-    SELECT FROM {schema}.message m
-    WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
-      AND m.position <> ALL (u.earlier) AND {condition} LIMIT $3) r
-  WHERE u.name = $1 LIMIT $3) f
-"""
-"""The inner limit keeps the planner from reading the whole log for a join."""
+_WAITING = (
+    "count(*) AS waiting, "
+    "count(*) FILTER (WHERE c.lease_until IS NULL OR c.lease_until <= clock_timestamp()) AS unowned, "
+    f"max({AGE}) AS seconds"
+)
 _PARKED = """
 SELECT consumer, count(DISTINCT key) AS keys FROM {schema}.parked GROUP BY consumer
 """
@@ -96,18 +78,16 @@ class LogQueries:
         """What a subscription has not handled up to the horizon; counts `most` messages at most."""
         chosen = StreamSelection.parsed(selection)
         values = chosen.parameters
-
-        def with_condition(query: str, first: int) -> str:
-            places = [f"${first + number}::text[]" for number in range(len(values))]
-            return query.replace("{condition}", chosen.condition("m", places))
-
-        ((waiting, unowned, seconds),) = await self._ask(
-            with_condition(_OLDEST, 3), name, horizon, *values
+        places = [f"${3 + number}::text[]" for number in range(len(values))]
+        schema = quoted(self._schema)
+        unread = UnreadQueries(
+            schema, stored_cursors(schema), chosen.condition("m", places), "$2::bigint"
         )
+        query = unread.oldest(_WAITING)
+        ((waiting, unowned, seconds),) = await self._fetch(query, name, horizon, *values)
         messages = 0
         if waiting:
-            query = with_condition(_COUNT, 4)
-            ((messages,),) = await self._ask(query, name, horizon, most, *values)
+            ((messages,),) = await self._fetch(unread.count(str(most)), name, horizon, *values)
         return Backlog(messages, seconds or 0.0, waiting, unowned)
 
     async def parked_keys(self) -> dict[str, int]:
@@ -120,8 +100,9 @@ class LogQueries:
         return {name: TableStats(live, dead, size) for name, live, dead, size in rows}
 
     async def _ask(self, query: str, *arguments: object) -> list[Any]:
+        return await self._fetch(query.replace("{schema}", quoted(self._schema)), *arguments)
+
+    async def _fetch(self, query: str, *arguments: object) -> list[Any]:
         async with self._connections.asking() as con:
-            rows: list[Any] = await con.fetch(
-                query.replace("{schema}", quoted(self._schema)), *arguments
-            )
+            rows: list[Any] = await con.fetch(query, *arguments)
             return rows

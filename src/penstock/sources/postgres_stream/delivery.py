@@ -34,17 +34,12 @@ class StreamDelivery:
         self._horizon = 0
         self._visible = 0
         """The last message that was seen, of any slot."""
-        self._earlier: frozenset[int] = frozenset()
         self._turn = 0
 
     @property
     def horizon(self) -> int:
         """The last horizon that was read."""
         return self._horizon
-
-    def leave_out(self, earlier: frozenset[int]) -> None:
-        """Deliver none of these positions."""
-        self._earlier = earlier
 
     def rewind(self) -> None:
         """Forget what was learnt from a server that has gone: it may come back older."""
@@ -78,8 +73,9 @@ class StreamDelivery:
             reach = page.reach(positions)
             for held in page.slots:
                 held.read_to(reach)
+            earlier = {held.slot: held.earlier for held in page.slots}
             for row in rows:
-                if row.offset not in self._earlier:
+                if row.offset not in earlier[row.partition]:
                     records.setdefault(row.partition, []).append(row)
         slots = [held for page, _ in read for held in page.slots]
         return [

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..._core.source import ClaimHost, Position, SourceClaim
     from ..._core.subscriptions import Subscribed
     from .parts import StreamParts
-    from .slots import HeldSlot, SlotBook
+    from .slots import HeldSlot, SlotBook, SlotStart
     from .stored import StoredSlots
 
 logger = logging.getLogger("penstock.sources.postgres_stream")
@@ -100,8 +100,8 @@ class SlotHolder:
             await self._unlock_ended()
             return len(chosen)
 
-    def _begin(self, starts: Mapping[int, Position]) -> None:
-        partitions = {TopicPartition(self._topic, slot): at for slot, at in starts.items()}
+    def _begin(self, starts: Mapping[int, SlotStart]) -> None:
+        partitions = {TopicPartition(self._topic, slot): at.position for slot, at in starts.items()}
         self._book.begin(self._host.assigned(partitions), starts, self._clock.now())
         self._ending.difference_update(starts)
         if self._stored.are_elsewhere:  # the subscription's own positions are others
@@ -159,14 +159,22 @@ class SlotHolder:
         return [each.claim for each in stored if self._book.holds(each)]
 
     async def check(self, subscribed: Subscribed) -> None:
-        """Lose the claims whose stored position is not this process's, as after a reset."""
-        if self._stored.are_elsewhere or not self._moved(subscribed):
+        """Lose the claims whose stored position is not this process's, as after a reset, and those
+        that may have passed over a message which is left out no more.
+        """
+        held, earlier = self._book.all, subscribed.earlier
+        if not self._moved(subscribed) and all(each.earlier is earlier for each in held):
             return
         async with self._turn:  # no commit is under way, so what is read now is compared
-            moved = self._moved(await self._stored.read())
+            found = await self._stored.read()
+            moved = self._moved(found)
+            reset = [each for each in self._book.all if not each.leave_out(found.earlier)]
         self.lose(moved, "their stored positions were moved")
+        self.lose(reset, "the subscription was reset")
 
     def _moved(self, subscribed: Subscribed) -> list[HeldSlot]:
+        if self._stored.are_elsewhere:
+            return []
         now = subscribed.positions
         return [held for held in self._book.all if not held.accepts(now[held.slot])]
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._clients.postgres.names import quoted
 from ..._clients.postgres.schema.opened import opened_schema
-from ..._core.source import Record
+from ..._clients.postgres.streams.unread import GIVEN, UnreadQueries
+from ..._core.source import Record, Unread
 from ..._core.subscriptions import SLOTS
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ class LogReader:
             f"m.position <= $2 AND m.position >= ($3::bigint[])[m.slot + 1] AND {condition} "
             "ORDER BY m.position LIMIT $4"
         )
+        queries = UnreadQueries(schema, GIVEN, condition, "$4")
+        self._oldest = queries.oldest("c.slot, r.at")
+        self._unread = queries.by_slot("$5")
         self._probe = (
             "SELECT r.* FROM unnest($1::smallint[], $2::bigint[]) AS c(slot, cursor) "
             f"CROSS JOIN LATERAL (SELECT {_COLUMNS} FROM {schema}.message m WHERE m.slot = c.slot "
@@ -106,20 +110,24 @@ class LogReader:
             rows = await self._fetch(self._scan, page.first, page.last, limits, page.room)
         return [record_of(self._topic, row) for row in rows]
 
-    async def oldest(self, cursors: Mapping[int, int], last: int) -> dict[int, datetime]:
-        """When the first unread message of each of these slots was appended, up to `last`;
-        without slots that have none.
+    async def oldest(
+        self, cursors: Mapping[int, int], last: int, earlier: Collection[int]
+    ) -> dict[int, datetime]:
+        """When the first unread message of each of these slots was appended, up to `last` and
+        without those `earlier`; without slots that have none.
         """
-        rows = await self._fetch(
-            "SELECT c.slot, r.at FROM unnest($1::smallint[], $2::bigint[]) AS c(slot, cursor) "
-            f"CROSS JOIN LATERAL (SELECT m.at FROM {self._schema}.message m WHERE m.slot = c.slot "
-            f"AND m.position >= c.cursor AND m.position <= $3 AND {self._condition} "
-            "ORDER BY m.position LIMIT 1) AS r",
-            list(cursors),
-            list(cursors.values()),
-            last,
-        )
+        rows = await self._fetch(self._oldest, *_given(cursors, earlier), last)
         return {row["slot"]: row["at"] for row in rows}
+
+    async def unread(
+        self, cursors: Mapping[int, int], last: int, earlier: Collection[int], most: int
+    ) -> dict[int, Unread]:
+        """What is unread of each of these slots, up to `last` and without the messages `earlier`;
+        counts `most` messages of each at most.
+        """
+        rows = await self._fetch(self._unread, *_given(cursors, earlier), last, most)
+        found = {row["slot"]: Unread(row["messages"], row["seconds"]) for row in rows}
+        return {slot: found.get(slot, Unread(0, 0.0)) for slot in cursors}
 
     async def ends(self, slots: Collection[int]) -> dict[int, int]:
         """The offset after the last visible message of each slot; 0 without any."""
@@ -153,7 +161,7 @@ class LogReader:
         """
         rows = await self._fetch(
             f"SELECT m.position FROM {self._schema}.message m WHERE m.position >= $1 "
-            f"AND m.at < coalesce($2, 'infinity') AND {self._condition} "
+            f"AND m.at < coalesce($2::timestamptz, 'infinity') AND {self._condition} "
             "ORDER BY m.position LIMIT $3",
             since,
             before,
@@ -176,6 +184,12 @@ class LogReader:
         async with self._connections.asking() as con:
             rows: Sequence[Any] = await con.fetch(query, *arguments)
             return rows
+
+
+def _given(cursors: Mapping[int, int], earlier: Collection[int]) -> tuple[object, ...]:
+    """The arguments of `GIVEN`; of the messages `earlier`, those that are not read yet."""
+    least = min(cursors.values(), default=0)
+    return list(cursors), list(cursors.values()), [each for each in earlier if each >= least]
 
 
 def record_of(topic: str, row: Any) -> Record:

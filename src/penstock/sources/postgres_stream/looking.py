@@ -46,6 +46,7 @@ REVOKE_WITHIN = 30.0
 """Seconds that a claim has to end when its slot is given up; the consumer's `drain` if shorter."""
 
 _PAUSED = "the subscription is paused: `penstock stream resume` continues it"
+_PAUSED_SLOTS = "the slots %s are paused: `penstock stream resume` continues them"
 _MISSED = (
     "%s: %d messages were deleted before the subscription had handled them, and are never delivered "
     "(%d in all, counted in subscription_slot.missed)"
@@ -79,6 +80,8 @@ class Looker:
         self.is_paused = False
         self.paused: frozenset[int] = frozenset()
         """The slots that are not read now."""
+        self.earlier: frozenset[int] = frozenset()
+        """The positions that are not delivered."""
 
     async def look(self) -> float:
         """Look once; return the seconds until the next look. Raises what the client, the state and
@@ -88,6 +91,7 @@ class Looker:
         horizon = await self._log.horizon()
         self._check(subscribed.positions, horizon.last)
         await self._holder.check(subscribed)
+        self.earlier = subscribed.earlier
         self._take_pauses(subscribed)
         self._take_missed(subscribed.missed)
         await self._holder.unlock_ended()
@@ -108,7 +112,12 @@ class Looker:
 
     def _take_pauses(self, subscribed: Subscribed) -> None:
         self.is_paused, self.paused = subscribed.is_paused, subscribed.paused_slots
-        self._parts.troubles.note("pause", _PAUSED if self.is_paused else None)
+        told = None
+        if self.is_paused:
+            told = _PAUSED
+        elif paused := self.paused.intersection(self._parts.options.selection.slots):
+            told = _PAUSED_SLOTS % ", ".join(map(str, sorted(paused)))
+        self._parts.troubles.note("pause", told)
 
     def _take_missed(self, missed: int) -> None:
         if missed > self._missed:
@@ -135,7 +144,7 @@ class Looker:
     ) -> None:
         """Claim slots with unread messages, in place of idle ones and of those held for long."""
         free = self._free(positions)
-        unread = await self._log.oldest(free, horizon)
+        unread = await self._log.oldest(free, horizon, self.earlier)
         room = share - len(self._book)
         if len(unread) <= room:
             idle = [slot for slot in free if slot not in unread]
@@ -162,7 +171,7 @@ class Looker:
         """Held slots with unread messages, the oldest first, and idle ones."""
         held = self._book.all
         cursors = {each.slot: positions[each.slot].offset for each in held}
-        unread = await self._log.oldest(cursors, horizon)
+        unread = await self._log.oldest(cursors, horizon, self.earlier)
         needed = [each for each in held if each.slot in unread]
         needed.sort(key=lambda each: unread[each.slot])
         return needed, [each for each in held if each.slot not in unread]
@@ -171,7 +180,7 @@ class Looker:
         """Free slots: those with the oldest unread messages first, idle ones last."""
         if room >= len(free):
             return list(free)
-        wanted = self._in_rounds(await self._log.oldest(free, horizon))
+        wanted = self._in_rounds(await self._log.oldest(free, horizon, self.earlier))
         return [*wanted, *(slot for slot in free if slot not in wanted)]
 
     def _in_rounds(self, unread: Mapping[int, datetime]) -> list[int]:

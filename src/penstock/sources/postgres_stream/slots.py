@@ -5,11 +5,13 @@
    visible, so that a server that comes back without what it had not written yet skips nothing.
 3. `stored` is the stored position as far as known. After an attempt without an answer it may be
    that of the attempt.
+4. What a claim leaves out is known from its start. More may be added; a claim that has to deliver
+   what it may have passed over already begins again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.subscriptions import Move
 
@@ -19,12 +21,23 @@ if TYPE_CHECKING:
     from ..._core.source import Position, SourceClaim
 
 
+class SlotStart(NamedTuple):
+    """Where a claim begins."""
+
+    position: Position
+    earlier: frozenset[int] = frozenset()
+    """The positions behind it that are not delivered, read together with it."""
+
+
 class HeldSlot:
     """A slot with an open claim."""
 
-    __slots__ = ("attempts", "claim", "cursor", "since", "slot", "stored", "told")
+    __slots__ = ("attempts", "claim", "cursor", "earlier", "since", "slot", "stored", "told")
 
-    def __init__(self, slot: int, claim: SourceClaim, start: Position, since: float) -> None:
+    def __init__(self, slot: int, claim: SourceClaim, at: SlotStart, since: float) -> None:
+        start = at.position
+        self.earlier = at.earlier
+        """The positions that this claim does not deliver."""
         self.slot = slot
         self.claim = claim
         self.since = since
@@ -34,6 +47,16 @@ class HeldSlot:
         self.stored = start
         self.attempts: list[Position] = []
         """What attempts without an answer may have stored."""
+
+    def leave_out(self, earlier: frozenset[int]) -> bool:
+        """Leave out these positions instead of others; return whether the claim may go on, since it
+        can have passed over none that is to be delivered.
+        """
+        if earlier is not self.earlier:
+            if any(offset >= self.stored.offset for offset in self.earlier - earlier):
+                return False
+            self.earlier = earlier
+        return True
 
     def read_to(self, offset: int) -> None:
         """Note that each message before this offset is delivered."""
@@ -102,7 +125,7 @@ class SlotBook:
         return [held for claim in claims if (held := self.of(claim)) is not None]
 
     def begin(
-        self, claims: Sequence[SourceClaim], starts: Mapping[int, Position], since: float
+        self, claims: Sequence[SourceClaim], starts: Mapping[int, SlotStart], since: float
     ) -> None:
         """Hold the slots of new claims."""
         for claim in claims:

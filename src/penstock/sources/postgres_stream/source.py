@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         PositionStore,
         SourceClaim,
         SourceRecord,
+        Unread,
     )
     from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
     from .starts import StreamStart
@@ -228,6 +229,12 @@ class PostgresStreamSource:
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
         """The offsets after the last messages. Raises errors of the client."""
         return await self._open().ends(claims)
+
+    async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
+        """The messages from these offsets on that can be read: in all, it counts as far as 256,000,
+        and as far of each slot as of the others. Raises errors of the client.
+        """
+        return await self._open().lag(positions)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Do nothing: a message may take any time while the slot is kept."""

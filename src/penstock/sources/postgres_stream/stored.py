@@ -10,12 +10,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.source import TopicPartition
 from ..._core.told import for_log
+from .slots import SlotStart
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -52,6 +54,7 @@ class StoredSlots:
         self._selection = selection
         self._state = state
         self._store = store
+        self._earlier: frozenset[int] = frozenset()
 
     @property
     def are_elsewhere(self) -> bool:
@@ -68,16 +71,22 @@ class StoredSlots:
         if found.selection != self._selection.text:
             told = (self._name, found.selection, self._selection)
             raise ConfigError(_ANOTHER % told)
+        if found.earlier == self._earlier:  # the same object, so that slots are compared fast
+            return replace(found, earlier=self._earlier)
+        self._earlier = found.earlier
         return found
 
-    async def starts(self, slots: Collection[int]) -> dict[int, Position]:
+    async def starts(self, slots: Collection[int]) -> dict[int, SlotStart]:
         """Where claims of these locked slots begin, read now."""
         partitions = {TopicPartition(self._selection.topic, slot): slot for slot in slots}
         taken: Mapping[TopicPartition, Position] = {}
         if self._store is not None:
             taken = await self._store.take(list(partitions))
-        stored = (await self.read()).positions
-        return {slot: taken.get(each, stored[slot]) for each, slot in partitions.items()}
+        found = await self.read()
+        return {
+            slot: SlotStart(taken.get(each, found.positions[slot]), found.earlier)
+            for each, slot in partitions.items()
+        }
 
     async def store(
         self, positions: Mapping[HeldSlot, Position]

@@ -28,7 +28,7 @@ from .stored import StoredSlots
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 
-    from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim
+    from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim, Unread
     from .log_reader import LogReader
     from .parts import StreamParts
     from .waking import Waker
@@ -37,6 +37,9 @@ logger = logging.getLogger("penstock.sources.postgres_stream")
 
 RETRY_TO = 5.0
 """The most seconds between tries after an error."""
+
+COUNT_TO = 256_000
+"""The most messages that are counted for a lag: of each of 256 slots, 1,000."""
 
 _FAILED = "%s: %s failed (%s); another try follows"
 
@@ -97,7 +100,7 @@ class OpenStream:
         if await state.read(options.subscription) is None:
             start = await options.start.begin(self._log, options.selection.text)
             await state.initialize(options.subscription, start)
-        self._delivery.leave_out((await self._stored.read()).earlier)
+        await self._stored.read()  # one of another selection is refused here
         if options.ends:
             self._over = (await self._log.horizon()).position
 
@@ -190,16 +193,22 @@ class OpenStream:
         return await self._delivery.fetch(wanted, most)
 
     async def _is_over(self, last: int) -> bool:
-        """Whether every message up to `last` is delivered here, or settled by another process."""
-        if any(held.cursor <= last for held in self._book.all):
+        """Whether every message up to `last` is delivered here, or settled by another process, or
+        in a slot that is paused.
+        """
+        found = await self._stored.read()
+        if found.is_paused:
+            return True
+        if any(
+            each.cursor <= last and each.slot not in found.paused_slots for each in self._book.all
+        ):
             return False
-        positions = (await self._stored.read()).positions
         others = {
-            slot: positions[slot].offset
+            slot: found.positions[slot].offset
             for slot in self._parts.options.selection.slots
-            if slot not in self._book
+            if slot not in self._book and slot not in found.paused_slots
         }
-        return not await self._log.oldest(others, last)
+        return not await self._log.oldest(others, last, found.earlier)
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
         """Store the positions of claims that are held."""
@@ -210,3 +219,14 @@ class OpenStream:
         held = self._book.among(claims)
         found = await self._log.ends([each.slot for each in held])
         return {each.claim: max(found[each.slot], each.stored.offset) for each in held}
+
+    async def lag(self, positions: Mapping[SourceClaim, int]) -> dict[SourceClaim, Unread]:
+        """What can be read of each claim's slot from these offsets on, counted up to a limit."""
+        held = {each: positions[each.claim] for each in self._book.among(positions)}
+        if not held:
+            return {}
+        horizon = (await self._log.horizon()).position
+        cursors = {each.slot: at for each, at in held.items()}
+        most = COUNT_TO // len(held)
+        found = await self._log.unread(cursors, horizon, self._looker.earlier, most)
+        return {each.claim: found[each.slot] for each in held}

@@ -1,0 +1,64 @@
+"""A source of one log, read by a host of the test's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.sources import Position
+from penstock.sources.postgres_stream import PostgresStreamSource
+from penstock.sources.postgres_stream.selection import slot_of
+
+if TYPE_CHECKING:
+    from tests.streams.log_help import Log
+
+    from penstock.sources import Source
+    from penstock.testing.conformance.source.host import HeldClaim, RecordingHost
+
+LONG = 60.0
+"""Seconds that no test waits."""
+WITHIN = 20.0
+
+
+def source_of(log: Log, **options: Any) -> PostgresStreamSource:
+    """A source of the subscription `s`."""
+    given: dict[str, Any] = {
+        "subscription": "s",
+        "poll": 0.02,
+        "lease": LONG,
+        "close_timeout": 2.0,
+        **options,
+    }
+    return PostgresStreamSource(log.dsn, schema=log.schema, **given)
+
+
+async def read(source: Source, host: RecordingHost) -> dict[int, list[int]] | None:
+    """The positions of the next records, by slot; `None` at the end of the source."""
+    found = await source.fetch(host.open, 1000)
+    if found is None:
+        return None
+    return {
+        each.claim.partition.partition: [record.offset for record in each.records] for each in found
+    }
+
+
+async def positions(source: Source, host: RecordingHost) -> list[int]:
+    """The positions of the next records; none at the end of the source."""
+    found = await read(source, host)
+    return sorted(position for each in (found or {}).values() for position in each)
+
+
+async def until_the_end(source: Source, host: RecordingHost) -> list[int]:
+    """The positions of all records of a source that ends; each claim's position is stored."""
+    all_of_them: list[int] = []
+    while (found := await read(source, host)) is not None:
+        all_of_them += [position for each in found.values() for position in each]
+        done = {slot: each[-1] + 1 for slot, each in found.items() if each}
+        claims = {each.partition.partition: each for each in host.open}
+        await source.commit({claims[slot]: Position(at) for slot, at in done.items()})
+    return sorted(all_of_them)
+
+
+def claim_on(host: RecordingHost, stream: str) -> HeldClaim:
+    """The open claim of the slot of a stream."""
+    (claim,) = [each for each in host.open if each.partition.partition == slot_of(stream)]
+    return claim
