@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.sources import Position
@@ -9,9 +11,11 @@ from penstock.sources.postgres_stream import PostgresStreamSource
 from penstock.sources.postgres_stream.selection import slot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.streams.log_help import Log
 
-    from penstock.sources import Source
+    from penstock.sources import Fetched, Source
     from penstock.testing.conformance.source.host import HeldClaim, RecordingHost
 
 LONG = 60.0
@@ -33,12 +37,32 @@ def source_of(log: Log, **options: Any) -> PostgresStreamSource:
 
 async def read(source: Source, host: RecordingHost) -> dict[int, list[int]] | None:
     """The positions of the next records, by slot; `None` at the end of the source."""
-    found = await source.fetch(host.open, 1000)
+    found = await _fetched(source, host)
     if found is None:
         return None
     return {
         each.claim.partition.partition: [record.offset for record in each.records] for each in found
     }
+
+
+async def _fetched(source: Source, host: RecordingHost) -> Sequence[Fetched] | None:
+    """Fetch from all claims, also from those that begin meanwhile."""
+    while True:
+        claims = host.open
+        fetching = asyncio.create_task(source.fetch(claims, 1000))
+        changed = asyncio.create_task(host.news.wait_for(partial(_differ, host, claims)))
+        try:
+            await asyncio.wait({fetching, changed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+            fetching.cancel()
+            await asyncio.wait({fetching, changed})
+        if not fetching.cancelled():
+            return fetching.result()
+
+
+def _differ(host: RecordingHost, claims: list[HeldClaim]) -> bool:
+    return host.open != claims
 
 
 async def positions(source: Source, host: RecordingHost) -> list[int]:

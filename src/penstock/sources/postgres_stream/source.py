@@ -77,8 +77,9 @@ class PostgresStreamSource:
         hold: seconds after which such a slot is given up when others have unread messages; default
             5.
         poll: seconds between looks for new messages while no notification comes; default 0.25.
-        ends: whether the source ends when everything has been delivered that was there at its
-            opening, by this process or others; otherwise it waits for more.
+        ends: whether the source ends when everything has been delivered that could be read at its
+            opening, by this process or others; otherwise it waits for more. It does not wait for
+            slots that are paused, nor for messages behind a transaction that was open then.
         pool: an asyncpg pool of the application's, or a function that makes or finds one, instead
             of `dsn`. One of its connections listens for notifications if it has three or more.
         close_pool: whether closing closes that pool; default: only one that a function made.
