@@ -62,7 +62,7 @@ class TestPooledLocks(Pooled, SubscriptionLocksConformance):
 
 
 async def test_advisory_locks_are_refused(bouncer: PgBouncer, real_clock: LoopClock) -> None:
-    """S-T8: the session belongs to the pooler, and so would the locks."""
+    """P4, S-T8: the session belongs to the pooler, and so would the locks."""
     with pytest.raises(ConfigError, match=r"leads through a pooler.*PostgresSubscriptions"):
         async with PostgresAdvisoryLocks(bouncer.dsn):
             pass

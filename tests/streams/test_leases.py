@@ -187,7 +187,7 @@ async def test_advisory_locks_of_other_schemas_and_marks_are_other_locks(
 async def test_a_session_that_does_not_answer_has_lost_its_locks(
     real_clock: LoopClock,
 ) -> None:
-    """S-T8: the server is frozen. A new session takes them when it goes on."""
+    """P4, S-T8: the server is frozen. A new session takes them when it goes on."""
     with own_server({"fsync": "off"}) as server:
         async with PostgresAdvisoryLocks(server.dsn, keep_every=0.5) as mine:
             assert [*await mine.lock([LOCK])] == [LOCK]

@@ -148,9 +148,9 @@ class LogReader:
 
     async def first_at(self, time: datetime) -> int | None:
         """The least position of a message of this time or later; `None` without one."""
-        (row,) = await self._fetch(
-            f"SELECT min(m.position) AS position FROM {self._schema}.message m "
-            f"WHERE m.at >= $1 AND {self._condition}",
+        (row,) = await self._fetch(  # OFFSET 0: by the index of `at`, not from position 1 on
+            "SELECT min(f.position) AS position FROM (SELECT m.position FROM "
+            f"{self._schema}.message m WHERE m.at >= $1 AND {self._condition} OFFSET 0) AS f",
             time,
         )
         return row["position"]  # type: ignore[no-any-return]
