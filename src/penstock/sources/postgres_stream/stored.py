@@ -13,6 +13,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..._clients.postgres.streams.selection import StreamSelection
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.source import TopicPartition
@@ -35,7 +36,7 @@ _DELETED = (
 )
 _ANOTHER = (
     "the subscription %r reads %s, not %s: give a subscription of another selection another name, "
-    "or delete this one first"
+    "or delete this one first with `penstock stream delete`"
 )
 _NOT_COPIED = "%s: positions are stored, but not copied to the subscription (%s)"
 
@@ -69,7 +70,7 @@ class StoredSlots:
         if found is None:
             raise ConfigError(_DELETED % self._name)
         if found.selection != self._selection.text:
-            told = (self._name, found.selection, self._selection)
+            told = (self._name, _shown(found.selection), self._selection)
             raise ConfigError(_ANOTHER % told)
         if found.earlier == self._earlier:  # the same object, so that slots are compared fast
             return replace(found, earlier=self._earlier)
@@ -138,3 +139,10 @@ class StoredSlots:
         if self._store is not None:
             topic = self._selection.topic
             self._store.release([TopicPartition(topic, slot) for slot in slots])
+
+
+def _shown(selection: str) -> str:
+    try:
+        return str(StreamSelection.parsed(selection))
+    except ValueError:
+        return selection  # of a later release, or a state of the application's own
