@@ -12,6 +12,8 @@ from .dlq.commands import dlq
 from .exits import BAD_USE, INTERRUPTED
 from .pg.arguments import pg_options
 from .pg.commands import pg
+from .stream.arguments import stream_options
+from .stream.commands import stream
 from .tune.arguments import tune_options
 from .tune.tune import tune
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 _EXTRAS = {
     "dlq": {"asyncpg": "postgres", "zstandard": "files"},
     "pg": {"asyncpg": "postgres"},
+    "stream": {"asyncpg": "postgres"},
     "pipeline": {"pyspark": "pipeline", "rich": "pipeline"},
     "tune": {"matplotlib": "tune"},
 }
@@ -34,6 +37,11 @@ _PG_HELP = "install a stream log in PostgreSQL, upgrade it or check it"
 _PG = (
     "Create the schema of a stream log in PostgreSQL and give roles rights on it, upgrade it, or "
     "find what is wrong with it."
+)
+_STREAM_HELP = "look at subscriptions of a stream log, pause, reset or delete them, replay messages"
+_STREAM = (
+    "Show how far the subscriptions of a stream log in PostgreSQL are and why they stand; pause, "
+    "reset or delete them, skip a message, replay messages, delete old ones."
 )
 _PIPELINE_HELP = "validate, explain or run a pipeline on Spark"
 _PIPELINE = "Validate a pipeline's file, explain its steps, or run it on Spark."
@@ -62,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return tune(options)
         if options.command == "pg":
             return pg(options)
+        if options.command == "stream":
+            return stream(options)
         if options.command == "pipeline":
             from .pipeline.commands import pipeline
 
@@ -107,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     dlq_options(commands.add_parser("dlq", help=_DLQ_HELP, description=_DLQ), _count())
     tune_options(commands.add_parser("tune", help=_TUNE_HELP, description=_TUNE), _count())
     pg_options(commands.add_parser("pg", help=_PG_HELP, description=_PG))
+    stream_options(commands.add_parser("stream", help=_STREAM_HELP, description=_STREAM), _count)
     _pipeline_options(commands.add_parser("pipeline", help=_PIPELINE_HELP, description=_PIPELINE))
     return parser
 

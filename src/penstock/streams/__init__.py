@@ -1,4 +1,6 @@
-"""Streams in PostgreSQL: append messages in transactions of your own, read them and delete them."""
+"""Streams in PostgreSQL: append messages in transactions of your own, read them and delete them,
+and operate subscriptions.
+"""
 
 from .._clients.postgres.schema.administration import (
     check_streams,
@@ -6,11 +8,13 @@ from .._clients.postgres.schema.administration import (
     upgrade_streams,
 )
 from .._clients.postgres.schema.problems import SchemaProblem
+from .._clients.postgres.streams.appender import OpenAppender
 from .._clients.postgres.streams.message import NO_STREAM, Appended, NewMessage
 from .._clients.postgres.streams.notifier import StreamNotifier
 from .._clients.postgres.streams.stored import StoredMessage
 from .._core.public import publish
 from .._core.stream_observer import StreamObserver
+from .admin import SkippedMessage, SubscriptionAdmin
 from .log import StreamLog
 from .log_stats import (
     Backlog,
@@ -23,6 +27,7 @@ from .log_stats import (
 from .monitor import StreamMonitor
 from .reader import StreamReader, SyncStreamReader
 from .retention import Deleted, StreamRetention
+from .slot_stats import SlotStats, SubscriptionReport
 
 __all__ = [
     "NO_STREAM",
@@ -33,7 +38,10 @@ __all__ = [
     "LogFigures",
     "LogStats",
     "NewMessage",
+    "OpenAppender",
     "SchemaProblem",
+    "SkippedMessage",
+    "SlotStats",
     "StoredMessage",
     "StreamLog",
     "StreamMonitor",
@@ -41,6 +49,8 @@ __all__ = [
     "StreamObserver",
     "StreamReader",
     "StreamRetention",
+    "SubscriptionAdmin",
+    "SubscriptionReport",
     "SubscriptionStats",
     "SyncStreamReader",
     "TableStats",

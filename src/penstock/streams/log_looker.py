@@ -113,4 +113,4 @@ class LogLooker:
             backlog = await queries.backlog(name, stored.selection, horizon, self._count_to)
         except Exception as error:
             self._record.failed_in_part(name, error)
-        return replace(stored.stats, backlog=backlog)
+        return stored.stats.with_backlog(backlog)

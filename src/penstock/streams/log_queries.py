@@ -10,11 +10,12 @@ from .._clients.postgres.names import quoted
 from .._clients.postgres.streams.selection import StreamSelection
 from .._clients.postgres.streams.unread import AGE, UnreadQueries, stored_cursors
 from .log_stats import Backlog, HorizonStats, SubscriptionStats, TableStats
+from .slot_stats import SlotStats
 
 if TYPE_CHECKING:
     from .._clients.postgres.connections import Connections
 
-TABLES = ("message", "parked", "stream_end", "subscription", "subscription_member", "subscription_slot")  # fmt: skip
+TABLES = ("message", "parked", "stream_end", "subscription", "subscription_member", "subscription_skip", "subscription_slot")  # fmt: skip
 _HORIZON = """
 SELECT {schema}.horizon() AS position,
   (SELECT last_value - (NOT is_called)::int FROM {schema}.position) AS last,
@@ -35,6 +36,30 @@ _WAITING = (
     "count(*) FILTER (WHERE c.lease_until IS NULL OR c.lease_until <= clock_timestamp()) AS unowned, "
     f"max({AGE}) AS seconds"
 )
+_SLOTS = """
+SELECT s.slot, s.position, c.messages, o.position, coalesce(o.age, 0), l.owner, l.seconds_left,
+  u.paused OR s.paused, s.missed, s.metadata <> '',
+  EXISTS (SELECT FROM {schema}.message m
+    WHERE m.slot = s.slot AND m.position >= s.position AND m.position > $2
+      AND m.position <> ALL (u.earlier) AND {condition})
+FROM {schema}.subscription u
+JOIN {schema}.subscription_slot s ON s.name = u.name
+LEFT JOIN LATERAL (
+  SELECT m.position, greatest(extract(epoch FROM clock_timestamp() - m.at), 0)::float8 AS age
+  FROM {schema}.message m
+  WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
+    AND m.position <> ALL (u.earlier) AND {condition}
+  ORDER BY m.position LIMIT 1) o ON true
+CROSS JOIN LATERAL (
+  SELECT count(*) AS messages FROM (
+    SELECT FROM {schema}.message m
+    WHERE m.slot = s.slot AND m.position >= s.position AND m.position <= $2
+      AND m.position <> ALL (u.earlier) AND {condition} LIMIT $3) f) c
+LEFT JOIN LATERAL (
+  SELECT s.owner, extract(epoch FROM s.lease_until - clock_timestamp())::float8 AS seconds_left
+  WHERE s.lease_until > clock_timestamp()) l ON true
+WHERE u.name = $1 ORDER BY s.slot
+"""
 _PARKED = """
 SELECT consumer, count(DISTINCT key) AS keys FROM {schema}.parked GROUP BY consumer
 """
@@ -90,6 +115,13 @@ class LogQueries:
             ((messages,),) = await self._fetch(unread.count(str(most)), name, horizon, *values)
         return Backlog(messages, seconds or 0.0, waiting, unowned)
 
+    async def slots(self, name: str, selection: str, horizon: int, most: int) -> list[SlotStats]:
+        """Each slot of a subscription; counts `most` messages at most in each."""
+        chosen = StreamSelection.parsed(selection)
+        query = _chosen(_SLOTS, chosen, 4)
+        rows = await self._ask(query, name, horizon, most, *chosen.parameters)
+        return [SlotStats(*row) for row in rows]
+
     async def parked_keys(self) -> dict[str, int]:
         """The number of parked keys of each consumer that has some."""
         return dict(await self._ask(_PARKED))
@@ -106,3 +138,9 @@ class LogQueries:
         async with self._connections.asking() as con:
             rows: list[Any] = await con.fetch(query, *arguments)
             return rows
+
+
+def _chosen(query: str, selection: StreamSelection, first: int) -> str:
+    """The query with the condition of a selection, whose parameters begin with this number."""
+    places = [f"${first + number}::text[]" for number in range(len(selection.parameters))]
+    return query.replace("{condition}", selection.condition("m", places))

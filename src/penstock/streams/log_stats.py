@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class SubscriptionStats:
     """Messages that were deleted before they had been handled."""
     backlog: Backlog | None
     """`None` if it could not be read in time."""
+
+    def with_backlog(self, backlog: Backlog | None) -> SubscriptionStats:
+        """This, with what was not handled."""
+        return replace(self, backlog=backlog)
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,16 +194,24 @@ async def test_the_transaction_that_holds_the_horizon_is_named(
 async def test_a_stored_position_beyond_the_log_is_an_error(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S18: as after the restore of an older copy; new messages would be taken for read ones."""
+    """S18: as after the restore of an older copy; new messages would be taken for read ones. Told by
+    the opening, and by a fetch of a process that is open already.
+    """
     host, reader = StreamHost(), source(log)
+    told = r"slot 7 .* position 1000, .* restored .* reset"
     async with asyncio.timeout(WITHIN), log.connected() as con:
         await log.append(con, "s-1", 1, 2, 3)
         async with reader.open(host):
             await host.wait_for_claims(256)
-        await con.execute(f"UPDATE {log.sql}.subscription_slot SET position = 1000 WHERE slot = 7")
-        async with reader.open(StreamHost()):
-            with pytest.raises(ConfigError, match=r"slot 7 .* position 1000, .* restored .* reset"):
+            await con.execute(
+                f"UPDATE {log.sql}.subscription_slot SET position = 1000 WHERE slot = 7"
+            )
+            await host.trouble("position 1000")
+            with pytest.raises(ConfigError, match=told):
                 await reader.fetch([], 1)
+        with pytest.raises(ConfigError, match=told):
+            async with reader.open(StreamHost()):
+                pass
 
 
 async def test_a_role_that_subscribes_is_enough_and_a_revoked_right_is_an_outage(

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-import re
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ErrorClass
-from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection, moment
+from ...letters.letter import INTERRUPTED, PENDING, REPLAYED, STATES, Selection
 from ..named import UseError
+from ..when import when
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -116,11 +113,11 @@ def _filters(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--message", metavar="TEXT", help="text contained in the error's message")
     parser.add_argument(
         "--since",
-        type=_when,
+        type=when,
         metavar="TIME",
         help="last attempt at or after TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
     )
-    parser.add_argument("--until", type=_when, metavar="TIME", help="last attempt before TIME")
+    parser.add_argument("--until", type=when, metavar="TIME", help="last attempt before TIME")
 
 
 def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) -> None:
@@ -159,20 +156,6 @@ def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]
         action="store_true",
         help="with --to: send letters that may have been delivered as if they had not been",
     )
-
-
-def _when(text: str) -> datetime:
-    ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
-    if ago is not None:
-        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    try:
-        return moment(text)
-    except ValueError:
-        message = (
-            f"{text!r} must be a time such as 2026-01-31T12:00 (UTC unless it says "
-            "otherwise), or 90m, 12h, 7d for so long ago"
-        )
-        raise argparse.ArgumentTypeError(message) from None
 
 
 def selection_of(options: argparse.Namespace) -> Selection:

@@ -3,7 +3,8 @@
 1. A fetch that is cancelled has delivered nothing: cursors move in one stretch after the last
    query, and a claim that has ended meanwhile delivers nothing.
 2. Offsets between messages have no record. The consumer is told so with the next record of the
-   slot, and without one only after `TELL_AFTER` positions: each telling is a position to store.
+   slot, and without one only after `TELL_AFTER` positions: each telling is a position to store. A
+   message that is left out is told at once, so that nothing takes it for unread.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class StreamDelivery:
 
     def _delivered(self, read: Sequence[tuple[Page, Sequence[Record]]]) -> list[Fetched]:
         records: dict[int, list[Record]] = {}
+        left_out: set[int] = set()
         for page, rows in read:
             positions = [row.offset for row in rows]
             self._visible = max([self._visible, *positions[-1:]])
@@ -75,13 +77,15 @@ class StreamDelivery:
                 held.read_to(reach)
             earlier = {held.slot: held.earlier for held in page.slots}
             for row in rows:
-                if row.offset not in earlier[row.partition]:
+                if row.offset in earlier[row.partition]:
+                    left_out.add(row.partition)
+                else:
                     records.setdefault(row.partition, []).append(row)
         slots = [held for page, _ in read for held in page.slots]
         return [
-            Fetched(held.claim, records[held.slot], held.tell(self._visible + 1))
+            Fetched(held.claim, records.get(held.slot, ()), held.tell(self._visible + 1))
             for held in slots
-            if held.slot in records and self._book.holds(held)
+            if (held.slot in records or held.slot in left_out) and self._book.holds(held)
         ]
 
     async def _told(self, wanted: Sequence[HeldSlot]) -> list[Fetched]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._clients.postgres.names import quoted
 from ..._clients.postgres.schema.opened import opened_schema
+from ..._clients.postgres.streams.appender import appender_of, oldest_appender
 from ..._clients.postgres.streams.unread import GIVEN, UnreadQueries
 from ..._core.source import Record, Unread
 from ..._core.subscriptions import SLOTS
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ..._clients.postgres.connections import Connections
+    from ..._clients.postgres.streams.appender import OpenAppender
     from .pages import Page
     from .selection import SelectedLog
 
@@ -46,17 +48,6 @@ class Horizon(NamedTuple):
     """Nothing becomes visible any more at or before this position."""
     last: int
     """The last position that was handed out."""
-
-
-class OpenAppender(NamedTuple):
-    """A transaction that holds the horizon."""
-
-    pid: int
-    application: str
-    user: str | None
-    state: str | None
-    age: float | None
-    """Seconds since it began; `None` if the role may not see it."""
 
 
 class LogReader:
@@ -108,6 +99,11 @@ class LogReader:
             for held in page.slots:
                 limits[held.slot] = held.cursor
             rows = await self._fetch(self._scan, page.first, page.last, limits, page.room)
+        return [record_of(self._topic, row) for row in rows]
+
+    async def span(self, first: int, last: int, most: int) -> list[Record]:
+        """The first messages from `first` to `last`, of all slots."""
+        rows = await self._fetch(self._scan, first, last, [0] * SLOTS, most)
         return [record_of(self._topic, row) for row in rows]
 
     async def oldest(
@@ -171,14 +167,7 @@ class LogReader:
 
     async def oldest_appender(self) -> OpenAppender | None:
         """The open transaction that holds the horizon, if any."""
-        rows = await self._fetch(
-            "SELECT p.pid, coalesce(s.application_name, '') AS application, "
-            "s.usename::text AS user, s.state, "
-            "extract(epoch FROM clock_timestamp() - s.xact_start)::float8 AS age "
-            f"FROM {self._schema}.appender p LEFT JOIN pg_stat_activity s USING (pid) "
-            "ORDER BY p.mark, s.xact_start LIMIT 1"
-        )
-        return OpenAppender(*rows[0]) if rows else None
+        return appender_of(await self._fetch(oldest_appender(self._schema)))
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[Any]:
         async with self._connections.asking() as con:

@@ -89,7 +89,7 @@ class Looker:
         """
         subscribed = await self._stored.read()
         horizon = await self._log.horizon()
-        self._check(subscribed.positions, horizon.last)
+        self.check(subscribed.positions, horizon.last)
         await self._holder.check(subscribed)
         self.earlier = subscribed.earlier
         self._take_pauses(subscribed)
@@ -104,7 +104,8 @@ class Looker:
         waits = isinstance(self._parts.locks, CountsMembers) and len(self._book)
         return options.look if waits else options.poll
 
-    def _check(self, positions: Mapping[int, Position], last: int) -> None:
+    def check(self, positions: Mapping[int, Position], last: int) -> None:
+        """Raise `ConfigError` for a position beyond the log."""
         name = self._parts.options.subscription
         for slot, position in positions.items():
             if position.offset > last + 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .log_reader import LogReader, OpenAppender
+    from .log_reader import LogReader
     from .parts import StreamParts
 
 STANDS_AFTER = 5.0
@@ -36,12 +36,5 @@ class StandingHorizon:
             self._troubles.note("horizon", None)
         elif now - self._since >= STANDS_AFTER:
             appender = await self._log.oldest_appender()
-            told = _STANDS % (position, last, _shown(appender)) if appender else None
+            told = _STANDS % (position, last, appender) if appender else None
             self._troubles.note("horizon", told)
-
-
-def _shown(appender: OpenAppender) -> str:
-    application = f"application {appender.application!r}" if appender.application else None
-    user = f"user {appender.user!r}" if appender.user else None
-    age = f"open for {appender.age:.0f} s" if appender.age is not None else None
-    return ", ".join(filter(None, [f"pid {appender.pid}", application, user, appender.state, age]))

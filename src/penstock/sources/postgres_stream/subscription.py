@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError
 from ..._core.say import say
-from ..._core.told import for_log
+from ..._core.told import for_log, text_of
 from .delivery import StreamDelivery
 from .holding import SlotHolder
 from .looking import Looker
@@ -42,6 +42,7 @@ COUNT_TO = 256_000
 """The most messages that are counted for a lag: of each of 256 slots, 1,000."""
 
 _FAILED = "%s: %s failed (%s); another try follows"
+_FAILED_FOR_GOOD = "%s: %s failed: %s"
 
 
 class OpenStream:
@@ -100,9 +101,11 @@ class OpenStream:
         if await state.read(options.subscription) is None:
             start = await options.start.begin(self._log, options.selection.text)
             await state.initialize(options.subscription, start)
-        await self._stored.read()  # one of another selection is refused here
+        positions = (await self._stored.read()).positions
+        horizon = await self._log.horizon()
+        self._looker.check(positions, horizon.last)
         if options.ends:
-            self._over = (await self._log.horizon()).position
+            self._over = horizon.position
 
     async def _run(self, *, has_begun: bool) -> None:
         clock, poll = self._parts.clock, self._parts.options.poll
@@ -149,6 +152,7 @@ class OpenStream:
             await attempt
         except ConfigError as error:
             self._failure = error
+            troubles.note(what, _FAILED_FOR_GOOD % (name, what, text_of(error)))
             self._news.fire()
         except Exception as error:
             say(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)

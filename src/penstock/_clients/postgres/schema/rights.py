@@ -68,9 +68,11 @@ GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
             "subscription",
             "subscription_slot",
             "subscription_member",
+            "subscription_skip",
             "parked",
             privileges=("SELECT", "INSERT", "UPDATE", "DELETE"),
         ),
+        *_functions("live_members", "reset_subscription", "skip_message", "delete_subscription"),
     ),
 }
 FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee"})

@@ -259,8 +259,8 @@ FROM pg_locks
 WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint >> 16 = {class}
   AND database = (SELECT oid FROM pg_database WHERE datname = current_database());
 
--- A subscription, and the positions that its first start passed over: visible already beyond the
--- horizon, or older than the point in time.
+-- A subscription, and the positions that are not delivered to it: at its start visible already beyond
+-- the horizon, or older than the point in time, or skipped.
 CREATE TABLE {schema}.subscription (
   name text PRIMARY KEY CHECK (name <> ''),
   selection text NOT NULL,
@@ -295,6 +295,17 @@ CREATE TABLE {schema}.subscription_member (
   PRIMARY KEY (name, member)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
+
+-- Messages that an operator has skipped for a subscription.
+CREATE TABLE {schema}.subscription_skip (
+  name text NOT NULL REFERENCES {schema}.subscription ON DELETE CASCADE,
+  position bigint NOT NULL,
+  id uuid NOT NULL,
+  reason text NOT NULL DEFAULT '',
+  skipped_by text NOT NULL DEFAULT session_user,
+  skipped_at timestamptz NOT NULL DEFAULT now(),
+  PRIMARY KEY (name, position)
+);
 
 -- Records of keys that wait for an operator.
 CREATE TABLE {schema}.parked (
@@ -387,6 +398,149 @@ RETURNS TABLE (r_deleted bigint, r_kept bigint) LANGUAGE sql VOLATILE AS $$
   SELECT (SELECT count(*) FROM gone),
          (SELECT count(DISTINCT position) FROM needed WHERE NOT p_forced)
 $$;
+
+-- How many processes serve a subscription: those that hold a lease, and those seen in so many seconds.
+CREATE FUNCTION {schema}.live_members(p_name text, p_seconds float8) RETURNS bigint LANGUAGE sql
+VOLATILE AS $$
+  SELECT count(*) FROM (
+    SELECT owner FROM {schema}.subscription_slot
+    WHERE name = p_name AND lease_until > clock_timestamp()
+    UNION SELECT member FROM {schema}.subscription_member
+    WHERE name = p_name AND seen_at > clock_timestamp() - make_interval(secs => p_seconds)) l
+$$;
+
+-- Moves a subscription to a start point: a position, or a time, or with neither the next message
+-- (p_position and p_time NULL). As at a first start, the horizon is read before the messages. Messages
+-- that were skipped stay so. Increased epochs refuse stores of processes that serve it; they keep
+-- their leases until they notice, so that no other one reads the same slots meanwhile. The state is
+-- "reset", "missing", "live" (r_number processes serve it, and p_forced is false), "beyond" (r_number
+-- is the greatest possible position) or "many" (too many messages to leave out by their positions).
+CREATE FUNCTION {schema}.reset_subscription(
+  p_name text, p_position bigint, p_time timestamptz, p_start text, p_most int, p_forced boolean,
+  p_seconds float8)
+RETURNS TABLE (r_state text, r_number bigint) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_selection text;
+  v_horizon bigint;
+  v_first bigint;
+  v_earlier bigint[] := '{}';
+  v_live bigint;
+BEGIN
+  SELECT u.selection INTO v_selection FROM {schema}.subscription u WHERE u.name = p_name;
+  IF NOT FOUND THEN
+    RETURN QUERY SELECT 'missing', NULL::bigint;
+    RETURN;
+  END IF;
+  v_horizon := {schema}.horizon();
+  v_first := coalesce(p_position, v_horizon + 1);
+  IF v_first > v_horizon + 1 THEN
+    RETURN QUERY SELECT 'beyond', v_horizon + 1;
+    RETURN;
+  END IF;
+  IF p_time IS NOT NULL THEN
+    -- OFFSET 0 keeps the planner from walking the log by position until the time matches
+    SELECT least(v_first, min(f.position)) INTO v_first
+    FROM (SELECT m.position, m.stream FROM {schema}.message m WHERE m.at >= p_time OFFSET 0) f
+    WHERE {schema}.is_selected(v_selection, f.stream);
+  END IF;
+  IF p_position IS NULL THEN
+    SELECT coalesce(array_agg(f.position), '{}') INTO v_earlier FROM (
+      SELECT m.position FROM {schema}.message m
+      WHERE m.position >= v_first AND m.at < coalesce(p_time, 'infinity')
+        AND {schema}.is_selected(v_selection, m.stream)
+      ORDER BY m.position LIMIT p_most + 1) f;
+    IF cardinality(v_earlier) > p_most THEN
+      RETURN QUERY SELECT 'many', p_most::bigint;
+      RETURN;
+    END IF;
+  END IF;
+  PERFORM FROM {schema}.subscription u
+  WHERE u.name = p_name AND u.selection = v_selection FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN QUERY SELECT 'missing', NULL::bigint;
+    RETURN;
+  END IF;
+  PERFORM FROM {schema}.subscription_slot s WHERE s.name = p_name ORDER BY s.slot FOR NO KEY UPDATE;
+  v_live := {schema}.live_members(p_name, p_seconds);
+  IF v_live > 0 AND NOT p_forced THEN
+    RETURN QUERY SELECT 'live', v_live;
+    RETURN;
+  END IF;
+  UPDATE {schema}.subscription u SET start = p_start, earlier = v_earlier || ARRAY(
+    SELECT k.position FROM {schema}.subscription_skip k
+    JOIN {schema}.message m ON (m.position, m.id) = (k.position, k.id)
+    WHERE k.name = p_name AND k.position >= v_first AND k.position <> ALL (v_earlier))
+  WHERE u.name = p_name;
+  UPDATE {schema}.subscription_slot s SET position = v_first, metadata = '', epoch = s.epoch + 1,
+    moved_at = clock_timestamp(), missed = 0
+  WHERE s.name = p_name;
+  RETURN QUERY SELECT 'reset', v_first;
+END $$;
+
+-- Deletes a subscription with its positions. The state is "deleted", "missing" or "live", as above.
+CREATE FUNCTION {schema}.delete_subscription(p_name text, p_forced boolean, p_seconds float8)
+RETURNS TABLE (r_state text, r_number bigint) LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  PERFORM FROM {schema}.subscription u WHERE u.name = p_name FOR UPDATE;
+  r_state := CASE WHEN FOUND THEN 'deleted' ELSE 'missing' END;
+  PERFORM FROM {schema}.subscription_slot s WHERE s.name = p_name ORDER BY s.slot FOR UPDATE;
+  r_number := {schema}.live_members(p_name, p_seconds);
+  IF r_number > 0 AND NOT p_forced THEN
+    r_state := 'live';
+  ELSE
+    DELETE FROM {schema}.subscription u WHERE u.name = p_name;
+  END IF;
+  RETURN NEXT;
+END $$;
+
+-- Leaves one message out for a subscription. A process that holds its slot loses it, and reads it
+-- again without the message. If that is the next one of its slot, the position passes it. The state
+-- is "skipped", "missing", "unknown" (no such message), "other" (not in the selection), "handled" or
+-- "already".
+CREATE FUNCTION {schema}.skip_message(p_name text, p_position bigint, p_reason text)
+RETURNS TABLE (r_state text, r_slot smallint, r_stream text, r_version bigint, r_type text)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_horizon bigint := {schema}.horizon();
+  v_message {schema}.message;
+  v_subscription {schema}.subscription;
+  v_slot {schema}.subscription_slot;
+  v_is_next boolean;
+BEGIN
+  SELECT * INTO v_message FROM {schema}.message m WHERE m.position = p_position;
+  SELECT * INTO v_subscription FROM {schema}.subscription u WHERE u.name = p_name FOR NO KEY UPDATE;
+  SELECT * INTO v_slot FROM {schema}.subscription_slot s
+  WHERE s.name = p_name AND s.slot = v_message.slot FOR NO KEY UPDATE;
+  r_state := CASE
+    WHEN v_subscription.name IS NULL THEN 'missing'
+    WHEN v_message.position IS NULL THEN 'unknown'
+    WHEN v_slot.slot IS NULL
+      OR NOT {schema}.is_selected(v_subscription.selection, v_message.stream) THEN 'other'
+    WHEN p_position < v_slot.position THEN 'handled'
+    WHEN p_position = ANY (v_subscription.earlier) THEN 'already'
+    ELSE 'skipped' END;
+  r_slot := v_message.slot;
+  r_stream := v_message.stream;
+  r_version := v_message.version;
+  r_type := v_message.type;
+  RETURN NEXT;
+  IF r_state <> 'skipped' THEN
+    RETURN;
+  END IF;
+  INSERT INTO {schema}.subscription_skip (name, position, id, reason)
+  VALUES (p_name, p_position, v_message.id, p_reason);
+  UPDATE {schema}.subscription u SET earlier = u.earlier || p_position WHERE u.name = p_name;
+  -- with a map of settled messages behind the position, only a process of the subscription moves it
+  v_is_next := v_slot.metadata = '' AND p_position <= v_horizon AND NOT EXISTS (
+    SELECT FROM {schema}.message m
+    WHERE m.slot = v_slot.slot AND m.position >= v_slot.position AND m.position < p_position
+      AND m.position <> ALL (v_subscription.earlier)
+      AND {schema}.is_selected(v_subscription.selection, m.stream));
+  UPDATE {schema}.subscription_slot s SET epoch = s.epoch + 1,
+    position = CASE WHEN v_is_next THEN p_position + 1 ELSE s.position END,
+    moved_at = clock_timestamp()
+  WHERE s.name = p_name AND s.slot = v_slot.slot;
+END $$;
 
 -- The schema itself: which migrations have been applied, the advisory class, and the roles to which
 -- each right was granted, so that an upgrade can grant what is new.

@@ -1,0 +1,26 @@
+"""Times on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import UTC, datetime, timedelta
+
+from ..letters.letter import moment
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def when(text: str) -> datetime:
+    """The aware time of an argument. Raises `ArgumentTypeError`."""
+    ago = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if ago is not None:
+        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        return moment(text)
+    except ValueError:
+        message = (
+            f"{text!r} must be a time such as 2026-01-31T12:00 (UTC unless it says "
+            "otherwise), or 90m, 12h, 7d for so long ago"
+        )
+        raise argparse.ArgumentTypeError(message) from None

@@ -1,0 +1,40 @@
+"""Subscriptions that consumers serve for a test."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock import Consumer
+from penstock.sources.postgres_stream import PostgresStreamSource
+
+if TYPE_CHECKING:
+    from tests.streams.log_help import Log
+
+    from penstock import Message
+
+
+def served(log: Log, name: str = "s", **options: Any) -> PostgresStreamSource:
+    """A source of the subscription."""
+    given: dict[str, Any] = {"poll": 0.02, "close_timeout": 2.0, **options}
+    return PostgresStreamSource(log.dsn, subscription=name, schema=log.schema, **given)
+
+
+async def consumed(log: Log, name: str = "s", **options: Any) -> list[int]:
+    """Serve the subscription until it has handled everything; the handled positions, sorted."""
+    found: list[int] = []
+
+    async def handle(message: Message) -> None:
+        found.append(message.offset)
+
+    async with Consumer(served(log, name, ends=True, **options)) as consumer:
+        await consumer.run(handle)
+    return sorted(found)
+
+
+async def stored_offsets(log: Log, con: Any, name: str = "s") -> list[int]:
+    """The different positions of its slots, by a query of the test's own."""
+    rows = await con.fetch(
+        f"SELECT DISTINCT position FROM {log.sql}.subscription_slot WHERE name = $1 ORDER BY 1",
+        name,
+    )
+    return [row["position"] for row in rows]
