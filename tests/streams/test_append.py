@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from tests.streams.drivers_help import DRIVERS, Alchemy, Psycopg
 
 from penstock import ConfigError, MessageIdConflict, RefusedError, SinkError, VersionConflict
+from penstock._clients.postgres.streams.append import append_call
 from penstock.streams import NO_STREAM, NewMessage, StreamLog
 
 if TYPE_CHECKING:
@@ -126,6 +127,23 @@ def test_the_expected_version_is_checked(log: Log, driver: Driver) -> None:
         assert [row[0] for row in await stored(log, "order-1")] == [0, 1, 2]
 
     asyncio.run(run())
+
+
+def test_an_error_that_hides_the_servers_detail_is_read_behind_it() -> None:
+    """SQLAlchemy 2.0 raises the SQLSTATE of asyncpg's error again, without its other fields."""
+
+    class Adapted(Exception):
+        sqlstate = "PS001"
+
+    server = asyncpg.PostgresError.new({"C": "PS001", "M": "the stream moved", "D": "4"})
+    adapted = Adapted("the adapter's text")
+    adapted.__cause__ = server
+    error = RuntimeError("the session's text")
+    error.__cause__ = adapted
+    told = append_call("penstock", "order-1", [PLACED], 2).told(error)
+    assert isinstance(told, VersionConflict)
+    assert (told.expected, told.actual) == (2, 4)
+    assert told.__cause__ is error
 
 
 def test_a_message_with_an_id_is_appended_once(log: Log, driver: Driver) -> None:

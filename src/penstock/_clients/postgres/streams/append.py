@@ -86,7 +86,7 @@ class AppendCall(NamedTuple):
 
     def told(self, error: Exception) -> Exception:
         """The error to raise for one of a driver's; any other is returned as it is."""
-        found = next((fault for each in causes(error) if (fault := Fault.of(each))), None)
+        found = Fault.behind(error)
         if found is None:
             return error
         if found.state == WRONG_VERSION:
@@ -120,6 +120,15 @@ class Fault(NamedTuple):
     message: str
     detail: str
     constraint: str
+
+    @classmethod
+    def behind(cls, error: BaseException) -> Fault | None:
+        """Read the innermost error with a SQLSTATE that `error` was raised from; `None` without one.
+
+        The one around it may have its SQLSTATE but not its detail, as with SQLAlchemy 2.0 on asyncpg.
+        """
+        faults = [fault for each in causes(error) if (fault := cls.of(each)) is not None]
+        return faults[-1] if faults else None
 
     @classmethod
     def of(cls, error: BaseException) -> Fault | None:

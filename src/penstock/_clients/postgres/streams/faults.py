@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ...._core.causes import caused, causes
+from ...._core.causes import caused
 from ...._core.checks import bad
 from ...._core.errors import RefusedError
 from .append import NO_RIGHT, NOT_INSTALLED, Fault
@@ -22,7 +22,7 @@ _NO_TABLE = frozenset({"42P01", "42703"})
 
 def read_fault(schema: str, error: Exception) -> PenstockError | None:
     """The error to raise for one of a driver's; `None` for any other."""
-    found = next((fault for each in causes(error) if (fault := Fault.of(each))), None)
+    found = Fault.behind(error)
     if found is None:
         return None
     if found.state == WRONG_HORIZON:
