@@ -47,12 +47,14 @@ WITH (pages_per_range = 16, autosummarize = on);
 -- The last version of a stream whose messages have all been deleted, so that versions go on.
 CREATE TABLE {schema}.stream_end (stream text PRIMARY KEY, version bigint NOT NULL);
 
-CREATE FUNCTION {schema}.last_version(p_stream text) RETURNS bigint LANGUAGE sql STABLE AS $$
-  SELECT coalesce(
+-- Not in SQL: PostgreSQL before 18 would plan it again in each transaction.
+CREATE FUNCTION {schema}.last_version(p_stream text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN coalesce(
     (SELECT version FROM {schema}.message WHERE stream = p_stream ORDER BY version DESC LIMIT 1),
     (SELECT version FROM {schema}.stream_end WHERE stream = p_stream),
-    -1)
-$$;
+    -1);
+END $$;
 
 -- Appends messages, [{"type": ..., "data": ..., "metadata": {...}, "id": ...}, ...], behind the last
 -- one of the stream, and returns a row for each. Messages whose ids are in the log already, all of
@@ -61,10 +63,11 @@ CREATE FUNCTION {schema}.append(p_stream text, p_messages jsonb, p_expected bigi
 RETURNS TABLE (r_position bigint, r_version bigint, r_id uuid, r_at timestamptz, r_is_new boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-  v_count int;
-  v_last bigint;
+  -- In lax mode "$" stands for the elements of the array, but not for those of an array among them.
+  v_wrong CONSTANT jsonpath := 'lax $ ? (@.type() != "object" || !(@."type".type() == "string")
+    || @."type" == "" || !exists(@."data") || @."metadata".type() != "object")'::jsonpath;
   v_given boolean;
-  v_first bigint;
+  v_last bigint;
 BEGIN
   IF coalesce(p_stream, '') = '' THEN
     RAISE EXCEPTION 'the name of a stream must not be empty' USING ERRCODE = 'PS003';
@@ -72,17 +75,13 @@ BEGIN
   IF p_messages IS NULL OR jsonb_typeof(p_messages) <> 'array' OR p_messages = '[]' THEN
     RAISE EXCEPTION 'messages must be a JSON array of at least one object' USING ERRCODE = 'PS003';
   END IF;
-  v_count := jsonb_array_length(p_messages);
-  FOR i IN 0 .. v_count - 1 LOOP
-    IF jsonb_typeof(p_messages -> i) <> 'object' OR jsonb_typeof(p_messages -> i -> 'type') IS DISTINCT FROM 'string'
-      OR p_messages -> i ->> 'type' = '' OR p_messages -> i -> 'data' IS NULL
-      OR jsonb_typeof(coalesce(p_messages -> i -> 'metadata', '{}')) <> 'object' THEN
-      RAISE EXCEPTION 'message % must have a type, which is a text, data, and metadata that are an object if there are any', i
-        USING ERRCODE = 'PS003';
-    END IF;
-    v_given := v_given OR (p_messages -> i ->> 'id') IS NOT NULL;
-  END LOOP;
-  v_given := EXISTS (SELECT FROM jsonb_array_elements(p_messages) m WHERE m ->> 'id' IS NOT NULL);
+  IF jsonb_path_exists(p_messages, v_wrong) THEN
+    RAISE EXCEPTION 'message % must have a type, which is a text, data, and metadata that are an object if there are any',
+        (SELECT min(n) - 1 FROM jsonb_array_elements(p_messages) WITH ORDINALITY AS t (e, n)
+         WHERE jsonb_path_exists(jsonb_build_array(e), v_wrong))
+      USING ERRCODE = 'PS003';
+  END IF;
+  v_given := jsonb_path_exists(p_messages, '$ ? (@."id".type() != "null")');
   LOOP
     IF v_given THEN
       RETURN QUERY SELECT * FROM {schema}.known(p_stream, p_messages);
@@ -106,7 +105,7 @@ BEGIN
     EXIT WHEN FOUND;
   END LOOP;
   RETURN NEXT;
-  IF v_count > 1 THEN
+  IF jsonb_array_length(p_messages) > 1 THEN
     RETURN QUERY
     INSERT INTO {schema}.message AS m (stream, version, type, data, metadata, id)
     SELECT p_stream, v_last + n, e ->> 'type', e -> 'data', coalesce(e -> 'metadata', '{}'),
