@@ -344,9 +344,9 @@ async def test_a_slot_moves_past_a_skipped_message_that_is_its_last(log: Log) ->
         reader, host = served(log), StreamHost()
         async with reader.open(host):
             claims = await host.wait_for_claims(256)
-            (first,) = await reader.fetch(claims, 1) or ()
+            (first,) = await reader.fetch(claims, 1) or []
             assert ([each.offset for each in first.records], first.next_offset) == ([1], 2)
-            (last,) = await reader.fetch(claims, 1) or ()
+            (last,) = await reader.fetch(claims, 1) or []
             assert ([*last.records], last.next_offset) == ([], 3)
 
 
