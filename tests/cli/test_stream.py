@@ -285,7 +285,11 @@ def test_an_interrupted_replay_says_where_it_stopped(
 ) -> None:
     stream.append("a-1", 0, 1, 2)
     monkeypatch.setenv("SIGNAL", str(int(number)))
-    stream("replay", "replayed:interrupts", code=code)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark sets its own
+    try:
+        stream("replay", "replayed:interrupts", code=code)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert stream.err == "interrupted: 1 messages were handled; --from 2 continues\n"
     assert len(handled()) == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -147,6 +148,10 @@ def test_a_member_without_partitions_is_ready(broker: EmbeddedKafka) -> None:
         async with member(source) as one, member(spare) as two:
             await one.consumer.wait_ready()
             await two.consumer.wait_ready()
+            owners = [asyncio.ensure_future(each.watch.owns(1)) for each in (one, two)]
+            _, waits = await asyncio.wait(owners, return_when=asyncio.FIRST_COMPLETED)
             assert sorted([len(one.watch.owned), len(two.watch.owned)]) == [0, 1]
+            for each in waits:
+                each.cancel()
 
     run(scenario())
