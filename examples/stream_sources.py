@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
+from penstock.consumer import Consumer, DrainReport, Message
 from penstock.sources.postgres_stream import PostgresStreamSource
 from penstock.sources.subscriptions import PostgresAdvisoryLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 
 def where_to_begin(dsn: str) -> list[PostgresStreamSource]:
@@ -39,3 +44,13 @@ def how_to_divide(dsn: str) -> list[PostgresStreamSource]:
     )
     # --8<-- [end:instances]
     return [evenly, in_turns]
+
+
+async def for_a_minute(dsn: str, send: Callable[[Message], Awaitable[None]]) -> DrainReport:
+    # --8<-- [start:budget]
+    mails = PostgresStreamSource(dsn, subscription="mails", category="order", ends=True)
+    report = await Consumer(mails, name="mails", budget=60.0).receive(send)
+    if report.work_remaining:
+        print("more to do: run me again soon")
+    # --8<-- [end:budget]
+    return report

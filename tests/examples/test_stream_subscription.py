@@ -10,6 +10,8 @@ from tests.examples.example import load, printed_on
 if TYPE_CHECKING:
     import pytest
 
+    from penstock.consumer import Message
+
 
 def test_the_page_shows_what_the_program_prints(
     database: str, capsys: pytest.CaptureFixture[str]
@@ -29,3 +31,20 @@ def test_the_sources_of_the_page_can_be_made() -> None:
     assert read[1].endswith("streams order-de-*)")
     assert read[2].endswith("streams account-*, order-17)")
     assert "hunter2" not in repr([*module.what_to_read(dsn), *module.how_to_divide(dsn)])
+
+
+def test_a_run_for_a_limited_time_says_whether_work_remains(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """S-T12: with nothing left it says nothing."""
+    asyncio.run(load("stream_subscription").main(database))
+    capsys.readouterr()
+    found: list[object] = []
+
+    async def send(message: Message) -> None:
+        found.append(message.key)
+
+    report = asyncio.run(load("stream_sources").for_a_minute(database, send))
+    assert not report.work_remaining
+    assert found == []
+    assert capsys.readouterr().out == ""

@@ -67,6 +67,8 @@ class Consumer(Operated):
         timeout: the most seconds of a handler, with its steps; then it is cancelled, a failed try.
             Handlers are looked at ten times per timeout, but at most every 5 ms and at least every
             0.5 s; one is cancelled up to that much later, and never earlier.
+        budget: seconds of a run, after which it drains as after `stop`; default: no limit. The
+            report's `work_remaining` says whether another run has something to do.
         drain: seconds for running handlers to end when the consumer stops or loses a partition.
         commit_every: seconds between commits.
         commit_after: commit after this number of settled messages, too.
@@ -101,7 +103,8 @@ class Consumer(Operated):
         await self._stack.aclose()
 
     async def run(self, handler: MessageHandler) -> DrainReport:
-        """Handle messages until `stop`, a cancellation or the end of the source; then drain.
+        """Handle messages until `stop`, a cancellation, the end of the budget or of the source; then
+        drain.
 
         `handler` takes a `Message` and returns `None` when it has handled it, or another result.
         An exception is a failed try. A plain function runs in a thread, which cannot be stopped:

@@ -168,17 +168,20 @@ class Engine:
         self.commons.tell_state("closed")
 
     async def run(self, work: Work) -> DrainReport:
-        """Run until `stop`, a failure, a cancellation or the end of the source; then drain."""
+        """Run until `stop`, a failure, a cancellation, or the end of the budget or the source; then
+        drain.
+        """
         ended: BaseException | None = None
+        at_end = False
         self.workers.begin(work)
         tasks = self._tasks()
         try:
-            await self._until_end(tasks)
+            at_end = await self._until_end(tasks)
         except BaseException as error:  # raised again after the drain
             ended = error
         self.ending.begin()
         try:
-            report = await self._drain(tasks)
+            report = await self._drain(tasks, at_end=at_end)
         finally:
             await self._end(tasks)
         ended = ended or self.ending.cancellation
@@ -213,18 +216,22 @@ class Engine:
             work["parker"] = partial(parker.run, self.claims)
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
-    async def _until_end(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _until_end(self, tasks: list[asyncio.Task[None]]) -> bool:
+        """Return whether the source has ended, and all of it was handled that is not blocked."""
         for task in tasks:
             task.add_done_callback(self._task_ended)
         clock, ending, poller = self._settings.clock, self.ending, tasks[0]
-        while not ending.is_begun and not poller.done():
-            await wait_until(clock, math.inf, ending.signal)
+        budget = self._settings.budget
+        end = math.inf if budget is None else clock.now() + budget
+        while not (ending.is_begun or poller.done() or clock.now() >= end):
+            await wait_until(clock, end, ending.signal)
         self.schedule.complete(clock.now())
         self.workers.wake()
-        while not (ending.is_begun or self.workers.is_stuck):
-            await wait_until(clock, math.inf, ending.signal, self.commons.signals.settled)
+        while not (ending.is_begun or self.workers.is_stuck or clock.now() >= end):
+            await wait_until(clock, end, ending.signal, self.commons.signals.settled)
         if ending.error is not None:
             raise ending.error
+        return poller.done() and self.workers.is_stuck
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -246,7 +253,7 @@ class Engine:
 
     # -- the drain ---------------------------------------------------------------------------------
 
-    async def _drain(self, tasks: list[asyncio.Task[None]]) -> DrainReport:
+    async def _drain(self, tasks: list[asyncio.Task[None]], *, at_end: bool) -> DrainReport:
         clock, drain = self._settings.clock, self._settings.drain
         self.commons.tell_state("draining")
         began, blocked = clock.now(), self.failures.blocked.messages()
@@ -271,7 +278,7 @@ class Engine:
         ran = {message: now - since[message] if message in since else None for message in cut}
         failed = await self._last_commit(until)
         report = self._report(claims, ran, clock.now() - began, failed)
-        return say_drained(replace(report, blocked=blocked))
+        return say_drained(replace(report, blocked=blocked, at_end=at_end))
 
     async def _last_commit(self, until: float) -> BaseException | None:
         clock = self._settings.clock

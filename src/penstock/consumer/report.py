@@ -73,6 +73,15 @@ class DrainReport:
     commit_error: BaseException | None = None
     blocked: tuple[BlockedMessage, ...] = ()
     """The messages that were blocked when the drain began; they are delivered again."""
+    at_end: bool = False
+    """Whether the source came to its end, and everything was handled that was not blocked."""
+
+    @property
+    def work_remaining(self) -> bool:
+        """Whether another run has something to do: this one ended before its source, or left
+        messages that are delivered again. Always true with a source that has no end.
+        """
+        return not (self.at_end and self.complete) or bool(self.blocked)
 
     @property
     def complete(self) -> bool:

@@ -74,6 +74,7 @@ class ConsumerOptions(TypedDict, total=False):
     max_dead_letter_ratio: float | None
     max_consecutive_dead_letters: int | None
     timeout: float | timedelta | None
+    budget: float | timedelta | None
     drain: float | timedelta
     commit_every: float | timedelta
     commit_after: int | None
@@ -107,6 +108,7 @@ class ConsumerSettings:
     max_dead_letter_ratio: float | None
     max_consecutive_dead_letters: int | None
     timeout: float | None
+    budget: float | None
     drain: float
     commit_every: float
     commit_after: int | None
@@ -139,6 +141,7 @@ def checked_settings(
     max_dead_letter_ratio: float | None = None,
     max_consecutive_dead_letters: int | None = None,
     timeout: float | timedelta | None = None,
+    budget: float | timedelta | None = None,
     drain: float | timedelta = 5.0,
     commit_every: float | timedelta = 1.0,
     commit_after: int | None = 10_000,
@@ -174,6 +177,7 @@ def checked_settings(
             "max_consecutive_dead_letters", max_consecutive_dead_letters
         ),
         timeout=checks.optional_seconds("timeout", timeout),
+        budget=checks.optional_seconds("budget", budget),
         drain=_drain(drain, source),
         commit_every=checks.seconds("commit_every", commit_every),
         commit_after=checks.optional_count("commit_after", commit_after),

@@ -1,0 +1,88 @@
+"""Runs with a time budget: where they end, what they report, and where the next one goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from consumer_help import Poisoned, Recorder, finite, log_of, records
+
+from penstock import ConfigError
+from penstock.consumer.consumer import Consumer
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from penstock.consumer.message import Message
+    from penstock.testing import FakeClock
+
+
+class Slow(Recorder):
+    """Takes a second for each message, or for each batch."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    async def __call__(self, message: Message) -> object:
+        await self.clock.sleep(1.0)
+        return await super().__call__(message)
+
+    async def batch(self, messages: list[Message]) -> None:
+        """Handle a batch."""
+        await self.clock.sleep(1.0)
+        self.handled += messages
+
+
+async def test_a_run_ends_with_its_budget_and_the_next_one_goes_on_there(
+    fake_clock: FakeClock,
+) -> None:
+    """S-T12: the running handler ends; each message is handled once over all runs."""
+    log, handler = log_of(*"aaaaa"), Slow(fake_clock)
+    remaining = []
+    for least in (3, 5):
+        began = fake_clock.now()
+        report = await finite(log, fake_clock, budget=2.5).receive(handler)
+        assert fake_clock.now() - began <= 3.5
+        assert report.complete
+        assert len(handler.offsets) == least
+        remaining.append(report.work_remaining)
+    assert remaining == [True, False]
+    assert handler.offsets == [0, 1, 2, 3, 4]
+
+
+async def test_a_run_of_batches_ends_with_its_budget(fake_clock: FakeClock) -> None:
+    """S-T12, with a batch that is being formed: it is handled in the drain."""
+    log, handler = log_of(*"abcde"), Slow(fake_clock)
+    consumer = finite(log, fake_clock, budget=0.5, concurrency=1)
+    report = await consumer.receive_batch(handler.batch, size=2)
+    assert report.work_remaining
+    report = await finite(log, fake_clock, budget=60.0).receive_batch(handler.batch, size=2)
+    assert not report.work_remaining
+    assert sorted(handler.offsets) == [0, 1, 2, 3, 4]
+
+
+async def test_a_budget_that_is_not_used_up_ends_nothing(fake_clock: FakeClock) -> None:
+    log, handler = log_of(*"abc"), Recorder()
+    report = await finite(log, fake_clock, budget=60.0).receive(handler)
+    assert not report.work_remaining
+    assert fake_clock.now() < 60.0
+
+
+async def test_work_remains_behind_a_blocked_message_and_without_an_end(
+    fake_clock: FakeClock,
+) -> None:
+    """Also if a source without an end has nothing now: its next message may come at any time."""
+    log, handler = log_of(*"aab"), Poisoned(0)
+    report = await finite(log, fake_clock, poison="block").receive(handler)
+    assert [each.offset for each in report.blocked] == [0]
+    assert report.work_remaining
+    source = MemorySource(MemoryLog(records("a")), clock=fake_clock)
+    report = await Consumer(source, clock=fake_clock, budget=5.0).receive(Recorder())
+    assert report.counts.acked == 1
+    assert report.work_remaining
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, "1"])
+def test_a_wrong_budget_is_refused(fake_clock: FakeClock, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="budget"):
+        finite(log_of("a"), fake_clock, budget=wrong)
