@@ -6,13 +6,23 @@ import asyncio
 import logging
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 from tests.streams.log_help import Log, role
+from tests.streams.served_help import consumed
 
 from penstock import ConfigError, LoopClock
 from penstock._clients.postgres.streams.selection import StreamSelection
-from penstock.streams import StreamMonitor, StreamObserver, StreamRetention, install_streams
+from penstock.sources.subscriptions import PostgresAdvisoryLocks
+from penstock.streams import (
+    StreamMonitor,
+    StreamObserver,
+    StreamRetention,
+    SubscriptionAdmin,
+    install_streams,
+)
+from penstock.streams.log_stats import Backlog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +110,8 @@ async def test_backlogs_are_counted_by_selection_and_up_to_a_limit(
             f"UPDATE {log.sql}.subscription SET earlier = $1 WHERE name = 'orders'", positions[4:5]
         )
         await con.execute(
-            f"UPDATE {log.sql}.subscription_slot SET lease_until = now() + interval '1 h' "
+            f"UPDATE {log.sql}.subscription_slot SET epoch = 1, "
+            "lease_until = now() + interval '1 h' "
             f"WHERE name = 'all' AND slot = {log.sql}.slot_of('order-1')"
         )
         found = (await monitor.look()).subscriptions
@@ -131,7 +142,7 @@ async def test_members_pauses_losses_and_parked_keys_are_those_of_the_rows(
             f"INSERT INTO {log.sql}.subscription_member SELECT 's', 'm' || n, "
             "now() - n * interval '20 seconds' FROM generate_series(0, 2) n; "
             f"UPDATE {log.sql}.subscription SET paused = true; "
-            f"UPDATE {log.sql}.subscription_slot SET paused = true WHERE slot < 3; "
+            f"UPDATE {log.sql}.subscription_slot SET paused = true, epoch = 1 WHERE slot < 3; "
             f'INSERT INTO {log.sql}.parked (consumer, key, topic, partition, "offset", record) '
             "SELECT 'c', 'k' || n / 2, 't', 0, n, '{}' FROM generate_series(0, 3) n"
         )
@@ -231,18 +242,48 @@ async def test_failed_looks_are_counted_and_logged_once_and_the_monitor_goes_on(
 
 
 async def test_a_backlog_that_takes_too_long_costs_only_its_own_figures(
-    log: Log, real_clock: LoopClock
+    log: Log, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A selection that is none stands for any error of its query."""
+    caplog.set_level(logging.INFO)
     async with log.connected() as con, StreamMonitor(log.dsn, schema=log.schema) as monitor:
         await subscribe(log, con, "good", 0)
         await subscribe(log, con, "odd", 0)
         await con.execute(f"UPDATE {log.sql}.subscription SET selection = '?' WHERE name = 'odd'")
         before = monitor.stats().failed
-        found = (await monitor.look()).subscriptions
-        assert found["odd"].backlog is None
-        assert found["good"].backlog is not None
-        assert monitor.stats().failed > before
+        for _ in range(2):
+            found = (await monitor.look()).subscriptions
+            assert found["odd"].backlog is None
+            assert found["good"].backlog is not None
+        assert monitor.stats().failed >= before + 2
+        assert caplog.text.count("the backlog of the subscription 'odd' could not be read") == 1
+        readable = StreamSelection().text
+        await con.execute(f"UPDATE {log.sql}.subscription SET selection = $1", readable)
+        await monitor.look()
+        assert "the backlog of the subscription 'odd' can be read again" in caplog.text
+
+
+async def test_a_subscription_without_leases_has_no_members_and_no_owners_to_miss(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """Also after an operator has skipped a message and reset it."""
+    async with (
+        log.connected() as con,
+        StreamMonitor(log.dsn, schema=log.schema) as monitor,
+        SubscriptionAdmin(log.dsn, schema=log.schema) as admin,
+    ):
+        await log.append(con, "a-1", 0, 1)
+        await consumed(log, locks=PostgresAdvisoryLocks(log.dsn, schema=log.schema))
+        await log.append(con, "a-1", 2, 3)
+        await admin.skip("s", 4)
+        await admin.reset("s", "beginning")
+        found = (await monitor.look()).subscriptions["s"]
+        assert found.members is None
+        assert found.backlog == Backlog(3, ANY, 1, None)
+        await consumed(log)
+        found = (await monitor.look()).subscriptions["s"]
+        assert found.members == 0
+        assert found.backlog == Backlog(0, 0.0, 0, 0)
 
 
 async def test_a_role_with_the_right_to_subscribe_can_watch(

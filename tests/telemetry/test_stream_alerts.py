@@ -33,6 +33,10 @@ HEALTHY = {
     "stream_lag_messages{name='log',subscription='paused'}": "0+60x60",
     "stream_members{name='log',subscription='paused'}": "0x60",
     "stream_paused{name='log',subscription='paused'}": "1x60",
+    # served by other locks, which count no members
+    "stream_lag_seconds{name='log',subscription='other'}": "9x60",
+    "stream_lag_messages{name='log',subscription='other'}": "9x60",
+    "stream_paused{name='log',subscription='other'}": "0x60",
     # without members, with nothing to handle
     "stream_lag_seconds{name='log',subscription='idle'}": "0x60",
     "stream_lag_messages{name='log',subscription='idle'}": "0x60",
@@ -46,6 +50,10 @@ ILL = {
     "StreamHorizonStands": {"stream_horizon_age_seconds{name='log'}": "0x40 0+60x20"},
     "StreamKeysParked": {"stream_parked_keys{name='log',consumer='c'}": "1x60"},
     "StreamTableBloated": {SLOTS: "0+6000x60"},
+    "StreamLagUnknown": {
+        f"stream_lag_seconds{LABELS}": "5x30 _x30",
+        f"stream_lag_messages{LABELS}": "5x30 _x30",
+    },
     "StreamWatchFails": {"stream_up{name='log'}": "1x40 0x20"},
 }
 """Every alert, and what differs from a healthy log for which it alone fires."""

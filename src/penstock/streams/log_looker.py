@@ -20,7 +20,8 @@ logger = logging.getLogger("penstock.streams")
 
 _FAILED = "%s: a look at the log failed (%s); there are no figures until one succeeds"
 _AGAIN = "%s: looks at the log succeed again"
-_NO_BACKLOG = "%s: the backlog of the subscription %r could not be read (%s)"
+_NO_BACKLOG = "%s: the backlog of the subscription %r could not be read (%s); it has no figures"
+_BACKLOG_AGAIN = "%s: the backlog of the subscription %r can be read again"
 
 
 class LookRecord:
@@ -33,6 +34,8 @@ class LookRecord:
         self._clock: Clock | None = None
         self._at = 0.0
         self._fails = False
+        self._unread = set[str]()
+        """The subscriptions whose backlog could not be read by the last look."""
         self._lock = threading.Lock()
 
     def begin(self, clock: Clock) -> None:
@@ -64,10 +67,18 @@ class LookRecord:
             say(logger, logging.WARNING, _FAILED, self._name, for_log(error))
 
     def failed_in_part(self, subscription: str, error: Exception) -> None:
-        """Count a backlog that could not be read."""
+        """Count a backlog that could not be read; log the first time in a row."""
         with self._lock:
             self._stats = replace(self._stats, failed=self._stats.failed + 1)
-        say(logger, logging.DEBUG, _NO_BACKLOG, self._name, subscription, for_log(error))
+        if subscription not in self._unread:
+            self._unread.add(subscription)
+            say(logger, logging.WARNING, _NO_BACKLOG, self._name, subscription, for_log(error))
+
+    def succeeded_in_part(self, subscription: str) -> None:
+        """A backlog was read."""
+        if subscription in self._unread:
+            self._unread.remove(subscription)
+            say(logger, logging.INFO, _BACKLOG_AGAIN, self._name, subscription)
 
     def stats(self) -> LogStats:
         """The counts, and the figures unless they are too old."""
@@ -113,4 +124,6 @@ class LogLooker:
             backlog = await queries.backlog(name, stored.selection, horizon, self._count_to)
         except Exception as error:
             self._record.failed_in_part(name, error)
+        else:
+            self._record.succeeded_in_part(name)
         return stored.stats.with_backlog(backlog)

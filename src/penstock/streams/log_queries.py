@@ -24,8 +24,10 @@ SELECT {schema}.horizon() AS position,
 """
 _SUBSCRIPTIONS = """
 SELECT u.name, u.selection, u.paused,
-  (SELECT count(*) FROM {schema}.subscription_member m
-   WHERE m.name = u.name AND m.seen_at > clock_timestamp() - make_interval(secs => $1)) AS members,
+  CASE WHEN EXISTS (SELECT FROM {schema}.subscription_slot s WHERE s.name = u.name AND s.epoch > 0)
+   THEN (SELECT count(*) FROM {schema}.subscription_member m
+    WHERE m.name = u.name AND m.seen_at > clock_timestamp() - make_interval(secs => $1))
+   END AS members,
   (SELECT count(*) FROM {schema}.subscription_slot s WHERE s.name = u.name AND s.paused) AS slots,
   (SELECT coalesce(sum(s.missed), 0)::bigint FROM {schema}.subscription_slot s
    WHERE s.name = u.name) AS missed

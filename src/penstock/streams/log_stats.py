@@ -39,16 +39,17 @@ class Backlog:
     """Age of the oldest of them; 0 without any."""
     waiting_slots: int
     """Slots that have some."""
-    unowned_slots: int
-    """Those of them that no process holds by a lease."""
+    unowned_slots: int | None
+    """Those of them that no process holds by a lease; `None` if there never was a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
     """A subscription as it is stored."""
 
-    members: int
-    """Processes that were seen within the last `lease` seconds."""
+    members: int | None
+    """Processes that were seen within the last `lease` seconds; `None` if the subscription never
+    had a lease, as with advisory locks, whose processes are not counted."""
     is_paused: bool
     paused_slots: int
     missed: int
@@ -58,6 +59,8 @@ class SubscriptionStats:
 
     def with_backlog(self, backlog: Backlog | None) -> SubscriptionStats:
         """This, with what was not handled."""
+        if backlog is not None and self.members is None:
+            backlog = replace(backlog, unowned_slots=None)
         return replace(self, backlog=backlog)
 
 

@@ -54,7 +54,7 @@ def _of_subscription(
     )
 
 
-def _of_backlog(name: str, text: str, unit: str, value: Callable[[Any], float]) -> Measure:
+def _of_backlog(name: str, text: str, unit: str, value: Callable[[Any], float | None]) -> Measure:
     return _of_subscription(
         name, text, unit, lambda each: None if each.backlog is None else value(each.backlog)
     )
@@ -122,13 +122,13 @@ _STATES = (
     ),
     _of_backlog(
         "stream_unowned_slots",
-        "Slots with such messages that no process holds by a lease.",
+        "Slots with such messages that no process holds by a lease; missing without leases.",
         "{slot}",
         lambda backlog: backlog.unowned_slots,
     ),
     _of_subscription(
         "stream_members",
-        "Processes that serve the subscription by leases.",
+        "Processes that serve the subscription by leases; missing without leases.",
         "{process}",
         lambda each: each.members,
     ),

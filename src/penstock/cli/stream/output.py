@@ -52,7 +52,7 @@ def print_lag(
         paused = f"{stats.paused_slots} slots paused" if stats.paused_slots else ""
         state = "paused" if stats.is_paused else paused
         counts = (_count(lag.messages, count_to), f"{lag.seconds:.1f}", lag.waiting_slots)
-        rows.append((name, *counts, stats.members, state))
+        rows.append((name, *counts, "?" if stats.members is None else stats.members, state))
     print_table(LAG, rows)
 
 

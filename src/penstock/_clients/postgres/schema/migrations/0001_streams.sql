@@ -470,8 +470,8 @@ BEGIN
     JOIN {schema}.message m ON (m.position, m.id) = (k.position, k.id)
     WHERE k.name = p_name AND k.position >= v_first AND k.position <> ALL (v_earlier))
   WHERE u.name = p_name;
-  UPDATE {schema}.subscription_slot s SET position = v_first, metadata = '', epoch = s.epoch + 1,
-    moved_at = clock_timestamp(), missed = 0
+  UPDATE {schema}.subscription_slot s SET position = v_first, metadata = '',
+    epoch = s.epoch + (s.epoch > 0)::int, moved_at = clock_timestamp(), missed = 0
   WHERE s.name = p_name;
   RETURN QUERY SELECT 'reset', v_first;
 END $$;
@@ -535,7 +535,7 @@ BEGIN
     WHERE m.slot = v_slot.slot AND m.position >= v_slot.position AND m.position < p_position
       AND m.position <> ALL (v_subscription.earlier)
       AND {schema}.is_selected(v_subscription.selection, m.stream));
-  UPDATE {schema}.subscription_slot s SET epoch = s.epoch + 1,
+  UPDATE {schema}.subscription_slot s SET epoch = s.epoch + (s.epoch > 0)::int,
     position = CASE WHEN v_is_next THEN p_position + 1 ELSE s.position END,
     moved_at = clock_timestamp()
   WHERE s.name = p_name AND s.slot = v_slot.slot;
