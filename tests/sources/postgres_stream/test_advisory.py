@@ -1,0 +1,87 @@
+"""Advisory locks under a source whose consumer or session fails, and a schema that is older."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sources.postgres_stream.claims_help import partition_of, plain
+from tests.sources.postgres_stream.test_failures import WITHIN, fetched, source
+
+from penstock import ConfigError
+from penstock.sources import Position
+from penstock.sources.subscriptions import PostgresAdvisoryLocks, PostgresSubscriptions
+from penstock.testing.conformance.source.host import RecordingHost
+
+if TYPE_CHECKING:
+    from tests.streams.log_help import Log
+
+    from penstock.sources.postgres_stream import PostgresStreamSource
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+
+HELD = "FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
+
+
+def advisory(log: Log) -> PostgresStreamSource:
+    """A source that locks its slots in a session of its own."""
+    state = PostgresSubscriptions(log.dsn, schema=log.schema)
+    locks = PostgresAdvisoryLocks(log.dsn, schema=log.schema, keep_every=0.2)
+    return plain(log, state, locks=locks, slots_at_once=256)
+
+
+async def held(con: Any) -> int:
+    """The number of advisory locks of sessions, by the server."""
+    return int(await con.fetchval(f"SELECT count(*) {HELD}"))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a handler"), asyncio.CancelledError()])
+async def test_no_advisory_lock_stays_behind_an_error(log: Log, error: BaseException) -> None:
+    """S-T8: neither an exception in the consumer nor its cancellation keeps one."""
+    host = RecordingHost()
+    async with log.connected() as con:
+        with pytest.raises(type(error)):
+            async with asyncio.timeout(WITHIN), advisory(log).open(host):
+                await host.wait_for_claims(256)
+                assert await held(con) == 256
+                raise error
+        assert await held(con) == 0
+
+
+async def test_the_end_of_a_session_loses_its_slots_to_another_process(log: Log) -> None:
+    """S-T8, S-T11: its late store is refused, and it claims again what becomes free."""
+    first, second = RecordingHost(), RecordingHost()
+    left, right = advisory(log), advisory(log)
+    partition = partition_of(log, "a")
+    async with asyncio.timeout(WITHIN), log.connected() as con:
+        await log.append(con, "a", 1, 2)
+        async with left.open(first):
+            claims = await first.wait_for_claims(256)
+            assert await fetched(left, first) == [1, 2]
+            claim = first.claim_of(partition)
+            async with right.open(second):
+                assert await con.fetchval(
+                    f"SELECT bool_and(pg_terminate_backend(pid)) FROM (SELECT DISTINCT pid {HELD}) p"
+                )
+                await second.wait_for_claims(256)
+                assert await fetched(right, second) == [1, 2]
+                await right.commit({second.claim_of(partition): Position(3)})
+                assert not await left.commit({claim: Position(2)})
+                await first.news.wait_for(lambda: all(each.is_closed for each in claims))
+                assert not first.within, "a loss stores nothing"
+                assert await held(con) == 256
+            await first.wait_for_claims(256)
+            assert first.claim_of(partition).start == Position(3)
+        assert await held(con) == 0
+
+
+async def test_an_older_schema_is_named_at_the_opening(log: Log) -> None:
+    """P2: with the command that brings it up to date."""
+    host = RecordingHost()
+    async with log.connected() as con:
+        await con.execute(f"DELETE FROM {log.sql}.migration")
+        with pytest.raises(ConfigError, match=f"penstock pg upgrade .*{log.schema}"):
+            async with source(log).open(host):
+                pass
+    assert not host.claims
