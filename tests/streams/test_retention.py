@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +119,37 @@ async def test_versions_go_on_behind_deleted_messages(log: Log, real_clock: obje
         assert await retention.delete_stream(con, "a") == Deleted(1, 0)
         (fifth,) = await stream_log.append(con, "a", NewMessage("t", {"n": 5}))
         assert fifth.version == 5
+
+
+@pytest.mark.parametrize("whole_stream", [False, True])
+async def test_a_forced_deletion_locks_slots_in_the_order_of_their_owners(
+    log: Log, real_clock: object, whole_stream: bool
+) -> None:
+    """While it waits for the first one, it holds none of the others: nothing waits in a circle."""
+    async with log.connected() as con, log.connected() as owner:
+        for number in range(30):
+            await log.append(con, "s" if whole_stream else f"s-{number}", number)
+        for name in "edcab":
+            await subscribe(log, con, name, 0)
+        slots = f"{log.sql}.subscription_slot WHERE slot IN (SELECT slot FROM {log.sql}.message)"
+        await owner.execute(
+            f"BEGIN; SELECT FROM {slots} ORDER BY name, slot LIMIT 1 FOR NO KEY UPDATE"
+        )
+        retention = StreamRetention(log.schema)
+        deleting = asyncio.create_task(
+            retention.delete_stream(con, "s", force=True)
+            if whole_stream
+            else retention.delete(con, before=100, force=True)
+        )
+        waits = "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'"
+        async with asyncio.timeout(10.0), log.connected() as other:
+            while not await other.fetch(waits, con.get_server_pid()):
+                pass
+        await owner.execute(f"SELECT FROM {slots} FOR NO KEY UPDATE NOWAIT; COMMIT")
+        assert await deleting == Deleted(30, 0)
+        assert {name: await missed(log, con, name) for name in "abcde"} == dict.fromkeys(
+            "abcde", 30
+        )
 
 
 async def test_a_stream_is_deleted_as_a_whole_or_not_at_all(log: Log, real_clock: object) -> None:

@@ -110,8 +110,13 @@ SELECT 1 + count(*) FROM {schema}.subscription_member
 WHERE name = $1 AND member <> $2 AND seen_at > clock_timestamp() - make_interval(secs => $3)
 """
 _LEAVE = """
-WITH gone AS (DELETE FROM {schema}.subscription_member WHERE member = $1)
-UPDATE {schema}.subscription_slot SET owner = NULL, lease_until = NULL WHERE owner = $1
+WITH gone AS (DELETE FROM {schema}.subscription_member WHERE member = $1
+), held AS (
+  SELECT s.name, s.slot FROM {schema}.subscription_slot s WHERE s.owner = $1
+  ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s
+)
+UPDATE {schema}.subscription_slot s SET owner = NULL, lease_until = NULL
+FROM held h WHERE (h.name, h.slot) = (s.name, s.slot) AND s.owner = $1
 """
 
 

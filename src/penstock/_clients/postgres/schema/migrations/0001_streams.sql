@@ -359,11 +359,16 @@ RETURNS TABLE (r_deleted bigint, r_kept bigint, r_last bigint) LANGUAGE sql VOLA
     HAVING NOT EXISTS (
       SELECT FROM {schema}.message m WHERE m.stream = g.stream AND m.version > max(g.version))
     ON CONFLICT (stream) DO UPDATE SET version = greatest(e.version, excluded.version)
+  ), slots AS MATERIALIZED ( -- locked in the order of their owners, so that none waits in a circle
+    SELECT s.name, s.slot FROM {schema}.subscription_slot s
+    WHERE p_forced AND EXISTS (SELECT FROM needed n WHERE (n.name, n.slot) = (s.name, s.slot))
+    ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s
   ), told AS (
     UPDATE {schema}.subscription_slot s SET missed = s.missed + n.lost
-    FROM (SELECT name, slot, count(*) AS lost FROM needed JOIN gone USING (position)
-          GROUP BY name, slot) n
-    WHERE s.name = n.name AND s.slot = n.slot
+    FROM slots t JOIN (
+      SELECT name, slot, count(*) AS lost FROM needed JOIN gone USING (position)
+      GROUP BY name, slot) n USING (name, slot)
+    WHERE s.name = t.name AND s.slot = t.slot
   )
   SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM batch) - (SELECT count(*) FROM gone),
          (SELECT max(position) FROM batch)
@@ -388,11 +393,16 @@ RETURNS TABLE (r_deleted bigint, r_kept bigint) LANGUAGE sql VOLATILE AS $$
     INSERT INTO {schema}.stream_end AS e (stream, version)
     SELECT p_stream, max(version) FROM gone HAVING count(*) > 0
     ON CONFLICT (stream) DO UPDATE SET version = greatest(e.version, excluded.version)
+  ), slots AS MATERIALIZED ( -- locked in the order of their owners, so that none waits in a circle
+    SELECT s.name, s.slot FROM {schema}.subscription_slot s
+    WHERE p_forced AND EXISTS (SELECT FROM needed n WHERE (n.name, n.slot) = (s.name, s.slot))
+    ORDER BY s.name, s.slot FOR NO KEY UPDATE OF s
   ), told AS (
     UPDATE {schema}.subscription_slot s SET missed = s.missed + n.lost
-    FROM (SELECT name, slot, count(*) AS lost FROM needed JOIN gone USING (position)
-          GROUP BY name, slot) n
-    WHERE s.name = n.name AND s.slot = n.slot
+    FROM slots t JOIN (
+      SELECT name, slot, count(*) AS lost FROM needed JOIN gone USING (position)
+      GROUP BY name, slot) n USING (name, slot)
+    WHERE s.name = t.name AND s.slot = t.slot
   )
   SELECT (SELECT count(*) FROM gone),
          (SELECT count(DISTINCT position) FROM needed WHERE NOT p_forced)
