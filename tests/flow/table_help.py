@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import asyncpg
@@ -40,11 +39,6 @@ async def written(db: Database) -> list[Written]:
     finally:
         await con.close()
     return [Written(*row) for row in found]
-
-
-def repeated(rows: list[Written]) -> set[tuple[int, int]]:
-    """The records that were written more than once."""
-    return {at for at, times in Counter((row.part, row.at) for row in rows).items() if times > 1}
 
 
 def assert_in_order(rows: list[Written]) -> None:
