@@ -288,6 +288,42 @@ async def test_a_replayed_message_may_go_to_the_dead_letters(fake_clock: FakeClo
         assert consumer.stats().counts.dead_lettered == 2
 
 
+async def test_the_keys_are_read_once_for_all_partitions_of_an_assignment(
+    fake_clock: FakeClock,
+) -> None:
+    """A log of streams has 256."""
+    log, store = MemoryLog(), DurableParkStore()
+    for partition in range(50):
+        log.produce("t", b"", key="a", partition=partition)
+    await finite(log, fake_clock, **parking(store)).receive(handler := Recorder())
+    assert len(handler.offsets) == 50
+    assert store.calls == ["keys"]
+
+
+async def test_a_partition_assigned_while_parked_keys_are_read_is_fetched_from(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:N4: its keys are read next, without another event."""
+    log, handler, store = MemoryLog(), Recorder(), DurableParkStore()
+    for partition in (P0, P1):
+        log.produce("t", b"", key="a", partition=partition.partition)
+    source = MemorySource(log, partitions=[P0], clock=fake_clock)
+    gate = store.gates["keys"] = asyncio.Event()
+    consumer = Consumer(source, clock=fake_clock, **parking(store))
+    async with consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run(handler))
+        await fake_clock.advance(2.0)
+        source.assign([P1])
+        await fake_clock.advance(2.0)
+        gate.set()
+        await fake_clock.advance(2.0)
+        handled = [message.partition for message in handler.handled]
+        consumer.stop()
+        await run
+    assert store.calls == ["keys", "keys"]
+    assert handled == [0, 1]
+
+
 @pytest.mark.parametrize("key", ["a", b"\x00\xff", 7, None, ":a", "a b", 1.5, ("x", 1)])
 async def test_parked_keys_are_read_back_at_assignment(fake_clock: FakeClock, key: Any) -> None:
     """consumer/C:N4: a restart does not run a parked key, whatever its type."""

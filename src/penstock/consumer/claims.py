@@ -174,10 +174,10 @@ class Claims:
         """The claims whose parked keys are to be read, before anything is fetched."""
         return [claim for claim in self._unread or () if not claim.is_closing]
 
-    def read(self, claim: Claim) -> None:
-        """Note that the parked keys of a claim are known, or need not be."""
+    def read(self, *claims: Claim) -> None:
+        """Note that the parked keys of claims are known, or need not be."""
         if self._unread is not None:
-            self._unread.discard(claim)
+            self._unread.difference_update(claims)
             self._changed.fire()
 
     async def wait_read(self) -> None:

@@ -34,10 +34,10 @@ class Insisting:
         self._name = commons.name
         self._backoff = backoff
 
-    async def on(self, call: Callable[[], Awaitable[object]], what: str, claim: Claim) -> bool:
+    async def on(self, call: Callable[[], Awaitable[object]], what: str, *claims: Claim) -> bool:
         """Call until it succeeds; `what` names it in the log.
 
-        Returns false if the claim had ended before a repetition.
+        Returns false if all of the claims had ended before a repetition.
         """
         tries = 0
         while True:
@@ -52,7 +52,7 @@ class Insisting:
             else:
                 return True
             await self._clock.sleep(wait)
-            if claim.is_closed:
+            if all(claim.is_closed for claim in claims):
                 return False
 
 

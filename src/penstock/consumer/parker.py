@@ -25,7 +25,7 @@ from .._core.say import say
 from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from .._core.park_store import ParkStore
     from .claim import Claim
@@ -52,8 +52,8 @@ class NewClaims(Protocol):
         """Those of them that are open."""
         ...
 
-    def read(self, claim: Claim) -> None:
-        """Note that the parked keys of a claim are known."""
+    def read(self, *claims: Claim) -> None:
+        """Note that the parked keys of claims are known."""
 
 
 class NamedKey(NamedTuple):
@@ -162,35 +162,54 @@ class Parker:
         """Read the parked keys of new claims, and park what waits for the end of older turns."""
         parked, signals = self._schedule.parked, self._signals
         while True:
-            for claim in claims.unread():
-                await self._read_back(claim, claims)
+            while new := claims.unread():  # others may be assigned during a read
+                await self._read_back(new, claims)
             self.look()
             late = [signals.settled] if parked.are_fed else []
             await wait_until(self._clock, math.inf, signals.claims, signals.parked, *late)
 
-    async def _read_back(self, claim: Claim, claims: NewClaims) -> None:
+    async def _read_back(self, new: Sequence[Claim], claims: NewClaims) -> None:
+        """Read the parked keys once for all of these claims, which may be hundreds."""
+        names: list[str] = []
+
+        async def read() -> None:
+            names[:] = await self._store.keys(self._name)
+
+        if not await self._insisting.on(read, "reading the parked keys", *new):
+            return
+        scopes = {claim: self._keys.scope_name(claim.partition) for claim in new}
+        parked = {
+            claim: [name for name in names if name.startswith(scope)]
+            for claim, scope in scopes.items()
+        }
+        self._known({claim: [] for claim in new if not parked[claim]}, claims)
+        for claim in new:
+            if parked[claim]:
+                await self._read_keys(claim, parked[claim], claims)
+
+    async def _read_keys(self, claim: Claim, names: Sequence[str], claims: NewClaims) -> None:
+        """Find the keys of these names, which may take a record of each."""
         found: list[NamedKey] = []
 
         async def read() -> None:
-            found[:] = await self._parked_of(claim)
+            found[:] = await self._parked_of(claim, names)
 
-        if not await self._insisting.on(
-            read, f"reading the parked keys of {claim.partition}", claim
-        ):
-            return
-        parked = self._schedule.parked
-        if claim.is_closing:
-            return
-        parked.begin(claim)
-        for key, name in found:
-            parked.park(claim.lanes, key, name)
-        if found:
-            say(logger, logging.WARNING, _READ, self._name, len(found), claim.partition)
-        claims.read(claim)
+        if await self._insisting.on(read, f"reading the parked keys of {claim.partition}", claim):
+            self._known({claim: found}, claims)
 
-    async def _parked_of(self, claim: Claim) -> list[NamedKey]:
+    def _known(self, found: Mapping[Claim, Sequence[NamedKey]], claims: NewClaims) -> None:
+        """Park the keys, and let the claims be fetched from."""
+        parked, going = self._schedule.parked, [each for each in found if not each.is_closing]
+        for claim in going:
+            parked.begin(claim)
+            for key, name in found[claim]:
+                parked.park(claim.lanes, key, name)
+            if found[claim]:
+                say(logger, logging.WARNING, _READ, self._name, len(found[claim]), claim.partition)
+        claims.read(*going)
+
+    async def _parked_of(self, claim: Claim, names: Sequence[str]) -> list[NamedKey]:
         scope = self._keys.scope_name(claim.partition)
-        names = [name for name in await self._store.keys(self._name) if name.startswith(scope)]
         found: list[NamedKey] = []
         for name in names:
             text = name.removeprefix(scope)
