@@ -14,6 +14,8 @@ from penstock import ConfigError
 from penstock._clients.postgres.streams.channel import channel_of
 from penstock.sources import Position
 from penstock.sources.postgres_stream import PostgresStreamSource, standing
+from penstock.sources.postgres_stream.log_reader import LogReader
+from penstock.sources.postgres_stream.waking import Waker
 from penstock.streams import install_streams
 from penstock.testing.conformance.source.host import RecordingHost
 
@@ -161,6 +163,42 @@ async def test_a_listening_connection_that_the_server_ends_is_replaced(
             assert await log.append(con, "s-1", position + 1) == [position + 1]
             await con.execute("SELECT pg_notify($1, '')", channel)
             assert await waiting == [position + 1]
+
+
+async def test_a_notification_during_a_read_is_not_missed(
+    log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S-T12: of a message behind the horizon that this read has; no poll is needed."""
+    host, reader = StreamHost(), source(log, poll=LONG)
+    heard, is_due = asyncio.Event(), False
+    read, notified = LogReader.horizon, Waker._notified
+
+    def hear(waker: Waker, *told: object) -> None:
+        notified(waker, *told)
+        heard.set()
+
+    monkeypatch.setattr(Waker, "_notified", hear)
+    async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
+
+        async def horizon(reading: LogReader) -> Any:
+            nonlocal is_due
+            found = await read(reading)
+            if is_due:
+                is_due = False
+                await log.append(con, "s-1", 2)
+                await con.execute("SELECT pg_notify($1, '')", channel_of(log.schema))
+                await heard.wait()
+            return found
+
+        await host.wait_for_claims(256)
+        waiting = asyncio.create_task(fetched(reader, host))
+        await log.append(con, "s-1", 1)
+        await con.execute("SELECT pg_notify($1, '')", channel_of(log.schema))
+        assert await waiting == [1]
+        heard.clear()
+        monkeypatch.setattr(LogReader, "horizon", horizon)
+        is_due = True
+        assert await fetched(reader, host) == [2]
 
 
 async def test_the_transaction_that_holds_the_horizon_is_named(

@@ -12,7 +12,6 @@ from ..._clients.postgres.schema.opened import check_schema_name
 from ..._clients.postgres.streams.channel import channel_of
 from ..._clients.postgres.streams.selection import StreamSelection
 from ..._core import checks
-from ..._core.clock import Signal
 from ..._core.errors import ClosedError
 from ..._core.opening import opened
 from ..._core.source import SourceTraits
@@ -24,7 +23,7 @@ from .parts import StreamParts
 from .selection import SelectedLog
 from .starts import StreamStartPoint
 from .subscription import OpenStream, logger
-from .waking import Waker
+from .waking import CountedSignal, Waker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -197,7 +196,7 @@ class PostgresStreamSource:
             stack.push_async_callback(connections.close)
             for provider in {id(each): each for each in (self._state, self._locks)}.values():
                 await stack.enter_async_context(opened(provider))
-            news = Signal()
+            news = CountedSignal()
             parts = StreamParts(
                 options,
                 self._state,

@@ -14,7 +14,7 @@ import logging
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from ..._core.clock import Signal, wait_until
+from ..._core.clock import wait_until
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.told import for_log, text_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim, Unread
     from .log_reader import LogReader
     from .parts import StreamParts
-    from .waking import Waker
+    from .waking import CountedSignal, Waker
 
 logger = logging.getLogger("penstock.sources.postgres_stream")
 
@@ -53,7 +53,7 @@ class OpenStream:
         parts: StreamParts,
         log: LogReader,
         host: ClaimHost,
-        news: Signal,
+        news: CountedSignal,
         store: PositionStore | None,
     ) -> None:
         options = parts.options
@@ -113,12 +113,15 @@ class OpenStream:
         while True:
             if not has_begun:
                 has_begun = await self._tried("opening", self._begin())
+            heard = self._news.count
             seconds = await self._look() if has_begun else None
             if seconds is not None and not is_ready:
                 self._host.assigned({})  # without a slot it is a member in waiting, which is ready
                 is_ready = True
             delay = poll if seconds is not None else min(RETRY_TO, 2 * delay)
             news = () if seconds is None or len(self._book) else (self._news,)
+            if news and self._news.count != heard:
+                continue
             await wait_until(clock, clock.now() + (delay if seconds is None else seconds), *news)
 
     async def _look(self) -> float | None:
@@ -171,6 +174,7 @@ class OpenStream:
         while True:
             if self._failure is not None:
                 raise self._failure
+            heard = self._news.count
             try:
                 found = await self._delivered(claims, most)
                 self._parts.troubles.note("reading", None)
@@ -178,6 +182,8 @@ class OpenStream:
                     return found
                 if self._over is not None and await self._is_over(self._over):
                     return None
+                if self._news.count != heard:  # behind the horizon that was read
+                    continue
                 delay = poll
             except ConfigError:
                 raise

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..._clients.postgres.names import quoted
 from ..._clients.postgres.statements import is_pooled
+from ..._core.clock import Signal
 from ..._core.say import say
 from ..._core.told import for_log
 
 if TYPE_CHECKING:
     from ..._clients.postgres.connections import Connections
-    from ..._core.clock import Clock, Signal
+    from ..._core.clock import Clock
 
 logger = logging.getLogger("penstock.sources.postgres_stream")
 
@@ -30,6 +31,21 @@ RETRY_FROM, RETRY_TO = 0.1, 5.0
 
 _POLLS = "%s: the log is polled only, since %s"
 _LOST = "%s: listening for notifications failed (%s); the log is polled meanwhile"
+
+
+class CountedSignal(Signal):
+    """A signal that counts, so that one which fires between two waits is not missed."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def fire(self) -> None:
+        """Wake the current waiters, and count."""
+        self.count += 1
+        super().fire()
 
 
 class Waker:
