@@ -13,7 +13,7 @@ from tests.streams.log_help import Log, installed
 from tests.streams.served_help import consumed, served, stored_offsets
 
 from penstock.cli import main
-from penstock.cli.stream import replay
+from penstock.cli.stream import messages, replay
 from penstock.sources.postgres_stream import options
 from penstock.testing.conformance.source.host import RecordingHost
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from pathlib import Path
 
+    from penstock.streams import Deleted
     from penstock.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
@@ -223,6 +224,32 @@ def test_skip(stream: Stream) -> None:
     )
     stream("skip", "s", "2", "--yes", code=2)
     assert "the subscription has handled it" in stream.err
+
+
+def test_a_long_deletion_says_how_far_it_is(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "SAY_EVERY", 1000)
+    stream.append("a-1", *range(2001))
+    for select in (("--before", "1001"), ("--stream", "a-1")):
+        stream("delete", *select, "--yes")
+        assert stream.err.startswith("1000 messages were deleted so far\n")
+
+
+def test_an_interrupted_deletion_says_how_much_was_deleted(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(progress: messages._DeletionProgress, done: Deleted) -> None:
+        progress.done = done
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(messages._DeletionProgress, "note", interrupt)
+    stream.append("a-1", *range(2001))
+    stream("delete", "--stream", "a-1", "--yes", code=130)
+    said = "interrupted: at least 1000 messages were deleted; the same command goes on\n"
+    assert said in stream.err
+    left = stream.value("SELECT count(*) FROM {schema}.message")
+    assert left in {1, 1001}, "the cancelled batch is deleted or not"
 
 
 def test_delete_messages(stream: Stream) -> None:

@@ -1,10 +1,11 @@
-"""Subscriptions that consumers serve for a test."""
+"""Subscriptions that consumers serve for a test, or that are only stored."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from penstock import Consumer
+from penstock._clients.postgres.streams.selection import StreamSelection
 from penstock.sources.postgres_stream import PostgresStreamSource
 
 if TYPE_CHECKING:
@@ -38,3 +39,21 @@ async def stored_offsets(log: Log, con: Any, name: str = "s") -> list[int]:
         name,
     )
     return [row["position"] for row in rows]
+
+
+async def subscribe(
+    log: Log, con: Any, name: str, position: int, selection: StreamSelection | None = None
+) -> None:
+    """Store a subscription that has handled everything before this position."""
+    text = (selection or StreamSelection()).text
+    await con.execute(
+        f"INSERT INTO {log.sql}.subscription (name, selection, start) VALUES ($1, $2, '')",
+        name,
+        text,
+    )
+    await con.execute(
+        f"INSERT INTO {log.sql}.subscription_slot (name, slot, position) "
+        "SELECT $1, slot, $2 FROM generate_series(0, 255) AS s (slot)",
+        name,
+        position,
+    )

@@ -117,7 +117,7 @@ def test_versions_go_on_behind_a_stream_whose_messages_were_deleted(log: Log) ->
     async def run() -> None:
         async with log.connected() as con:
             await append(con, log, "order-1", [GOOD, GOOD])
-            await con.execute(f"SELECT {log.sql}.delete_stream('order-1', true)")
+            await con.execute(f"SELECT {log.sql}.delete_stream('order-1', -1, 9, 10, true)")
             last = f"SELECT {log.sql}.last_version($1)"
             assert await con.fetchval(last, "order-1") == 1
             assert await con.fetchval(last, "order-2") == -1

@@ -10,7 +10,7 @@ from unittest.mock import ANY
 
 import pytest
 from tests.streams.log_help import Log, role
-from tests.streams.served_help import consumed
+from tests.streams.served_help import consumed, subscribe
 
 from penstock import ConfigError, LoopClock
 from penstock._clients.postgres.streams.selection import StreamSelection
@@ -71,24 +71,6 @@ class Looks(StreamObserver):
     async def next(self) -> None:
         self.looked.clear()
         await self.looked.wait()
-
-
-async def subscribe(
-    log: Log, con: Any, name: str, position: int, selection: StreamSelection | None = None
-) -> None:
-    """Store a subscription that has handled everything before this position."""
-    text = (selection or StreamSelection()).text
-    await con.execute(
-        f"INSERT INTO {log.sql}.subscription (name, selection, start) VALUES ($1, $2, '')",
-        name,
-        text,
-    )
-    await con.execute(
-        f"INSERT INTO {log.sql}.subscription_slot (name, slot, position) "
-        "SELECT $1, slot, $2 FROM generate_series(0, 255) AS s (slot)",
-        name,
-        position,
-    )
 
 
 async def test_backlogs_are_counted_by_selection_and_up_to_a_limit(

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.streams.served_help import consumed, subscribe
 
 from penstock import ConfigError, RefusedError, VersionConflict
 from penstock._clients.postgres.streams.selection import StreamSelection
-from penstock.streams import Deleted, NewMessage, StreamLog, StreamReader, StreamRetention
+from penstock.streams import (
+    Deleted,
+    NewMessage,
+    StreamLog,
+    StreamMonitor,
+    StreamReader,
+    StreamRetention,
+)
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
@@ -22,27 +31,17 @@ async def left(log: Log, con: Any) -> list[int]:
     return [message.data["n"] async for message in reader.scan()]
 
 
-async def subscribe(
-    log: Log, con: Any, name: str, position: int, selection: StreamSelection | None = None
-) -> None:
-    """Store a subscription that has handled everything before this position."""
-    text = (selection or StreamSelection()).text
-    await con.execute(
-        f"INSERT INTO {log.sql}.subscription (name, selection, start) VALUES ($1, $2, '')",
-        name,
-        text,
-    )
-    await con.execute(
-        f"INSERT INTO {log.sql}.subscription_slot (name, slot, position) "
-        "SELECT $1, slot, $2 FROM generate_series(0, 255) AS s (slot)",
-        name,
-        position,
-    )
-
-
 async def missed(log: Log, con: Any, name: str) -> int:
     query = f"SELECT sum(missed)::int FROM {log.sql}.subscription_slot WHERE name = $1"
     return int(await con.fetchval(query, name))
+
+
+async def waits_for_a_lock(log: Log, con: Any) -> None:
+    """Return when the connection's statement waits for a lock."""
+    waits = "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'"
+    async with asyncio.timeout(10.0), log.connected() as other:
+        while not await other.fetch(waits, con.get_server_pid()):
+            pass
 
 
 async def test_messages_before_a_position_are_deleted_in_batches(
@@ -141,10 +140,7 @@ async def test_a_forced_deletion_locks_slots_in_the_order_of_their_owners(
             if whole_stream
             else retention.delete(con, before=100, force=True)
         )
-        waits = "SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock'"
-        async with asyncio.timeout(10.0), log.connected() as other:
-            while not await other.fetch(waits, con.get_server_pid()):
-                pass
+        await waits_for_a_lock(log, con)
         await owner.execute(f"SELECT FROM {slots} FOR NO KEY UPDATE NOWAIT; COMMIT")
         assert await deleting == Deleted(30, 0)
         assert {name: await missed(log, con, name) for name in "abcde"} == dict.fromkeys(
@@ -158,12 +154,103 @@ async def test_a_stream_is_deleted_as_a_whole_or_not_at_all(log: Log, real_clock
         await log.append(con, "b", 9)
         await subscribe(log, con, "s", positions[2])
         retention = StreamRetention(log.schema)
-        assert await retention.delete_stream(con, "a") == Deleted(0, 2)
+        assert await retention.delete_stream(con, "a", batch=1) == Deleted(0, 2)
         assert await left(log, con) == [0, 1, 2, 3, 9]
         assert await retention.delete_stream(con, "a", force=True) == Deleted(4, 0)
         assert await left(log, con) == [9]
         assert await missed(log, con, "s") == 2
         assert await retention.delete_stream(con, "a") == Deleted(0, 0)
+
+
+async def test_a_stream_is_deleted_in_batches_whose_progress_is_told(
+    log: Log, real_clock: object
+) -> None:
+    async with log.connected() as con:
+        await log.append(con, "a", *range(5))
+        await subscribe(log, con, "s", 0)
+        told: list[Deleted] = []
+        retention = StreamRetention(log.schema)
+        done = await retention.delete_stream(con, "a", force=True, batch=2, on_batch=told.append)
+        assert done == Deleted(5, 0)
+        assert told == [(2, 0), (4, 0), (5, 0)]
+        assert await missed(log, con, "s") == 5
+        positions = await log.append(con, "a", *range(5))
+        told.clear()
+        done = await retention.delete(
+            con, before=positions[3], force=True, batch=2, on_batch=told.append
+        )
+        assert done == Deleted(3, 0)
+        assert told == [(2, 0), (3, 0)]
+
+
+async def test_a_deletion_of_a_stream_ends_when_a_new_subscription_needs_the_rest(
+    log: Log, real_clock: object
+) -> None:
+    async with log.connected() as con:
+        positions = await log.append(con, "a", *range(5))
+
+        async def begin() -> None:
+            async with log.connected() as other:
+                await subscribe(log, other, "s", positions[3])
+
+        def between(done: Deleted) -> None:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(lambda: asyncio.run(begin())).result()
+
+        retention = StreamRetention(log.schema)
+        assert await retention.delete_stream(con, "a", batch=2, on_batch=between) == Deleted(2, 2)
+        assert await left(log, con) == [2, 3, 4]
+
+
+@pytest.mark.parametrize("whole_stream", [False, True])
+async def test_a_cancelled_deletion_leaves_whole_batches_and_a_later_one_goes_on(
+    log: Log, real_clock: object, whole_stream: bool
+) -> None:
+    """The second batch waits for a message's row when it is cancelled: nothing of it has happened."""
+    async with log.connected() as con, log.connected() as other:
+        positions = await log.append(con, "a", *range(10))
+        await subscribe(log, con, "s", 0)
+        retention = StreamRetention(log.schema)
+
+        async def delete() -> Deleted:
+            if whole_stream:
+                return await retention.delete_stream(con, "a", force=True, batch=4)
+            return await retention.delete(con, before=10**6, force=True, batch=4)
+
+        await other.execute(
+            f"BEGIN; SELECT FROM {log.sql}.message WHERE position = {positions[5]} FOR UPDATE"
+        )
+        deleting = asyncio.create_task(delete())
+        await waits_for_a_lock(log, con)
+        deleting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await deleting
+        assert await left(log, con) == [4, 5, 6, 7, 8, 9]
+        assert await missed(log, con, "s") == 4
+        await other.execute("ROLLBACK")
+        assert await delete() == Deleted(6, 0)
+        assert await missed(log, con, "s") == 10
+        (after,) = await StreamLog(log.schema).append(con, "a", NewMessage("t", {}))
+        assert after.version == 10
+
+
+async def test_a_consumer_goes_on_behind_what_a_forced_deletion_took_and_the_loss_is_told(
+    log: Log, real_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In its log, and in the monitor's figures."""
+    async with log.connected() as con, StreamMonitor(log.dsn, schema=log.schema) as monitor:
+        handled = await log.append(con, "a", 0, 1)
+        assert await consumed(log) == handled
+        lost = await log.append(con, "a", 2, 3, 4)
+        (last,) = await log.append(con, "a", 5)
+        retention = StreamRetention(log.schema)
+        assert await retention.delete(con, before=last, force=True) == Deleted(5, 0)
+        assert await consumed(log) == [last]
+        assert f"s: {len(lost)} messages were deleted before the subscription" in caplog.text
+        found = (await monitor.look()).subscriptions["s"]
+        assert found.missed == len(lost)
+        assert found.backlog is not None
+        assert found.backlog.messages == 0
 
 
 async def test_an_append_beside_a_deletion_has_the_next_version(
@@ -206,7 +293,7 @@ async def test_bad_arguments_and_missing_rights_are_named(log: Log, real_clock: 
         try:
             async with con.transaction():
                 await con.execute(f"SET LOCAL ROLE {role}")
-                with pytest.raises(RefusedError, match="not allowed"):
+                with pytest.raises(RefusedError, match=r"not allowed.* the role that installed"):
                     await retention.delete(con, before=10**6)
         finally:
             await con.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")

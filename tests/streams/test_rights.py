@@ -44,7 +44,7 @@ NOT_TO_READ = (
     "SELECT nextval('{s}.position')",
     "SELECT * FROM {s}.known('s', '[]')",
 )
-NOT_TO_SUBSCRIBE = (*NOT_TO_READ, "SELECT * FROM {s}.delete_stream('s', true)")
+NOT_TO_SUBSCRIBE = (*NOT_TO_READ, "SELECT * FROM {s}.delete_stream('s', -1, 9, 10, true)")
 
 
 async def _refused(con: Any, log: Log, statements: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ from .._core.checks import bad
 from .drivers import call_async
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from .drivers import AsyncUserConnection
@@ -32,9 +33,21 @@ _MESSAGES = (
     f"CAST({{0}} AS bigint), CAST({{1}} AS bigint), {_TIME % 2}, "
     "CAST({3} AS int), CAST({4} AS boolean))"
 )
-_STREAM = (
-    "SELECT r_deleted, r_kept FROM {schema}.delete_stream(CAST({0} AS text), CAST({1} AS boolean))"
+_OF_STREAM = (
+    "WITH w AS MATERIALIZED (SELECT CAST({0} AS text) AS stream), n AS MATERIALIZED ("
+    "SELECT min(s.position) AS first FROM w "
+    "JOIN {schema}.subscription_slot s ON s.slot = {schema}.slot_of(w.stream) "
+    "JOIN {schema}.subscription u ON u.name = s.name "
+    "WHERE {schema}.is_selected(u.selection, w.stream)) "
+    "SELECT coalesce(max(m.version), -1), count(*) FILTER (WHERE m.position >= n.first) "
+    "FROM w JOIN {schema}.message m ON m.stream = w.stream CROSS JOIN n"
 )
+"""The last version of a stream, and how many of its messages a subscription has not handled."""
+_STREAM = (
+    "SELECT r_deleted, r_kept, r_last FROM {schema}.delete_stream(CAST({0} AS text), "
+    "CAST({1} AS bigint), CAST({2} AS bigint), CAST({3} AS int), CAST({4} AS boolean))"
+)
+_BY_OWNER = "connect as the role that installed the log; it alone deletes messages"
 
 
 class Deleted(NamedTuple):
@@ -75,11 +88,13 @@ class StreamRetention:
         before: int | None = None,
         force: bool = False,
         batch: int = BATCH,
+        on_batch: Callable[[Deleted], object] | None = None,
     ) -> Deleted:
         """Delete messages from the beginning of the log on.
 
-        Each batch is a transaction of its own, unless the connection is in one of yours. A later
-        call goes on after a cancellation or an error.
+        Each batch is a transaction of its own, unless the connection is in one of yours. After a
+        cancellation or an error each batch is deleted and counted as a whole or not at all, and a
+        later call goes on.
 
         Args:
             connection: of asyncpg, an `AsyncConnection` of psycopg 3, or an `AsyncSession` or
@@ -88,6 +103,8 @@ class StreamRetention:
             before: delete messages before this position. With both, those that match both.
             force: delete messages that subscriptions have not handled, too.
             batch: the most messages that one statement deletes. Default 1,000.
+            on_batch: called after each batch, on the loop, with what this call has done so far. What
+                it raises ends the call. A cancelled batch may be deleted without a call.
 
         Suspends for each batch.
         """
@@ -103,31 +120,60 @@ class StreamRetention:
         while after < end:
             values = (after, end, time, batch, force)
             ((gone, left, last),) = await self._rows(connection, _MESSAGES, *values)
-            deleted, kept = deleted + gone, kept + left
             if last is None:
                 break
-            after = last
+            deleted, kept, after = deleted + gone, kept + left, last
+            if on_batch is not None:
+                on_batch(Deleted(deleted, kept))
         return Deleted(deleted, kept)
 
     async def delete_stream(
-        self, connection: AsyncUserConnection, stream: str, *, force: bool = False
+        self,
+        connection: AsyncUserConnection,
+        stream: str,
+        *,
+        force: bool = False,
+        batch: int = BATCH,
+        on_batch: Callable[[Deleted], object] | None = None,
     ) -> Deleted:
         """Delete all messages of a stream, or none if a subscription has not handled one of them.
+
+        That is checked before the first batch. Messages appended later stay. Batches are deleted by
+        version, each in a transaction of its own, unless the connection is in one of yours. After a
+        cancellation or an error the stream has its later messages, and a later call goes on. A call
+        that is not forced also ends early if a subscription is reset to before one of the messages.
 
         Args:
             connection: as for `delete`.
             stream: the stream's name, which the log keeps together with its last version.
             force: delete them whatever subscriptions have handled.
+            batch: as for `delete`.
+            on_batch: as for `delete`.
 
-        Suspends for one statement.
+        Suspends for the check and for each batch.
         """
-        ((deleted, kept),) = await self._rows(connection, _STREAM, stream_name(stream), force)
+        checks.count("batch", batch)
+        name = stream_name(stream)
+        ((end, needed),) = await self._rows(connection, _OF_STREAM, name)
+        kept = 0 if force else needed
+        deleted, after = 0, -1
+        while after < end and not kept:
+            values = (name, after, end, batch, force)
+            ((gone, left, last),) = await self._rows(connection, _STREAM, *values)
+            if last is None:
+                break
+            if left:
+                ((_, kept),) = await self._rows(connection, _OF_STREAM, name)
+                continue  # it ends, unless a subscription has handled them meanwhile
+            deleted, after = deleted + gone, last
+            if on_batch is not None:
+                on_batch(Deleted(deleted, 0))
         return Deleted(deleted, kept)
 
     async def _rows(
         self, connection: AsyncUserConnection, template: str, *values: str | int | None
     ) -> list[tuple[Any, ...]]:
-        with read_told(self._schema):
+        with read_told(self._schema, _BY_OWNER):
             found = await call_async(connection, Query(self._schema, template, values))
         return [tuple(row) for row in found]
 

@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from ..._clients.postgres.connections import Connections
 
 CLOSE_SECONDS = 5.0
+SAY_EVERY = 100_000
+"""Messages looked at from one line of progress to the next."""
+
+
+class _DeletionProgress:
+    """How far a deletion has come, said from time to time."""
+
+    def __init__(self) -> None:
+        self.done = Deleted(0, 0)
+        self._said = 0
+
+    def note(self, done: Deleted) -> None:
+        """A batch was deleted."""
+        self.done = done
+        looked_at = done.deleted + done.kept
+        if looked_at - self._said >= SAY_EVERY:
+            self._said = looked_at
+            say(f"{done.deleted} messages were deleted so far")
 
 
 def delete_messages(options: argparse.Namespace) -> int:
@@ -47,17 +65,30 @@ def _which(options: argparse.Namespace) -> str:
 
 async def _deleted(options: argparse.Namespace, *, ask_only: bool = False) -> Deleted:
     """Delete them; or only connect, so that a wrong schema is told before the question."""
-    retention = StreamRetention(options.schema)
+    retention, progress = StreamRetention(options.schema), _DeletionProgress()
     async with AsyncExitStack() as stack:
         connections = await connected(stack, options)
         if ask_only:
             return Deleted(0, 0)
         async with connections.asking() as con:
-            if options.stream is not None:
-                return await retention.delete_stream(con, options.stream, force=options.force)
-            return await retention.delete(
-                con, older_than=options.older_than, before=options.before, force=options.force
-            )
+            try:
+                if options.stream is not None:
+                    return await retention.delete_stream(
+                        con, options.stream, force=options.force, on_batch=progress.note
+                    )
+                return await retention.delete(
+                    con,
+                    older_than=options.older_than,
+                    before=options.before,
+                    force=options.force,
+                    on_batch=progress.note,
+                )
+            except asyncio.CancelledError:
+                say(
+                    f"interrupted: at least {progress.done.deleted} messages were deleted; "
+                    "the same command goes on"
+                )
+                raise
 
 
 async def connected(stack: AsyncExitStack, options: argparse.Namespace) -> Connections:

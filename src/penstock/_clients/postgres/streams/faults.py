@@ -20,7 +20,7 @@ _NO_TABLE = frozenset({"42P01", "42703"})
 """No such table or column."""
 
 
-def read_fault(schema: str, error: Exception) -> PenstockError | None:
+def read_fault(schema: str, error: Exception, repair: str) -> PenstockError | None:
     """The error to raise for one of a driver's; `None` for any other."""
     found = Fault.behind(error)
     if found is None:
@@ -28,21 +28,24 @@ def read_fault(schema: str, error: Exception) -> PenstockError | None:
     if found.state == WRONG_HORIZON:
         return caused(bad("connection", "...", found.message), error)
     if found.state in NOT_INSTALLED | _NO_TABLE:
-        repair = f"penstock pg install --schema {schema}, in the database of this connection"
-        return caused(RefusedError(f"no log to read: {found.message}", repair=repair), error)
+        install = f"penstock pg install --schema {schema}, in the database of this connection"
+        return caused(RefusedError(f"no log to read: {found.message}", repair=install), error)
     if found.state == NO_RIGHT:
-        repair = f"penstock pg install --schema {schema} --read ROLE, as the owner of the schema"
         return caused(RefusedError(f"not allowed: {found.message}", repair=repair), error)
     return None
 
 
 @contextmanager
-def read_told(schema: str) -> Generator[None]:
-    """Raise the errors of `read_fault` in place of the driver's, and others as they are."""
+def read_told(schema: str, repair: str | None = None) -> Generator[None]:
+    """Raise the errors of `read_fault` in place of the driver's, and others as they are.
+
+    `repair` is what helps a role without the right; by default it is given the right to read.
+    """
     try:
         yield
     except Exception as error:
-        found = read_fault(schema, error)
+        give = f"penstock pg install --schema {schema} --read ROLE, as the owner of the schema"
+        found = read_fault(schema, error, repair or give)
         if found is None:
             raise
         raise found  # noqa: B904  # it has its cause

@@ -374,12 +374,16 @@ RETURNS TABLE (r_deleted bigint, r_kept bigint, r_last bigint) LANGUAGE sql VOLA
          (SELECT max(position) FROM batch)
 $$;
 
--- Deletes all messages of a stream, or none if a subscription needs one of them and p_forced is
--- false. Returns how many were deleted and how many subscriptions need.
-CREATE FUNCTION {schema}.delete_stream(p_stream text, p_forced boolean)
-RETURNS TABLE (r_deleted bigint, r_kept bigint) LANGUAGE sql VOLATILE AS $$
+-- Deletes the next p_most messages of a stream behind the version p_after that are at or before p_to,
+-- or none of them if a subscription needs one and p_forced is false. Returns how many were deleted,
+-- how many subscriptions need, and the last version looked at: NULL at the end.
+CREATE FUNCTION {schema}.delete_stream(
+  p_stream text, p_after bigint, p_to bigint, p_most int, p_forced boolean)
+RETURNS TABLE (r_deleted bigint, r_kept bigint, r_last bigint) LANGUAGE sql VOLATILE AS $$
   WITH batch AS MATERIALIZED (
-    SELECT position, version FROM {schema}.message WHERE stream = p_stream
+    SELECT position, version FROM {schema}.message
+    WHERE stream = p_stream AND version > p_after AND version <= p_to
+    ORDER BY version LIMIT p_most
   ), needed AS MATERIALIZED (
     SELECT b.position, s.name, s.slot FROM batch b
     JOIN {schema}.subscription_slot s
@@ -391,7 +395,9 @@ RETURNS TABLE (r_deleted bigint, r_kept bigint) LANGUAGE sql VOLATILE AS $$
     RETURNING m.position, m.version
   ), ends AS (
     INSERT INTO {schema}.stream_end AS e (stream, version)
-    SELECT p_stream, max(version) FROM gone HAVING count(*) > 0
+    SELECT p_stream, max(g.version) FROM gone g
+    HAVING count(*) > 0 AND NOT EXISTS (
+      SELECT FROM {schema}.message m WHERE m.stream = p_stream AND m.version > max(g.version))
     ON CONFLICT (stream) DO UPDATE SET version = greatest(e.version, excluded.version)
   ), slots AS MATERIALIZED ( -- locked in the order of their owners, so that none waits in a circle
     SELECT s.name, s.slot FROM {schema}.subscription_slot s
@@ -405,7 +411,8 @@ RETURNS TABLE (r_deleted bigint, r_kept bigint) LANGUAGE sql VOLATILE AS $$
     WHERE s.name = t.name AND s.slot = t.slot
   )
   SELECT (SELECT count(*) FROM gone),
-         (SELECT count(DISTINCT position) FROM needed WHERE NOT p_forced)
+         (SELECT count(DISTINCT position) FROM needed WHERE NOT p_forced),
+         (SELECT max(version) FROM batch)
 $$;
 
 -- How many processes serve a subscription: those that hold a lease, and those seen in so many seconds.
