@@ -125,8 +125,9 @@ async def test_members_pauses_losses_and_parked_keys_are_those_of_the_rows(
             "now() - n * interval '20 seconds' FROM generate_series(0, 2) n; "
             f"UPDATE {log.sql}.subscription SET paused = true; "
             f"UPDATE {log.sql}.subscription_slot SET paused = true, epoch = 1 WHERE slot < 3; "
-            f'INSERT INTO {log.sql}.parked (consumer, key, topic, partition, "offset", record) '
-            "SELECT 'c', 'k' || n / 2, 't', 0, n, '{}' FROM generate_series(0, 3) n"
+            f"INSERT INTO {log.sql}.parked (consumer, key, queue, place, record) "
+            "SELECT 'c', to_json('k' || n / 2), ('k' || n / 2)::bytea, ('p' || n)::bytea, '{}' "
+            "FROM generate_series(0, 3) n"
         )
         await StreamRetention(log.schema).delete(con, before=3, force=True)
         figures = await monitor.look()

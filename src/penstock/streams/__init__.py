@@ -1,5 +1,5 @@
 """Streams in PostgreSQL: append messages in transactions of your own, read them and delete them,
-and operate subscriptions.
+and operate subscriptions; and a store of parked records in the same schema.
 """
 
 from .._clients.postgres.schema.administration import (
@@ -25,6 +25,7 @@ from .log_stats import (
     TableStats,
 )
 from .monitor import StreamMonitor
+from .parked import PostgresParkStore
 from .reader import StreamReader, SyncStreamReader
 from .retention import Deleted, StreamRetention
 from .slot_stats import SlotStats, SubscriptionReport
@@ -39,6 +40,7 @@ __all__ = [
     "LogStats",
     "NewMessage",
     "OpenAppender",
+    "PostgresParkStore",
     "SchemaProblem",
     "SkippedMessage",
     "SlotStats",

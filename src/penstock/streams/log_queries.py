@@ -63,7 +63,7 @@ LEFT JOIN LATERAL (
 WHERE u.name = $1 ORDER BY s.slot
 """
 _PARKED = """
-SELECT consumer, count(DISTINCT key) AS keys FROM {schema}.parked GROUP BY consumer
+SELECT consumer, count(DISTINCT queue) AS keys FROM {schema}.parked GROUP BY consumer
 """
 _TABLES = """
 SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, pg_total_relation_size(relid) AS size

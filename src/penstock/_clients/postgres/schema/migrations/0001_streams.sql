@@ -306,17 +306,20 @@ CREATE TABLE {schema}.subscription_skip (
   PRIMARY KEY (name, position)
 );
 
--- Records of keys that wait for an operator.
+-- Records of keys that wait for an operator, in the order of their ids. The queue is the digest of
+-- the consumer and the key, the place that of the record's topic, partition and offset. The key is a
+-- JSON text; json keeps every character of it, which text and jsonb do not.
 CREATE TABLE {schema}.parked (
   id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   consumer text NOT NULL,
-  key text NOT NULL,
-  topic text NOT NULL,
-  partition int NOT NULL,
-  "offset" bigint NOT NULL,
-  record jsonb NOT NULL,
+  key json NOT NULL,
+  queue bytea NOT NULL,
+  place bytea NOT NULL,
+  record json NOT NULL,
   parked_at timestamptz NOT NULL DEFAULT now(),
-  UNIQUE (consumer, key, topic, partition, "offset")
+  UNIQUE (queue, place),
+  UNIQUE (queue, id),
+  UNIQUE (consumer, id)
 );
 
 -- Whether a subscription's selection has a stream. In a name of {"streams": [...]}, * stands for any
