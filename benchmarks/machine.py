@@ -16,6 +16,8 @@ LIBRARIES = (
     "psycopg",
     "adbc-driver-postgresql",
     "sqlalchemy",
+    "eventsourcing",
+    "depeche-db",
     "pyspark",
     "pyarrow",
     "uvloop",
