@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mistakes.mistake import Mistake
 
+_SOURCE = "from penstock.sources.postgres_stream import PostgresStreamSource\n"
+
 TOPICS: dict[str, list[Mistake]] = {
     "The batcher and its sink": [
         Mistake("A decorator without its sink", "Batcher(Retry())"),
@@ -162,6 +164,13 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Consumer: an answer that is none", "async def book(message):\n    return True\n\nawait Consumer(source).receive(book)", "log"),
         Mistake("Consumer: the class instead of an answer", "async def book(message):\n    return Ack\n\nawait Consumer(source).receive(book)", "log"),
         Mistake("Consumer: a delay that is an error", 'Nak(ValueError("no such user"))'),
+    ],
+    "Streams in PostgreSQL": [
+        Mistake("A start without a time zone", f'{_SOURCE}from datetime import datetime\n\nPostgresStreamSource(DSN, subscription="mails", start=datetime(2026, 3, 1))'),
+        Mistake("A stream as a category", f'{_SOURCE}\nPostgresStreamSource(DSN, subscription="mails", category="order-17")'),
+        Mistake("A category beside streams", f'{_SOURCE}\nPostgresStreamSource(DSN, subscription="mails", category="order", streams="bill-*")'),
+        Mistake("A lease in milliseconds", f'{_SOURCE}\nPostgresStreamSource(DSN, subscription="mails", lease=30_000)', "warning"),
+        Mistake("A message that JSON cannot hold", 'from penstock.streams import NewMessage\n\nNewMessage("measured", {"value": float("nan")})'),
     ],
     "Tests": [
         Mistake("A fake clock on a real loop", "clock = FakeClock()\n\nasync def main():\n    await clock.sleep(1.0)\n\nasyncio.run(main())"),

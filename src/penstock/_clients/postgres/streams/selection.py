@@ -36,7 +36,10 @@ class StreamSelection:
             if streams is not None:
                 raise bad("streams", streams, "must not be given beside category=")
             if "-" in checks.text("category", category):
-                raise bad("category", category, 'must be the part of a name before the first "-"')
+                rule = (
+                    f'must be the part of a name before the first "-"; or give streams={category!r}'
+                )
+                raise bad("category", category, rule)
             return cls(category)
         if streams is None:
             return cls()
