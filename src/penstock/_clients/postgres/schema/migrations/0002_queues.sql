@@ -1,0 +1,1225 @@
+-- Queues: jobs in strict order per key, handled by consumers that hold leases.
+--
+-- Three tables carry the work. A job is inserted once and deleted when it is done. A lane is the row
+-- of one key with work, and whatever holds or delays the key is a column of it. A bell is written by
+-- a trigger for each key of a statement that inserts jobs, so that entering takes no lock and updates
+-- nothing; claims merge bells into lanes.
+--
+-- 1. Places are taken from a sequence, so a job may become visible behind a later one. Its bell does,
+--    too: a lane is read from "after" on, which a late bell lowers, also while the lane is leased.
+-- 2. A claim leases lanes in one statement and reads their jobs in a later one. In one statement the
+--    newest row of a lane would be joined with jobs of an older snapshot.
+-- 3. A lease is fenced by its number: nothing is settled under one that has ended or was replaced.
+--    Its expiry needs no sweeper, since a claim takes expired lanes first.
+-- 4. A claim may be lost in a crash of the server, and commits asynchronously; a settle never does.
+-- 5. Locks on lanes are taken in the order of their keys, or skipped.
+-- 6. Functions that depend on the time take it as p_now; by default it is the server's clock.
+
+CREATE SEQUENCE {schema}.job_place AS bigint MINVALUE 1 CACHE 1;
+CREATE SEQUENCE {schema}.job_lease AS bigint MINVALUE 1 CACHE 1;
+
+-- The slot of a key on the ring of 65,536: the first two bytes of its SHA-256, little-endian.
+CREATE FUNCTION {schema}.ring_slot(key text) RETURNS int LANGUAGE sql IMMUTABLE STRICT
+PARALLEL SAFE AS $$
+  SELECT get_byte(h.digest, 0) + 256 * get_byte(h.digest, 1)
+  FROM (SELECT sha256(convert_to(key, 'UTF8')) AS digest) h
+$$;
+
+CREATE TABLE {schema}.queue (
+  name text PRIMARY KEY CHECK (name <> '' AND octet_length(name) <= 200),
+  slot_function text NOT NULL DEFAULT 'sha256' CHECK (slot_function IN ('sha256', 'blake3')),
+  ordering_required boolean NOT NULL DEFAULT false,
+  sticky boolean NOT NULL DEFAULT false,
+  poison text NOT NULL DEFAULT 'park_key'
+    CHECK (poison IN ('skip', 'block', 'block_and_dead_letter', 'park_key')),
+  max_attempts int NOT NULL DEFAULT 5 CHECK (max_attempts > 0),
+  max_depth bigint CHECK (max_depth > 0),
+  max_in_flight int CHECK (max_in_flight > 0),
+  key_rate float8 CHECK (key_rate > 0),
+  keep_done interval,
+  keep_dead interval,
+  paused boolean NOT NULL DEFAULT false,
+  created_at timestamptz NOT NULL DEFAULT now(),
+  CHECK (NOT ordering_required OR poison IN ('block', 'block_and_dead_letter'))
+);
+COMMENT ON COLUMN {schema}.queue.max_in_flight IS 'the most leases at once';
+COMMENT ON COLUMN {schema}.queue.key_rate IS 'the most jobs of a key that start in a second';
+COMMENT ON COLUMN {schema}.queue.keep_done IS 'how long handled jobs are kept; NULL: not at all';
+COMMENT ON COLUMN {schema}.queue.keep_dead IS 'how long dead letters are kept; NULL: until purged';
+
+-- The columns from "attempts" on are of jobs without a key, which have no lane; and so is "due" of
+-- one that backs off. A job of a key that is due later is in no lane until then.
+CREATE TABLE {schema}.job (
+  queue text NOT NULL,
+  place bigint NOT NULL DEFAULT nextval('{schema}.job_place'),
+  key text CHECK (octet_length(key) <= 1000),
+  payload jsonb NOT NULL,
+  headers jsonb NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(headers) = 'object'),
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  due timestamptz,
+  priority smallint NOT NULL DEFAULT 0,
+  slot int CHECK (slot BETWEEN 0 AND 65535),
+  id uuid,
+  queueing_lock text CHECK (octet_length(queueing_lock) <= 1000),
+  attempts int NOT NULL DEFAULT 0,
+  state smallint NOT NULL DEFAULT 0,
+  lease bigint,
+  owner text,
+  lease_until timestamptz,
+  reason text,
+  PRIMARY KEY (queue, place)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+  autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
+CREATE INDEX job_lane ON {schema}.job (queue, key, place) WHERE key IS NOT NULL AND due IS NULL;
+CREATE INDEX job_due ON {schema}.job (queue, due) WHERE due IS NOT NULL;
+CREATE INDEX job_loose ON {schema}.job (queue, priority DESC, place)
+WHERE key IS NULL AND due IS NULL AND lease IS NULL AND state = 0;
+CREATE INDEX job_leased ON {schema}.job (queue, lease_until) WHERE lease IS NOT NULL;
+
+-- A state is 0: ready, 1: blocked, 2: parked. "low" is the lowest place that a bell has told since
+-- the lease began: what lies at or above it may not be passed by "after".
+CREATE TABLE {schema}.lane (
+  queue text NOT NULL,
+  key text NOT NULL,
+  slot int NOT NULL,
+  sticky boolean NOT NULL,
+  priority smallint NOT NULL,
+  due timestamptz NOT NULL,
+  state smallint NOT NULL DEFAULT 0,
+  attempts int NOT NULL DEFAULT 0,
+  after bigint NOT NULL DEFAULT 0,
+  low bigint,
+  lease bigint,
+  grp text,
+  owner text,
+  lease_until timestamptz,
+  reason text,
+  stopped_at timestamptz,
+  PRIMARY KEY (queue, key)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
+CREATE INDEX lane_ready ON {schema}.lane (queue, priority, due)
+WHERE lease IS NULL AND state = 0 AND NOT sticky;
+CREATE INDEX lane_slot ON {schema}.lane (queue, priority, (slot >> 8), due)
+WHERE lease IS NULL AND state = 0 AND sticky;
+CREATE INDEX lane_leased ON {schema}.lane (queue, lease_until) WHERE lease IS NOT NULL;
+CREATE INDEX lane_leased_slot ON {schema}.lane (queue, slot) WHERE lease IS NOT NULL AND sticky;
+CREATE INDEX lane_stopped ON {schema}.lane (queue, key) WHERE state <> 0;
+
+CREATE TABLE {schema}.bell (
+  queue text NOT NULL,
+  id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+  key text NOT NULL,
+  low bigint NOT NULL,
+  slot int,
+  priority smallint NOT NULL,
+  PRIMARY KEY (queue, id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
+  autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
+
+-- Jobs that have left, as far as they are kept. The outcome is "done" or "dead"; a job that is blocked
+-- with a dead letter is here and in its lane.
+CREATE TABLE {schema}.finished_job (
+  queue text NOT NULL,
+  place bigint NOT NULL,
+  outcome text NOT NULL CHECK (outcome IN ('done', 'dead')),
+  key text,
+  payload jsonb NOT NULL,
+  headers jsonb NOT NULL,
+  at timestamptz NOT NULL,
+  priority smallint NOT NULL,
+  slot int,
+  id uuid,
+  attempts int NOT NULL DEFAULT 0,
+  reason text,
+  error text,
+  finished_at timestamptz NOT NULL,
+  PRIMARY KEY (queue, place)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+  autovacuum_analyze_scale_factor = 0.5);
+CREATE INDEX finished_job_at ON {schema}.finished_job (queue, outcome, finished_at);
+
+-- What was enqueued: by the id of a job, by the last number of a client, and the locks of which one
+-- job may wait at a time. The place tells a job's own row from that of another one.
+CREATE TABLE {schema}.job_id (
+  queue text NOT NULL,
+  id uuid NOT NULL,
+  place bigint NOT NULL,
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (queue, id)
+);
+CREATE INDEX job_id_at ON {schema}.job_id USING brin (at) WITH (pages_per_range = 16, autosummarize = on);
+CREATE TABLE {schema}.queue_client (
+  queue text NOT NULL,
+  client text NOT NULL CHECK (client <> ''),
+  last bigint NOT NULL,
+  at timestamptz NOT NULL DEFAULT clock_timestamp(),
+  PRIMARY KEY (queue, client)
+) WITH (fillfactor = 50);
+CREATE TABLE {schema}.queueing_lock (
+  queue text NOT NULL,
+  lock text NOT NULL,
+  place bigint NOT NULL,
+  PRIMARY KEY (queue, lock)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Sticky routing: which consumer of a group has which slots. A range that is draining has leases of an
+-- earlier owner, perhaps: its owner is given nothing in it until the last of them has ended.
+CREATE TABLE {schema}.ring_range (
+  queue text NOT NULL REFERENCES {schema}.queue ON DELETE CASCADE,
+  grp text NOT NULL CHECK (grp <> ''),
+  lo int NOT NULL CHECK (lo >= 0),
+  hi int NOT NULL CHECK (hi <= 65535),
+  consumer text NOT NULL CHECK (consumer <> ''),
+  draining boolean NOT NULL,
+  assigned_at timestamptz NOT NULL,
+  PRIMARY KEY (queue, grp, lo),
+  CHECK (lo <= hi)
+);
+CREATE TABLE {schema}.queue_member (
+  queue text NOT NULL REFERENCES {schema}.queue ON DELETE CASCADE,
+  grp text NOT NULL CHECK (grp <> ''),
+  consumer text NOT NULL CHECK (consumer <> ''),
+  seen_at timestamptz NOT NULL,
+  live_until timestamptz NOT NULL,
+  PRIMARY KEY (queue, grp, consumer)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+-- Whether ranges of a group follow its live consumers, or are an operator's.
+CREATE TABLE {schema}.queue_group (
+  queue text NOT NULL REFERENCES {schema}.queue ON DELETE CASCADE,
+  grp text NOT NULL CHECK (grp <> ''),
+  automatic boolean NOT NULL,
+  moved_at timestamptz NOT NULL,
+  PRIMARY KEY (queue, grp)
+);
+
+-- -- Entering ------------------------------------------------------------------------------------
+
+-- Rings for each key of a statement that inserts jobs, and refuses what the queue does not take.
+CREATE FUNCTION {schema}.ring() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_jobs bigint;
+  v_unknown text;
+  v_no_slot bigint;
+  v_ids bigint;
+  v_locks bigint;
+  v_bounded boolean;
+  v_count bigint;
+  v_queue record;
+BEGIN
+  SELECT count(*), min(f.queue) FILTER (WHERE q.name IS NULL),
+    count(*) FILTER (WHERE q.slot_function = 'blake3' AND f.key IS NOT NULL AND f.slot IS NULL),
+    count(f.id), count(f.queueing_lock), coalesce(bool_or(q.max_depth IS NOT NULL), false)
+  INTO v_jobs, v_unknown, v_no_slot, v_ids, v_locks, v_bounded
+  FROM fresh f LEFT JOIN {schema}.queue q ON q.name = f.queue;
+  IF v_unknown IS NOT NULL THEN
+    RAISE EXCEPTION 'there is no queue %', v_unknown USING ERRCODE = 'PS010', DETAIL = v_unknown,
+      HINT = 'create it with `penstock queue create`';
+  END IF;
+  IF v_no_slot > 0 THEN
+    RAISE EXCEPTION 'jobs of a queue whose slot function is blake3 need their slot'
+      USING ERRCODE = 'PS012', HINT = 'enqueue through Penstock, or use a queue with sha256';
+  END IF;
+  IF v_bounded THEN
+    FOR v_queue IN
+      SELECT q.name, q.max_depth FROM {schema}.queue q
+      WHERE q.max_depth IS NOT NULL AND q.name IN (SELECT f.queue FROM fresh f)
+    LOOP
+      SELECT count(*) INTO v_count FROM (
+        SELECT FROM {schema}.job j WHERE j.queue = v_queue.name LIMIT v_queue.max_depth + 1) c;
+      IF v_count > v_queue.max_depth THEN
+        RAISE EXCEPTION 'the queue % is full: max_depth is %', v_queue.name, v_queue.max_depth
+          USING ERRCODE = 'PS011', DETAIL = v_queue.name;
+      END IF;
+    END LOOP;
+  END IF;
+  IF v_ids > 0 THEN
+    INSERT INTO {schema}.job_id AS i (queue, id, place)
+    SELECT f.queue, f.id, f.place FROM fresh f WHERE f.id IS NOT NULL ORDER BY f.queue, f.id
+    ON CONFLICT (queue, id) DO UPDATE SET place = i.place WHERE i.place = excluded.place;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    IF v_count < v_ids THEN
+      RAISE EXCEPTION 'a job with one of these ids was enqueued before'
+        USING ERRCODE = 'unique_violation', CONSTRAINT = 'job_id_pkey';
+    END IF;
+  END IF;
+  IF v_locks > 0 THEN
+    INSERT INTO {schema}.queueing_lock AS l (queue, lock, place)
+    SELECT f.queue, f.queueing_lock, f.place FROM fresh f WHERE f.queueing_lock IS NOT NULL
+    ORDER BY f.queue, f.queueing_lock
+    ON CONFLICT (queue, lock) DO UPDATE SET place = l.place WHERE l.place = excluded.place;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    IF v_count < v_locks THEN
+      RAISE EXCEPTION 'a job with one of these queueing locks is waiting already'
+        USING ERRCODE = 'unique_violation', CONSTRAINT = 'queueing_lock_pkey';
+    END IF;
+  END IF;
+  INSERT INTO {schema}.bell (queue, key, low, slot, priority)
+  SELECT f.queue, CASE WHEN q.ordering_required THEN '' ELSE f.key END AS lane, min(f.place),
+    min(f.slot), max(f.priority)
+  FROM fresh f JOIN {schema}.queue q ON q.name = f.queue
+  WHERE f.due IS NULL AND (f.key IS NOT NULL OR q.ordering_required)
+  GROUP BY f.queue, lane;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER ring AFTER INSERT ON {schema}.job REFERENCING NEW TABLE AS fresh
+FOR EACH STATEMENT EXECUTE FUNCTION {schema}.ring();
+
+-- Enqueues jobs, an element of each array per job; an array that is NULL has only NULLs. Those that
+-- were enqueued before are left out: by their ids, by their numbers of a client, which must rise, or
+-- because a job with their queueing lock is waiting. The state is "new", "known" or "locked".
+CREATE FUNCTION {schema}.enqueue(
+  p_queue text, p_keys text[], p_payloads text[], p_headers text[] DEFAULT NULL,
+  p_due timestamptz[] DEFAULT NULL, p_priorities int[] DEFAULT NULL, p_slots int[] DEFAULT NULL,
+  p_ids text[] DEFAULT NULL, p_locks text[] DEFAULT NULL, p_client text DEFAULT NULL,
+  p_numbers bigint[] DEFAULT NULL)
+RETURNS TABLE (r_n int, r_state text, r_place bigint)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_states text[] := array_fill('new'::text, ARRAY[cardinality(p_payloads)]);
+  v_places bigint[];
+  v_last bigint;
+  v_highest bigint;
+  n int;
+BEGIN
+  IF p_payloads IS NULL OR cardinality(p_payloads) = 0 THEN
+    RETURN;
+  END IF;
+  IF cardinality(p_keys) IS DISTINCT FROM cardinality(p_payloads)
+    OR cardinality(p_payloads) <> ALL (ARRAY[
+      coalesce(cardinality(p_headers), cardinality(p_payloads)),
+      coalesce(cardinality(p_due), cardinality(p_payloads)),
+      coalesce(cardinality(p_priorities), cardinality(p_payloads)),
+      coalesce(cardinality(p_slots), cardinality(p_payloads)),
+      coalesce(cardinality(p_ids), cardinality(p_payloads)),
+      coalesce(cardinality(p_locks), cardinality(p_payloads)),
+      coalesce(cardinality(p_numbers), cardinality(p_payloads))]) THEN
+    RAISE EXCEPTION 'the arrays of jobs differ in length' USING ERRCODE = 'PS012';
+  END IF;
+  SELECT array_agg(nextval('{schema}.job_place')) INTO v_places
+  FROM generate_series(1, cardinality(p_payloads));
+  IF p_client IS NOT NULL THEN
+    IF p_numbers IS NULL OR EXISTS (
+      SELECT FROM (SELECT u.x, lag(u.x) OVER (ORDER BY u.n) AS before
+        FROM unnest(p_numbers) WITH ORDINALITY AS u (x, n)) d
+      WHERE d.x IS NULL OR d.before >= d.x) THEN
+      RAISE EXCEPTION 'the numbers of the client % must rise from job to job', p_client
+        USING ERRCODE = 'PS012';
+    END IF;
+    INSERT INTO {schema}.queue_client AS c (queue, client, last) VALUES (p_queue, p_client, 0)
+    ON CONFLICT (queue, client) DO UPDATE SET at = clock_timestamp() RETURNING c.last INTO v_last;
+    v_highest := p_numbers[cardinality(p_numbers)];
+    UPDATE {schema}.queue_client c SET last = v_highest
+    WHERE c.queue = p_queue AND c.client = p_client AND c.last < v_highest;
+    FOR n IN SELECT u.n FROM unnest(p_numbers) WITH ORDINALITY AS u (x, n) WHERE u.x <= v_last LOOP
+      v_states[n] := 'known';
+    END LOOP;
+  END IF;
+  IF p_ids IS NOT NULL THEN
+    FOR n IN
+      WITH given AS MATERIALIZED (
+        SELECT u.id::uuid AS id, u.n, v_places[u.n] AS place
+        FROM unnest(p_ids) WITH ORDINALITY AS u (id, n)
+        WHERE u.id IS NOT NULL AND v_states[u.n] = 'new'
+      ), fresh AS (
+        INSERT INTO {schema}.job_id AS i (queue, id, place)
+        SELECT p_queue, g.id, g.place FROM given g ORDER BY g.id, g.n
+        ON CONFLICT DO NOTHING RETURNING i.place
+      )
+      SELECT g.n FROM given g WHERE g.place NOT IN (SELECT f.place FROM fresh f)
+    LOOP
+      v_states[n] := 'known';
+    END LOOP;
+  END IF;
+  IF p_locks IS NOT NULL THEN
+    FOR n IN
+      WITH given AS MATERIALIZED (
+        SELECT u.lock, u.n, v_places[u.n] AS place FROM unnest(p_locks) WITH ORDINALITY AS u (lock, n)
+        WHERE u.lock IS NOT NULL AND v_states[u.n] = 'new'
+      ), fresh AS (
+        INSERT INTO {schema}.queueing_lock AS l (queue, lock, place)
+        SELECT p_queue, g.lock, g.place FROM given g ORDER BY g.lock, g.n
+        ON CONFLICT DO NOTHING RETURNING l.place
+      )
+      SELECT g.n FROM given g WHERE g.place NOT IN (SELECT f.place FROM fresh f)
+    LOOP
+      v_states[n] := 'locked';
+    END LOOP;
+    -- an id that was noted for a job that is not enqueued does not stand in the way of a later one
+    DELETE FROM {schema}.job_id i WHERE i.queue = p_queue AND p_ids IS NOT NULL AND (i.id, i.place) IN (
+      SELECT p_ids[s.n]::uuid, v_places[s.n] FROM unnest(v_states) WITH ORDINALITY AS s (state, n)
+      WHERE s.state = 'locked' AND p_ids[s.n] IS NOT NULL);
+  END IF;
+  INSERT INTO {schema}.job (queue, place, key, payload, headers, due, priority, slot, id, queueing_lock)
+  SELECT p_queue, v_places[u.n], p_keys[u.n], u.payload::jsonb, coalesce(p_headers[u.n]::jsonb, '{}'),
+    p_due[u.n], coalesce(p_priorities[u.n], 0), p_slots[u.n], p_ids[u.n]::uuid, p_locks[u.n]
+  FROM unnest(p_payloads) WITH ORDINALITY AS u (payload, n) WHERE v_states[u.n] = 'new' ORDER BY u.n;
+  RETURN QUERY
+  SELECT s.n::int - 1, s.state, CASE WHEN s.state = 'new' THEN v_places[s.n] END
+  FROM unnest(v_states) WITH ORDINALITY AS s (state, n) ORDER BY s.n;
+END $$;
+
+-- -- Claims --------------------------------------------------------------------------------------
+
+-- Merges the next bells into lanes: a new lane is read from its beginning, and a lane that has passed
+-- a place behind which a job has become visible only now is read from before it again.
+CREATE FUNCTION {schema}.merge_bells(p_queue text, p_most int, p_now timestamptz) RETURNS int
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_keys text[];
+  v_lows bigint[];
+  v_slots int[];
+  v_priorities int[];
+  v_sticky boolean;
+BEGIN
+  WITH taken AS (
+    DELETE FROM {schema}.bell b WHERE b.ctid = ANY (ARRAY(
+      SELECT n.ctid FROM {schema}.bell n WHERE n.queue = p_queue
+      ORDER BY n.queue, n.id LIMIT p_most FOR UPDATE SKIP LOCKED))
+    RETURNING b.key, b.low, b.slot, b.priority
+  ), merged AS (
+    SELECT t.key, min(t.low) AS low, min(t.slot) AS slot, max(t.priority) AS priority
+    FROM taken t GROUP BY t.key ORDER BY t.key
+  )
+  SELECT array_agg(m.key), array_agg(m.low), array_agg(m.slot), array_agg(m.priority)
+  INTO v_keys, v_lows, v_slots, v_priorities FROM merged m;
+  IF v_keys IS NULL THEN
+    RETURN 0;
+  END IF;
+  SELECT q.sticky AND NOT q.ordering_required INTO v_sticky FROM {schema}.queue q
+  WHERE q.name = p_queue;
+  -- "low" of a new lane says nothing; of one that is there, it is compared
+  INSERT INTO {schema}.lane AS l (queue, key, slot, sticky, priority, due, low)
+  SELECT p_queue, m.key, coalesce(m.slot, {schema}.ring_slot(m.key)), v_sticky, m.priority, p_now, m.low
+  FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
+  ON CONFLICT (queue, key) DO UPDATE SET
+    after = CASE WHEN l.lease IS NULL THEN least(l.after, excluded.low - 1) ELSE l.after END,
+    low = least(l.low, excluded.low),
+    priority = greatest(l.priority, excluded.priority)
+  WHERE l.priority < excluded.priority
+    OR CASE WHEN l.lease IS NULL THEN l.after >= excluded.low
+       ELSE l.low IS NULL OR l.low > excluded.low END;
+  RETURN cardinality(v_keys);
+END $$;
+
+-- Lets jobs that are due now enter, those of keys behind the jobs that are in their lanes.
+CREATE FUNCTION {schema}.enter_due(p_queue text, p_most int, p_now timestamptz, p_ordered boolean)
+RETURNS void LANGUAGE sql VOLATILE AS $$
+  WITH picked AS MATERIALIZED (
+    SELECT d.place AS old, nextval('{schema}.job_place') AS new FROM (
+      SELECT j.place FROM {schema}.job j WHERE j.queue = p_queue AND j.due <= p_now
+      ORDER BY j.queue, j.due, j.place LIMIT p_most FOR UPDATE SKIP LOCKED) d
+  ), entered AS (
+    UPDATE {schema}.job j SET due = NULL, place = p.new FROM picked p
+    WHERE j.queue = p_queue AND j.place = p.old
+    RETURNING j.key, j.place, j.slot, j.priority
+  )
+  INSERT INTO {schema}.bell (queue, key, low, slot, priority)
+  SELECT p_queue, CASE WHEN p_ordered THEN '' ELSE e.key END AS lane, min(e.place), min(e.slot),
+    max(e.priority)
+  FROM entered e WHERE e.key IS NOT NULL OR p_ordered GROUP BY lane
+$$;
+
+-- The ranges of a consumer in which it may be given jobs now. A range that drains is left out while an
+-- earlier owner of the same group has a lease in it that has not expired.
+CREATE FUNCTION {schema}.open_ranges(p_queue text, p_grp text, p_consumer text, p_now timestamptz)
+RETURNS TABLE (r_lo int, r_hi int) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_range record;
+BEGIN
+  FOR v_range IN
+    SELECT r.lo, r.hi, r.draining FROM {schema}.ring_range r
+    WHERE r.queue = p_queue AND r.grp = p_grp AND r.consumer = p_consumer
+    ORDER BY r.lo FOR KEY SHARE  -- a reassignment waits for claims that have begun
+  LOOP
+    IF v_range.draining THEN
+      CONTINUE WHEN EXISTS (
+        SELECT FROM {schema}.lane l
+        WHERE l.queue = p_queue AND l.lease IS NOT NULL AND l.sticky
+          AND l.slot BETWEEN v_range.lo AND v_range.hi AND l.lease_until > p_now
+          AND l.grp = p_grp AND l.owner <> p_consumer);
+      UPDATE {schema}.ring_range r SET draining = false
+      WHERE r.queue = p_queue AND r.grp = p_grp AND r.lo = v_range.lo;
+    END IF;
+    r_lo := v_range.lo;
+    r_hi := v_range.hi;
+    RETURN NEXT;
+  END LOOP;
+END $$;
+
+-- Locks lanes that may be leased, and returns their keys: expired ones first, so that those of a
+-- consumer that died do not wait behind a backlog; then by priority, the longest waiting first.
+CREATE FUNCTION {schema}.pick_lanes(p_queue text, p_most int, p_now timestamptz) RETURNS text[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_keys text[];
+  v_priority smallint;
+BEGIN
+  v_keys := ARRAY(
+    SELECT l.key FROM {schema}.lane l
+    WHERE l.queue = p_queue AND l.lease IS NOT NULL AND l.lease_until <= p_now
+    ORDER BY l.queue, l.lease_until LIMIT p_most FOR NO KEY UPDATE SKIP LOCKED);
+  SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
+  WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND NOT l.sticky;
+  WHILE v_priority IS NOT NULL AND cardinality(v_keys) < p_most LOOP
+    v_keys := v_keys || ARRAY(
+      SELECT l.key FROM {schema}.lane l
+      WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND NOT l.sticky
+        AND l.priority = v_priority AND l.due <= p_now
+      ORDER BY l.queue, l.priority, l.due LIMIT p_most - cardinality(v_keys)
+      FOR NO KEY UPDATE SKIP LOCKED);
+    SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
+    WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND NOT l.sticky
+      AND l.priority < v_priority;
+  END LOOP;
+  RETURN v_keys;
+END $$;
+
+-- As pick_lanes, in the open ranges of a consumer, from all parts of them in turn.
+CREATE FUNCTION {schema}.pick_sticky_lanes(
+  p_queue text, p_grp text, p_consumer text, p_most int, p_now timestamptz) RETURNS text[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_keys text[];
+  v_los int[];
+  v_his int[];
+  v_priority smallint;
+BEGIN
+  SELECT array_agg(r.r_lo), array_agg(r.r_hi) INTO v_los, v_his
+  FROM {schema}.open_ranges(p_queue, p_grp, p_consumer, p_now) r;
+  IF v_los IS NULL THEN
+    RETURN '{}';
+  END IF;
+  v_keys := ARRAY(
+    SELECT l.key FROM {schema}.lane l
+    WHERE l.queue = p_queue AND l.lease IS NOT NULL AND l.lease_until <= p_now
+      AND EXISTS (SELECT FROM unnest(v_los, v_his) AS r (lo, hi) WHERE l.slot BETWEEN r.lo AND r.hi)
+    ORDER BY l.queue, l.lease_until LIMIT p_most FOR NO KEY UPDATE SKIP LOCKED);
+  SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
+  WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND l.sticky;
+  WHILE v_priority IS NOT NULL AND cardinality(v_keys) < p_most LOOP
+    v_keys := v_keys || ARRAY(
+      SELECT f.key FROM (
+        SELECT r.lo, r.hi, b.part FROM unnest(v_los, v_his) AS r (lo, hi),
+          generate_series(r.lo >> 8, r.hi >> 8) AS b (part)
+        ORDER BY random()) p
+      CROSS JOIN LATERAL (
+        SELECT l.key FROM {schema}.lane l
+        WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND l.sticky
+          AND l.priority = v_priority AND (l.slot >> 8) = p.part AND l.due <= p_now
+          AND l.slot BETWEEN p.lo AND p.hi
+        ORDER BY l.queue, l.priority, (l.slot >> 8), l.due LIMIT p_most - cardinality(v_keys)
+        FOR NO KEY UPDATE SKIP LOCKED) f
+      LIMIT p_most - cardinality(v_keys));
+    SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
+    WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND l.sticky
+      AND l.priority < v_priority;
+  END LOOP;
+  RETURN v_keys;
+END $$;
+
+-- Leases up to p_lanes keys with up to p_per jobs each, and up to p_loose jobs without a key, for
+-- p_seconds. A row per job; r_lane is the lane's key, NULL without one; r_attempts counts the leases of
+-- the lane's first job, this one included. Behind a lease that was lost, a job is leased alone.
+CREATE FUNCTION {schema}.claim_jobs(
+  p_queue text, p_grp text, p_consumer text, p_lanes int, p_per int, p_loose int, p_seconds float8,
+  p_now timestamptz DEFAULT NULL)
+RETURNS TABLE (r_lease bigint, r_lane text, r_slot int, r_attempts int, r_place bigint, r_key text,
+  r_payload text, r_headers text, r_at timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_until timestamptz := v_now + make_interval(secs => p_seconds);
+  v_queue {schema}.queue;
+  v_room bigint := p_lanes + p_loose;
+  v_keys text[];
+  v_slots int[];
+  v_leases bigint[];
+  v_attempts int[];
+  v_afters bigint[];
+  v_loose bigint[] := '{}';
+  v_places bigint[] := '{}';
+  v_of int[] := '{}';  -- the lane of each place, by its number in the arrays
+  i int;
+BEGIN
+  SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no queue %', p_queue USING ERRCODE = 'PS010', DETAIL = p_queue,
+      HINT = 'create it with `penstock queue create`';
+  END IF;
+  IF v_queue.paused THEN
+    RETURN;
+  END IF;
+  PERFORM set_config('synchronous_commit', 'off', true);
+  IF EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue AND j.due <= v_now) THEN
+    PERFORM {schema}.enter_due(
+      p_queue, greatest(100, 2 * p_lanes * p_per), v_now, v_queue.ordering_required);
+  END IF;
+  PERFORM {schema}.merge_bells(p_queue, greatest(100, 2 * p_lanes), v_now);
+  IF v_queue.max_in_flight IS NOT NULL THEN
+    v_room := greatest(0, v_queue.max_in_flight - {schema}.live_leases(p_queue, v_now));
+  END IF;
+  IF v_queue.sticky AND NOT v_queue.ordering_required THEN
+    v_keys := {schema}.pick_sticky_lanes(
+      p_queue, p_grp, p_consumer, least(p_lanes, v_room)::int, v_now);
+  ELSE
+    v_keys := {schema}.pick_lanes(p_queue, least(p_lanes, v_room)::int, v_now);
+  END IF;
+  IF cardinality(v_keys) > 0 THEN
+    WITH leased AS (
+      UPDATE {schema}.lane l SET lease = nextval('{schema}.job_lease'), grp = p_grp,
+        owner = p_consumer, lease_until = v_until, attempts = l.attempts + 1,
+        after = least(l.after, l.low - 1), low = NULL,
+        due = CASE WHEN v_queue.key_rate IS NULL THEN l.due
+          ELSE v_now + make_interval(secs => 1 / v_queue.key_rate) END
+      WHERE l.queue = p_queue AND l.key = ANY (v_keys)
+      RETURNING l.key, l.slot, l.lease, l.attempts, l.after
+    )
+    SELECT array_agg(d.key), array_agg(d.slot), array_agg(d.lease), array_agg(d.attempts),
+      array_agg(d.after)
+    INTO v_keys, v_slots, v_leases, v_attempts, v_afters FROM leased d;
+    FOR i IN SELECT n FROM unnest(v_attempts) WITH ORDINALITY AS a (attempts, n)
+      WHERE a.attempts > v_queue.max_attempts
+    LOOP  -- their handlers ended with their processes, so that none of them has told
+      PERFORM {schema}.give_up(
+        v_queue, v_keys[i], v_leases[i], NULL, NULL, NULL, NULL, false, v_now);
+      v_leases[i] := NULL;
+    END LOOP;
+    -- in a later statement than the one that leased
+    SELECT array_agg(j.place ORDER BY g.n, j.place), array_agg(g.n ORDER BY g.n, j.place)
+    INTO v_places, v_of
+    FROM unnest(v_keys, v_leases, v_attempts, v_afters) WITH ORDINALITY
+      AS g (key, lease, attempts, after, n)
+    CROSS JOIN LATERAL {schema}.jobs_of_lane(
+      p_queue, g.key, v_queue.ordering_required, g.after,
+      CASE WHEN g.attempts > 1 OR v_queue.key_rate IS NOT NULL THEN 1 ELSE p_per END) j (place)
+    WHERE g.lease IS NOT NULL;
+    RETURN QUERY
+    SELECT v_leases[g.n], v_keys[g.n], v_slots[g.n], v_attempts[g.n], j.place, j.key,
+      j.payload::text, j.headers::text, j.at
+    FROM unnest(v_places, v_of) WITH ORDINALITY AS g (place, n, nth)
+    JOIN {schema}.job j ON j.queue = p_queue AND j.place = g.place ORDER BY g.nth;
+    -- a lane without a visible job; the bell of one that comes makes it again
+    PERFORM {schema}.drop_empty_lanes(p_queue, v_keys, v_queue.ordering_required);
+  END IF;
+  IF p_loose > 0 AND NOT v_queue.ordering_required THEN
+    v_loose := {schema}.pick_loose(
+      p_queue, least(p_loose, v_room - coalesce(cardinality(v_keys), 0))::int, v_now);
+    IF cardinality(v_loose) > 0 THEN
+      UPDATE {schema}.job j SET lease = nextval('{schema}.job_lease'), owner = p_consumer,
+        lease_until = v_until, attempts = j.attempts + 1
+      WHERE j.queue = p_queue AND j.place = ANY (v_loose);
+      PERFORM {schema}.give_up_loose(v_queue, j.place, NULL, NULL, NULL, false, v_now)
+      FROM {schema}.job j
+      WHERE j.queue = p_queue AND j.place = ANY (v_loose) AND j.attempts > v_queue.max_attempts;
+      RETURN QUERY
+      SELECT j.lease, NULL::text, 0, j.attempts, j.place, NULL::text, j.payload::text,
+        j.headers::text, j.at
+      FROM {schema}.job j
+      WHERE j.queue = p_queue AND j.place = ANY (v_loose) AND j.lease IS NOT NULL
+      ORDER BY j.priority DESC, j.place;
+    END IF;
+  END IF;
+  -- once a job has begun, another one with its queueing lock may wait
+  IF EXISTS (SELECT FROM {schema}.queueing_lock k WHERE k.queue = p_queue) THEN
+    DELETE FROM {schema}.queueing_lock k USING {schema}.job j
+    WHERE j.queue = p_queue AND j.place = ANY (v_places || v_loose)
+      AND k.queue = p_queue AND k.lock = j.queueing_lock;
+  END IF;
+END $$;
+
+-- The places of the next jobs of a lane.
+CREATE FUNCTION {schema}.jobs_of_lane(
+  p_queue text, p_key text, p_ordered boolean, p_after bigint, p_most int)
+RETURNS SETOF bigint LANGUAGE plpgsql STABLE ROWS 10 AS $$
+BEGIN
+  IF p_ordered THEN
+    RETURN QUERY
+    SELECT j.place FROM {schema}.job j
+    WHERE j.queue = p_queue AND j.due IS NULL AND j.place > p_after
+    ORDER BY j.queue, j.place LIMIT p_most;
+  ELSE
+    RETURN QUERY
+    SELECT j.place FROM {schema}.job j
+    WHERE j.queue = p_queue AND j.key = p_key AND j.due IS NULL AND j.place > p_after
+    ORDER BY j.queue, j.key, j.place LIMIT p_most;
+  END IF;
+END $$;
+
+CREATE FUNCTION {schema}.live_leases(p_queue text, p_now timestamptz) RETURNS bigint
+LANGUAGE sql STABLE AS $$
+  SELECT (SELECT count(*) FROM {schema}.lane l
+          WHERE l.queue = p_queue AND l.lease IS NOT NULL AND l.lease_until > p_now)
+    + (SELECT count(*) FROM {schema}.job j
+       WHERE j.queue = p_queue AND j.lease IS NOT NULL AND j.lease_until > p_now)
+$$;
+
+-- Locks jobs without a key that may be leased, as pick_lanes does lanes.
+CREATE FUNCTION {schema}.pick_loose(p_queue text, p_most int, p_now timestamptz) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_places bigint[];
+BEGIN
+  IF p_most <= 0 THEN
+    RETURN '{}';
+  END IF;
+  v_places := ARRAY(
+    SELECT j.place FROM {schema}.job j
+    WHERE j.queue = p_queue AND j.lease IS NOT NULL AND j.lease_until <= p_now
+    ORDER BY j.queue, j.lease_until LIMIT p_most FOR NO KEY UPDATE SKIP LOCKED);
+  RETURN v_places || ARRAY(
+    SELECT j.place FROM {schema}.job j
+    WHERE j.queue = p_queue AND j.key IS NULL AND j.due IS NULL AND j.lease IS NULL AND j.state = 0
+    ORDER BY j.queue, j.priority DESC, j.place LIMIT p_most - cardinality(v_places)
+    FOR NO KEY UPDATE SKIP LOCKED);
+END $$;
+
+-- Deletes those of these lanes that have no visible job.
+CREATE FUNCTION {schema}.drop_empty_lanes(p_queue text, p_keys text[], p_ordered boolean)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  DELETE FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (p_keys) AND l.lease IS NOT NULL
+    AND NOT EXISTS (SELECT FROM {schema}.jobs_of_lane(l.queue, l.key, p_ordered, l.after, 1));
+END $$;
+
+-- -- Settling ------------------------------------------------------------------------------------
+
+-- Settles leases: an element of the first arrays for each of them, and of the last two for each job of a
+-- lane that was handled, with its lease. The action says what becomes of the lease, and the place is
+-- that of the job that it is about:
+--   keep  nothing else
+--   free  it ends; jobs that were not handled are given back
+--   done  of a job without a key: it was handled
+--   nak   it ends; the job is due again in so many seconds, after so many tries
+--   fail  it ends; the job is poison after so many tries, for a reason and of a type of error
+--   bury  it ends; the job becomes a dead letter, whatever the queue does with poison
+-- The fate is "lost" if a lease had ended: nothing of it is settled. Otherwise it is "kept", "freed",
+-- "waiting", "dead", "blocked" or "parked".
+CREATE FUNCTION {schema}.settle_jobs(
+  p_queue text, p_leases bigint[], p_lanes text[], p_actions text[], p_places bigint[],
+  p_delays float8[], p_attempts int[], p_reasons text[], p_errors text[],
+  p_done bigint[], p_done_leases bigint[], p_now timestamptz DEFAULT NULL)
+RETURNS TABLE (r_lease bigint, r_fate text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_queue {schema}.queue;
+  v_held bigint[];
+  v_keys text[];
+  v_done bigint[];
+  v_progressed text[];
+  v_afters bigint[];
+  v_freed text[];
+  v_loose bigint[];
+  i int;
+BEGIN
+  SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
+  SELECT coalesce(array_agg(h.lease), '{}'), coalesce(array_agg(h.key), '{}') INTO v_held, v_keys
+  FROM (
+    SELECT l.lease, l.key FROM unnest(p_lanes, p_leases) AS g (key, lease)
+    JOIN {schema}.lane l ON l.queue = p_queue AND l.key = g.key AND l.lease = g.lease
+    WHERE l.lease_until > v_now ORDER BY l.key FOR NO KEY UPDATE OF l) h;
+  SELECT array_agg(m.key), array_agg(m.place) INTO v_progressed, v_afters FROM (
+    SELECT h.key, max(d.place) AS place FROM unnest(p_done, p_done_leases) AS d (place, lease)
+    JOIN unnest(v_held, v_keys) AS h (lease, key) ON h.lease = d.lease GROUP BY h.key) m;
+  SELECT array_agg(d.place) INTO v_done FROM unnest(p_done, p_done_leases) AS d (place, lease)
+  WHERE d.lease = ANY (v_held);
+  SELECT array_agg(h.place) INTO v_loose FROM (
+    SELECT j.place FROM unnest(p_places, p_leases, p_actions, p_lanes)
+      AS g (place, lease, action, key)
+    JOIN {schema}.job j ON j.queue = p_queue AND j.place = g.place AND j.lease = g.lease
+    WHERE g.key IS NULL AND g.action = 'done' AND j.lease_until > v_now
+    ORDER BY j.place FOR UPDATE OF j) h;
+  PERFORM {schema}.finish_jobs(v_queue, coalesce(v_done, '{}') || coalesce(v_loose, '{}'), v_now);
+  -- the lease that goes on is the first one of the job behind
+  UPDATE {schema}.lane l SET after = least(m.place, l.low - 1), attempts = 1
+  FROM unnest(v_progressed, v_afters) AS m (key, place)
+  WHERE l.queue = p_queue AND l.key = m.key;
+  SELECT array_agg(g.key) INTO v_freed FROM unnest(p_lanes, p_leases, p_actions) AS g (key, lease, action)
+  WHERE g.action = 'free' AND g.lease = ANY (v_held);
+  PERFORM {schema}.drop_empty_lanes(p_queue, v_freed, v_queue.ordering_required);
+  UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
+    after = least(l.after, l.low - 1), low = NULL, attempts = greatest(0, l.attempts - 1),
+    due = CASE WHEN v_queue.key_rate IS NULL THEN v_now ELSE greatest(v_now, l.due) END
+  WHERE l.queue = p_queue AND l.key = ANY (v_freed);
+  FOR i IN SELECT g.n FROM unnest(p_lanes, p_leases) WITH ORDINALITY AS g (key, lease, n)
+    ORDER BY g.key, g.n
+  LOOP
+    r_lease := p_leases[i];
+    IF p_lanes[i] IS NULL AND p_actions[i] = 'done' THEN
+      r_fate := CASE WHEN p_places[i] = ANY (v_loose) THEN 'freed' ELSE 'lost' END;
+    ELSIF p_lanes[i] IS NULL THEN
+      r_fate := {schema}.settle_loose(v_queue, p_leases[i], p_actions[i], p_places[i], p_delays[i],
+        p_attempts[i], p_reasons[i], p_errors[i], v_now);
+    ELSIF p_leases[i] <> ALL (v_held) THEN
+      r_fate := 'lost';
+    ELSIF p_actions[i] = 'nak' THEN
+      UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
+        after = least(l.after, l.low - 1), low = NULL, attempts = p_attempts[i],
+        due = v_now + make_interval(secs => p_delays[i])
+      WHERE l.queue = p_queue AND l.key = p_lanes[i];
+      r_fate := 'waiting';
+    ELSIF p_actions[i] IN ('fail', 'bury') THEN
+      r_fate := {schema}.give_up(v_queue, p_lanes[i], p_leases[i], p_places[i], p_attempts[i],
+        p_reasons[i], p_errors[i], p_actions[i] = 'bury', v_now);
+    ELSE
+      r_fate := CASE p_actions[i] WHEN 'free' THEN 'freed' ELSE 'kept' END;
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+END $$;
+
+-- Deletes handled jobs, and keeps them among the finished ones if the queue asks for it. One that
+-- became a dead letter before is done now.
+CREATE FUNCTION {schema}.finish_jobs(p_queue {schema}.queue, p_places bigint[], p_now timestamptz)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  IF p_queue.keep_done IS NULL THEN
+    DELETE FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = ANY (p_places);
+  ELSE
+    WITH gone AS (
+      DELETE FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = ANY (p_places) RETURNING j.*
+    )
+    INSERT INTO {schema}.finished_job
+      (queue, place, outcome, key, payload, headers, at, priority, slot, id, attempts, finished_at)
+    SELECT g.queue, g.place, 'done', g.key, g.payload, g.headers, g.at, g.priority, g.slot, g.id,
+      g.attempts, p_now FROM gone g
+    ON CONFLICT (queue, place) DO UPDATE SET outcome = 'done', finished_at = excluded.finished_at;
+  END IF;
+END $$;
+
+-- Writes a dead letter of a job, once.
+CREATE FUNCTION {schema}.bury_job(
+  p_queue text, p_place bigint, p_attempts int, p_reason text, p_error text, p_now timestamptz)
+RETURNS void LANGUAGE sql VOLATILE AS $$
+  INSERT INTO {schema}.finished_job
+    (queue, place, outcome, key, payload, headers, at, priority, slot, id, attempts, reason, error,
+     finished_at)
+  SELECT j.queue, j.place, 'dead', j.key, j.payload, j.headers, j.at, j.priority, j.slot, j.id,
+    p_attempts, p_reason, p_error, p_now
+  FROM {schema}.job j WHERE j.queue = p_queue AND j.place = p_place
+  ON CONFLICT (queue, place) DO NOTHING
+$$;
+
+-- Ends the lease of a lane of which a job, by default the first one, cannot be handled, and does with
+-- that job what the queue says; or makes it a dead letter, if p_bury. Returns the fate of the job.
+CREATE FUNCTION {schema}.give_up(
+  p_queue {schema}.queue, p_key text, p_lease bigint, p_place bigint, p_attempts int, p_reason text,
+  p_error text, p_bury boolean, p_now timestamptz)
+RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_lane {schema}.lane;
+  v_place bigint := p_place;
+  v_attempts int;
+  v_is_buried boolean := p_bury OR p_queue.poison = 'skip';
+BEGIN
+  UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
+    after = least(l.after, l.low - 1), low = NULL, due = p_now
+  WHERE l.queue = p_queue.name AND l.key = p_key AND l.lease = p_lease RETURNING * INTO v_lane;
+  v_attempts := coalesce(p_attempts, v_lane.attempts - 1);
+  IF v_place IS NULL THEN
+    v_place := (SELECT j.place FROM {schema}.jobs_of_lane(
+      p_queue.name, p_key, p_queue.ordering_required, v_lane.after, 1) j (place));
+  END IF;
+  IF v_is_buried OR p_queue.poison = 'block_and_dead_letter' THEN
+    PERFORM {schema}.bury_job(p_queue.name, v_place, v_attempts, p_reason, p_error, p_now);
+  END IF;
+  IF v_is_buried THEN
+    DELETE FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = v_place;
+    UPDATE {schema}.lane l SET attempts = 0 WHERE l.queue = p_queue.name AND l.key = p_key;
+    RETURN 'dead';
+  END IF;
+  UPDATE {schema}.lane l SET attempts = v_attempts, reason = coalesce(p_reason, {schema}.lost_too_often()),
+    stopped_at = p_now, state = CASE p_queue.poison WHEN 'park_key' THEN 2 ELSE 1 END
+  WHERE l.queue = p_queue.name AND l.key = p_key;
+  RETURN CASE p_queue.poison WHEN 'park_key' THEN 'parked' ELSE 'blocked' END;
+END $$;
+
+CREATE FUNCTION {schema}.lost_too_often() RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT 'its lease was lost too often: its handler ends the process or takes too long'
+$$;
+
+-- As settle_jobs, for the lease of one job without a key.
+CREATE FUNCTION {schema}.settle_loose(
+  p_queue {schema}.queue, p_lease bigint, p_action text, p_place bigint, p_delay float8,
+  p_attempts int, p_reason text, p_error text, p_now timestamptz)
+RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  PERFORM FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = p_place
+    AND j.lease = p_lease AND j.lease_until > p_now FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN 'lost';
+  ELSIF p_action = 'nak' THEN
+    UPDATE {schema}.job j SET lease = NULL, owner = NULL, lease_until = NULL, attempts = p_attempts,
+      due = p_now + make_interval(secs => p_delay)
+    WHERE j.queue = p_queue.name AND j.place = p_place;
+    RETURN 'waiting';
+  ELSIF p_action IN ('fail', 'bury') THEN
+    RETURN {schema}.give_up_loose(
+      p_queue, p_place, p_attempts, p_reason, p_error, p_action = 'bury', p_now);
+  ELSIF p_action = 'free' THEN
+    UPDATE {schema}.job j SET lease = NULL, owner = NULL, lease_until = NULL,
+      attempts = j.attempts - 1
+    WHERE j.queue = p_queue.name AND j.place = p_place;
+    RETURN 'freed';
+  END IF;
+  RETURN 'kept';
+END $$;
+
+-- As give_up, for a job without a key: to park it and to block it is the same.
+CREATE FUNCTION {schema}.give_up_loose(
+  p_queue {schema}.queue, p_place bigint, p_attempts int, p_reason text, p_error text,
+  p_bury boolean, p_now timestamptz)
+RETURNS text LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+  v_attempts int := coalesce(p_attempts, (
+    SELECT j.attempts - 1 FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = p_place));
+BEGIN
+  IF p_bury OR p_queue.poison IN ('skip', 'block_and_dead_letter') THEN
+    PERFORM {schema}.bury_job(p_queue.name, p_place, v_attempts, p_reason, p_error, p_now);
+  END IF;
+  IF p_bury OR p_queue.poison = 'skip' THEN
+    DELETE FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = p_place;
+    RETURN 'dead';
+  END IF;
+  UPDATE {schema}.job j SET lease = NULL, owner = NULL, lease_until = NULL, attempts = v_attempts,
+    state = CASE p_queue.poison WHEN 'park_key' THEN 2 ELSE 1 END,
+    reason = coalesce(p_reason, {schema}.lost_too_often())
+  WHERE j.queue = p_queue.name AND j.place = p_place;
+  RETURN CASE p_queue.poison WHEN 'park_key' THEN 'parked' ELSE 'blocked' END;
+END $$;
+
+-- Extends leases that have not ended, and returns them.
+CREATE FUNCTION {schema}.extend_leases(
+  p_queue text, p_leases bigint[], p_lanes text[], p_places bigint[], p_seconds float8,
+  p_now timestamptz DEFAULT NULL)
+RETURNS SETOF bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_until timestamptz := v_now + make_interval(secs => p_seconds);
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+  PERFORM FROM unnest(p_lanes, p_leases) AS g (key, lease)
+  JOIN {schema}.lane l ON l.queue = p_queue AND l.key = g.key AND l.lease = g.lease
+  ORDER BY l.key FOR NO KEY UPDATE OF l;
+  RETURN QUERY
+  UPDATE {schema}.lane l SET lease_until = v_until FROM unnest(p_lanes, p_leases) AS g (key, lease)
+  WHERE l.queue = p_queue AND l.key = g.key AND l.lease = g.lease AND l.lease_until > v_now
+  RETURNING l.lease;
+  RETURN QUERY
+  UPDATE {schema}.job j SET lease_until = v_until
+  FROM unnest(p_places, p_leases, p_lanes) AS g (place, lease, key)
+  WHERE g.key IS NULL AND j.queue = p_queue AND j.place = g.place AND j.lease = g.lease
+    AND j.lease_until > v_now
+  RETURNING j.lease;
+END $$;
+
+-- -- Operating -----------------------------------------------------------------------------------
+
+-- Continues a lane that is blocked or parked, with its first job: to be tried again, its tries counted
+-- on or from 0, or as a dead letter. The state is "missing" or "ready" or "dead".
+CREATE FUNCTION {schema}.resume_lane(
+  p_queue text, p_key text, p_skips boolean, p_keeps_attempts boolean, p_now timestamptz DEFAULT NULL)
+RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_queue {schema}.queue;
+  v_lane {schema}.lane;
+  v_place bigint;
+BEGIN
+  SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
+  UPDATE {schema}.lane l SET state = 0, reason = NULL, stopped_at = NULL, due = v_now,
+    attempts = CASE WHEN p_keeps_attempts THEN l.attempts ELSE 0 END
+  WHERE l.queue = p_queue AND l.key = p_key AND l.state <> 0 RETURNING * INTO v_lane;
+  IF NOT FOUND THEN
+    RETURN 'missing';
+  ELSIF NOT p_skips THEN
+    RETURN 'ready';
+  END IF;
+  v_place := (SELECT j.place FROM {schema}.jobs_of_lane(
+    p_queue, p_key, v_queue.ordering_required, v_lane.after, 1) j (place));
+  PERFORM {schema}.bury_job(p_queue, v_place, v_lane.attempts, 'skipped by an operator', NULL, v_now);
+  DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = v_place;
+  UPDATE {schema}.lane l SET attempts = 0 WHERE l.queue = p_queue AND l.key = p_key;
+  RETURN 'dead';
+END $$;
+
+-- Parks a key: what is leased of it is still settled, and nothing else of it is given out. The lane is
+-- made if the key has no jobs. The state is "parked", or "leased" while a lease of it goes on.
+CREATE FUNCTION {schema}.park_lane(
+  p_queue text, p_key text, p_reason text, p_now timestamptz DEFAULT NULL)
+RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_lane {schema}.lane;
+BEGIN
+  INSERT INTO {schema}.lane AS l (queue, key, slot, sticky, priority, due, state, reason, stopped_at)
+  SELECT q.name, p_key, {schema}.ring_slot(p_key), q.sticky AND NOT q.ordering_required, 0, v_now, 2,
+    p_reason, v_now
+  FROM {schema}.queue q WHERE q.name = p_queue
+  ON CONFLICT (queue, key) DO UPDATE SET state = 2, reason = p_reason, stopped_at = v_now
+  RETURNING * INTO v_lane;
+  RETURN CASE WHEN v_lane.queue IS NULL THEN 'missing' WHEN v_lane.lease_until > v_now THEN 'leased'
+    ELSE 'parked' END;
+END $$;
+
+-- Blocked and parked jobs without a key: to be tried again, or as dead letters. Returns how many.
+CREATE FUNCTION {schema}.resume_loose(
+  p_queue text, p_places bigint[], p_skips boolean, p_now timestamptz DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_count bigint;
+BEGIN
+  IF p_skips THEN
+    PERFORM {schema}.bury_job(
+      p_queue, j.place, j.attempts, coalesce(j.reason, 'skipped by an operator'), NULL, v_now)
+    FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.state <> 0;
+    DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.state <> 0;
+  ELSE
+    UPDATE {schema}.job j SET state = 0, attempts = 0, reason = NULL
+    WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.state <> 0;
+  END IF;
+  GET DIAGNOSTICS v_count = ROW_COUNT;
+  RETURN v_count;
+END $$;
+
+-- Enqueues dead letters again, behind what is waiting, in the order of their places: those of a key, or
+-- of these places, or the next p_most. One whose job is still blocked in its lane stays. Returns how
+-- many.
+CREATE FUNCTION {schema}.redrive_jobs(p_queue text, p_key text, p_places bigint[], p_most int)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_count bigint;
+BEGIN
+  WITH gone AS (
+    DELETE FROM {schema}.finished_job f WHERE f.queue = p_queue AND f.place IN (
+      SELECT d.place FROM {schema}.finished_job d
+      WHERE d.queue = p_queue AND d.outcome = 'dead' AND (p_key IS NULL OR d.key = p_key)
+        AND (p_places IS NULL OR d.place = ANY (p_places))
+        AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = d.queue AND j.place = d.place)
+      ORDER BY d.place LIMIT p_most FOR UPDATE)
+    RETURNING f.*
+  )
+  INSERT INTO {schema}.job (queue, key, payload, headers, at, priority, slot)
+  SELECT g.queue, g.key, g.payload, g.headers, g.at, g.priority, g.slot FROM gone g ORDER BY g.place;
+  GET DIAGNOSTICS v_count = ROW_COUNT;
+  RETURN v_count;
+END $$;
+
+-- Deletes up to p_most finished jobs of an outcome that ended before a time. Returns how many.
+CREATE FUNCTION {schema}.purge_finished(p_queue text, p_outcome text, p_before timestamptz, p_most int)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_count bigint;
+BEGIN
+  DELETE FROM {schema}.finished_job f WHERE f.queue = p_queue AND f.place IN (
+    SELECT d.place FROM {schema}.finished_job d
+    WHERE d.queue = p_queue AND d.outcome = p_outcome AND d.finished_at < p_before
+    ORDER BY d.queue, d.outcome, d.finished_at LIMIT p_most);
+  GET DIAGNOSTICS v_count = ROW_COUNT;
+  RETURN v_count;
+END $$;
+
+-- Deletes waiting jobs, of a key or all, but not those of lanes that are leased now. Returns how many.
+CREATE FUNCTION {schema}.purge_waiting(
+  p_queue text, p_key text, p_most int, p_now timestamptz DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_count bigint;
+BEGIN
+  DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place IN (
+    SELECT d.place FROM {schema}.job d
+    WHERE d.queue = p_queue AND (p_key IS NULL OR d.key = p_key)
+      AND (d.lease_until IS NULL OR d.lease_until <= v_now)
+      AND NOT EXISTS (
+        SELECT FROM {schema}.lane l, {schema}.queue q
+        WHERE q.name = p_queue AND l.queue = p_queue
+          AND l.key = CASE WHEN q.ordering_required THEN '' ELSE d.key END AND l.lease_until > v_now)
+    LIMIT p_most FOR UPDATE SKIP LOCKED);
+  GET DIAGNOSTICS v_count = ROW_COUNT;
+  DELETE FROM {schema}.queueing_lock k WHERE k.queue = p_queue
+    AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue AND j.queueing_lock = k.lock);
+  RETURN v_count;
+END $$;
+
+-- -- Sticky routing ------------------------------------------------------------------------------
+
+-- Assigns ranges of slots to consumers of a group, an element of each array for each range. Ranges that
+-- are there must lie within the new ones, taken together, or be apart from them; so a split, a merge
+-- and a move are each one call. The new owner of a part is given nothing in its range until earlier
+-- owners have no lease left in it.
+CREATE FUNCTION {schema}.assign_ranges(
+  p_queue text, p_grp text, p_los int[], p_his int[], p_consumers text[], p_complete boolean,
+  p_now timestamptz DEFAULT NULL)
+RETURNS void LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_wrong record;
+BEGIN
+  INSERT INTO {schema}.queue_group (queue, grp, automatic, moved_at)
+  SELECT q.name, p_grp, false, v_now FROM {schema}.queue q WHERE q.name = p_queue
+  ON CONFLICT DO NOTHING;
+  PERFORM FROM {schema}.queue_group g WHERE g.queue = p_queue AND g.grp = p_grp FOR UPDATE;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'there is no queue %', p_queue USING ERRCODE = 'PS010', DETAIL = p_queue;
+  END IF;
+  SELECT u.* INTO v_wrong FROM unnest(p_los, p_his, p_consumers) AS u (lo, hi, consumer)
+  WHERE u.lo < 0 OR u.hi > 65535 OR u.lo > u.hi OR u.lo IS NULL OR u.hi IS NULL
+    OR coalesce(u.consumer, '') = '' LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'the range % to % is none of the slots 0 to 65535 with a consumer',
+      v_wrong.lo, v_wrong.hi USING ERRCODE = 'PS013';
+  END IF;
+  SELECT a.lo, a.hi, b.lo AS other_lo, b.hi AS other_hi INTO v_wrong
+  FROM unnest(p_los, p_his) WITH ORDINALITY AS a (lo, hi, n)
+  JOIN unnest(p_los, p_his) WITH ORDINALITY AS b (lo, hi, n)
+    ON a.n < b.n AND a.lo <= b.hi AND b.lo <= a.hi LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'the ranges % to % and % to % overlap', v_wrong.lo, v_wrong.hi, v_wrong.other_lo,
+      v_wrong.other_hi USING ERRCODE = 'PS013';
+  END IF;
+  -- a reassignment waits for claims that have begun, which hold the rows FOR KEY SHARE
+  PERFORM FROM {schema}.ring_range r WHERE r.queue = p_queue AND r.grp = p_grp ORDER BY r.lo FOR UPDATE;
+  SELECT r.lo, r.hi INTO v_wrong FROM {schema}.ring_range r
+  WHERE r.queue = p_queue AND r.grp = p_grp
+    AND EXISTS (SELECT FROM unnest(p_los, p_his) AS u (lo, hi) WHERE u.lo <= r.hi AND r.lo <= u.hi)
+    AND r.hi - r.lo + 1 > (
+      SELECT sum(least(u.hi, r.hi) - greatest(u.lo, r.lo) + 1)
+      FROM unnest(p_los, p_his) AS u (lo, hi) WHERE u.lo <= r.hi AND r.lo <= u.hi)
+  ORDER BY r.lo LIMIT 1;
+  IF FOUND THEN
+    RAISE EXCEPTION 'the range % to % overlaps only in part; assign all of it in one call',
+      v_wrong.lo, v_wrong.hi USING ERRCODE = 'PS013';
+  END IF;
+  IF p_complete AND 65536 <> (SELECT sum(u.hi - u.lo + 1) FROM unnest(p_los, p_his) AS u (lo, hi)) THEN
+    SELECT d.lo INTO v_wrong FROM (
+      SELECT coalesce(max(u.hi) OVER (ORDER BY u.lo ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+        + 1, 0) AS lo, u.lo AS next
+      FROM (SELECT * FROM unnest(p_los, p_his) UNION ALL SELECT 65536, 65536) AS u (lo, hi)) d
+    WHERE d.lo < d.next ORDER BY d.lo LIMIT 1;
+    RAISE EXCEPTION 'the ranges leave a gap at slot %', v_wrong.lo USING ERRCODE = 'PS013';
+  END IF;
+  WITH replaced AS (
+    DELETE FROM {schema}.ring_range r
+    WHERE r.queue = p_queue AND r.grp = p_grp
+      AND EXISTS (SELECT FROM unnest(p_los, p_his) AS u (lo, hi) WHERE u.lo <= r.hi AND r.lo <= u.hi)
+    RETURNING r.lo, r.hi, r.consumer, r.draining
+  ), kept AS (
+    SELECT u.lo, u.hi, u.consumer, coalesce(o.draining, true) AS draining
+    FROM unnest(p_los, p_his, p_consumers) AS u (lo, hi, consumer)
+    LEFT JOIN replaced o ON o.lo <= u.lo AND o.hi >= u.hi AND o.consumer = u.consumer
+  )
+  INSERT INTO {schema}.ring_range (queue, grp, lo, hi, consumer, draining, assigned_at)
+  SELECT p_queue, p_grp, k.lo, k.hi, k.consumer, k.draining, v_now FROM kept k;
+END $$;
+
+-- Tells that a consumer of a group lives, for so many seconds. Returns how many of the group do.
+CREATE FUNCTION {schema}.seen_consumer(
+  p_queue text, p_grp text, p_consumer text, p_seconds float8, p_now timestamptz DEFAULT NULL)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+BEGIN
+  PERFORM set_config('synchronous_commit', 'off', true);
+  INSERT INTO {schema}.queue_member AS m (queue, grp, consumer, seen_at, live_until)
+  VALUES (p_queue, p_grp, p_consumer, v_now, v_now + make_interval(secs => p_seconds))
+  ON CONFLICT (queue, grp, consumer) DO UPDATE
+  SET seen_at = excluded.seen_at, live_until = excluded.live_until;
+  RETURN (SELECT count(*) FROM {schema}.queue_member m
+    WHERE m.queue = p_queue AND m.grp = p_grp AND m.live_until > v_now);
+END $$;
+
+-- Ends the membership of a consumer. Its automatic ranges pass to others at the next balance.
+CREATE FUNCTION {schema}.left_consumer(p_queue text, p_grp text, p_consumer text) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+  DELETE FROM {schema}.queue_member m
+  WHERE m.queue = p_queue AND m.grp = p_grp AND m.consumer = p_consumer
+$$;
+
+-- Moves automatic ranges, of 256 slots each, towards an even share of the live consumers, from one owner
+-- to one other, at most once per p_pause seconds. Those of consumers that are gone pass at once. Shares
+-- that differ by one range stay, so that the ranges come to rest. A group whose ranges an operator has
+-- assigned is left alone. Returns how many ranges were moved.
+CREATE FUNCTION {schema}.balance_ranges(
+  p_queue text, p_grp text, p_pause float8, p_now timestamptz DEFAULT NULL)
+RETURNS int LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_now timestamptz := coalesce(p_now, clock_timestamp());
+  v_moved_at timestamptz;
+  v_live text[];
+  v_counts int[];
+  v_orphans int[];
+  v_least int;
+  v_most int;
+  v_moved int := 0;
+  v_lo int;
+BEGIN
+  INSERT INTO {schema}.queue_group (queue, grp, automatic, moved_at)
+  VALUES (p_queue, p_grp, true, '-infinity') ON CONFLICT DO NOTHING;
+  SELECT g.moved_at INTO v_moved_at FROM {schema}.queue_group g
+  WHERE g.queue = p_queue AND g.grp = p_grp AND g.automatic FOR UPDATE SKIP LOCKED;
+  IF NOT FOUND THEN
+    RETURN 0;
+  END IF;
+  SELECT array_agg(m.consumer ORDER BY m.consumer), array_agg((
+      SELECT count(*)::int FROM {schema}.ring_range r
+      WHERE r.queue = p_queue AND r.grp = p_grp AND r.consumer = m.consumer) ORDER BY m.consumer)
+  INTO v_live, v_counts FROM {schema}.queue_member m
+  WHERE m.queue = p_queue AND m.grp = p_grp AND m.live_until > v_now;
+  IF v_live IS NULL THEN
+    RETURN 0;
+  END IF;
+  v_orphans := ARRAY(
+    SELECT p.lo FROM generate_series(0, 65535, 256) AS p (lo)
+    LEFT JOIN {schema}.ring_range r ON r.queue = p_queue AND r.grp = p_grp AND r.lo = p.lo
+    WHERE r.consumer IS NULL OR r.consumer <> ALL (v_live) ORDER BY p.lo);
+  v_least := {schema}.place_of_least(v_counts);
+  v_most := {schema}.place_of_least(ARRAY(SELECT -c FROM unnest(v_counts) AS c));
+  IF cardinality(v_orphans) = 0
+    AND v_moved_at <= v_now - make_interval(secs => p_pause)
+    AND v_counts[v_most] - v_counts[v_least] > 1 THEN
+    FOR v_lo IN
+      SELECT r.lo FROM {schema}.ring_range r
+      WHERE r.queue = p_queue AND r.grp = p_grp AND r.consumer = v_live[v_most]
+      ORDER BY r.lo DESC LIMIT (v_counts[v_most] - v_counts[v_least]) / 2
+    LOOP
+      PERFORM {schema}.move_part(p_queue, p_grp, v_lo, v_live[v_least], v_now);
+      v_moved := v_moved + 1;
+    END LOOP;
+  END IF;
+  FOREACH v_lo IN ARRAY v_orphans LOOP
+    v_least := {schema}.place_of_least(v_counts);
+    PERFORM {schema}.move_part(p_queue, p_grp, v_lo, v_live[v_least], v_now);
+    v_counts[v_least] := v_counts[v_least] + 1;
+    v_moved := v_moved + 1;
+  END LOOP;
+  IF v_moved > 0 THEN
+    UPDATE {schema}.queue_group g SET moved_at = v_now WHERE g.queue = p_queue AND g.grp = p_grp;
+  END IF;
+  RETURN v_moved;
+END $$;
+
+CREATE FUNCTION {schema}.place_of_least(p_counts int[]) RETURNS int LANGUAGE sql IMMUTABLE AS $$
+  SELECT n::int FROM unnest(p_counts) WITH ORDINALITY AS c (count, n) ORDER BY count, n LIMIT 1
+$$;
+
+-- Gives an automatic range to another consumer.
+CREATE FUNCTION {schema}.move_part(
+  p_queue text, p_grp text, p_lo int, p_consumer text, p_now timestamptz) RETURNS void
+LANGUAGE sql VOLATILE AS $$
+  INSERT INTO {schema}.ring_range AS r (queue, grp, lo, hi, consumer, draining, assigned_at)
+  VALUES (p_queue, p_grp, p_lo, p_lo + 255, p_consumer, true, p_now)
+  ON CONFLICT (queue, grp, lo) DO UPDATE
+  SET consumer = excluded.consumer, draining = true, assigned_at = excluded.assigned_at
+$$;
+
+ALTER TABLE {schema}.grantee DROP CONSTRAINT grantee_rights_check;
+ALTER TABLE {schema}.grantee ADD CONSTRAINT grantee_rights_check
+CHECK (rights IN ('append', 'read', 'subscribe', 'enqueue', 'work'));
