@@ -176,6 +176,24 @@ def test_a_consumer_that_ends_by_itself_is_told_with_its_last_words(
     asyncio.run(run())
 
 
+def test_a_consumer_that_still_runs_at_the_end_is_killed_and_reaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stays.py").write_text("input()\nprint('ready', flush=True)\ninput()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("penstock.demo.consumers.MODULE", "stays")
+    place = Place(bootstrap="127.0.0.1:1", topic="flights", dsn="postgresql://x/x", schema="x")
+
+    async def run() -> None:
+        async with Consumers(place) as consumers:
+            await consumers.start("first")
+            process = consumers._started["first"].process
+            assert consumers.states == "first up"
+        assert process.returncode == -signal.SIGKILL
+
+    asyncio.run(run())
+
+
 # -- the proof -------------------------------------------------------------------------------------
 
 FLIGHTS: list[Flight] = [

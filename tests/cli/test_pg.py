@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import pytest
+from tests.children import child
 from tests.sinks.postgres_help import proxied
 from tests.streams.log_help import Log, fresh_name, installed
 
@@ -151,14 +152,12 @@ async def test_an_interrupted_installation_leaves_nothing(log: Log, real_clock: 
     async with proxied(log.dsn) as (proxy, through), log.connected() as con, con.transaction():
         proxy.cut_request = seen
         await con.execute("SELECT pg_advisory_xact_lock(hashtext('penstock pg install'))")
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "penstock.cli", "pg", "install", through),
-            *("--schema", log.schema),
-            stderr=asyncio.subprocess.PIPE,
-        )
-        await waits.wait()
-        process.send_signal(signal.SIGINT)
-        _, err = await process.communicate()
+        command = (sys.executable, "-m", "penstock.cli", "pg", "install", through)
+        pipe = asyncio.subprocess.PIPE
+        async with child(*command, "--schema", log.schema, stderr=pipe) as process:
+            await waits.wait()
+            process.send_signal(signal.SIGINT)
+            _, err = await process.communicate()
         assert process.returncode == 130, err
         assert b"Traceback" not in err
     (problem,) = await check_streams(log.dsn, schema=log.schema)

@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 from aiokafka import AIOKafkaConsumer
 from table_help import covered
+from tests.children import child
 from tests.examples.example import EXAMPLES, load, printed_on
 from tests.sources.kafka.kafka_help import new_topic
 
@@ -116,17 +117,6 @@ async def reading(broker: EmbeddedKafka, topic: str) -> AsyncIterator[Topic]:
         yield Topic(client)
 
 
-@asynccontextmanager
-async def relay_of(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The relay as a process of its own, killed at the end."""
-    process = await asyncio.create_subprocess_exec(sys.executable, str(PROGRAM), *arguments)
-    try:
-        yield process
-    finally:
-        process.kill()
-        await process.wait()
-
-
 async def killed(broker: EmbeddedKafka, dsn: str, times: int) -> None:
     """Kill the relay beside writers; afterwards what was not stored may come again, nothing else."""
     module, chance, name = load("change_capture"), random.Random(0), await new_topic(broker, 4)
@@ -140,7 +130,7 @@ async def killed(broker: EmbeddedKafka, dsn: str, times: int) -> None:
         for _ in range(times):
             is_stored.clear()
             await con.execute(UPSERT, module.ACCOUNTS)
-            async with relay_of(broker.bootstrap, dsn, name):
+            async with child(sys.executable, str(PROGRAM), broker.bootstrap, dsn, name):
                 await is_stored.wait()
                 await topic.read_all()
                 writers = [module.write(dsn, chance) for _ in range(module.WRITERS)]

@@ -16,6 +16,7 @@ import asyncpg
 import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
+from tests.children import child
 from tests.examples.example import EXAMPLES, load
 
 from penstock.testing import embedded_postgres as another_server
@@ -74,13 +75,8 @@ class Service:
 @contextlib.asynccontextmanager
 async def service(dsn: str, *options: str) -> AsyncIterator[Service]:
     command = [sys.executable, str(EXAMPLES / "ingest_service.py"), dsn, "--port", "0", *options]
-    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-    try:
+    async with child(*command, stderr=asyncio.subprocess.PIPE) as process:
         yield Service(process)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def query(dsn: str, sql: str) -> list[Any]:

@@ -15,6 +15,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from tests.children import child
 from tests.examples.example import DOCS, EXAMPLES, load, printed_on
 
 from penstock import ConfigError, Consumer
@@ -163,8 +164,10 @@ async def test_explain_says_what_the_page_says(kafka: EmbeddedKafka, real_clock:
 # -- the service -----------------------------------------------------------------------------------
 
 
-async def started(program: str, *arguments: str, **env: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+def started(
+    program: str, *arguments: str, **env: str
+) -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    return child(
         sys.executable,
         str(EXAMPLES / program),
         *arguments,
@@ -172,12 +175,6 @@ async def started(program: str, *arguments: str, **env: str) -> asyncio.subproce
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "PROBE_PORT": "0", **env},
     )
-
-
-def end(process: asyncio.subprocess.Process) -> None:
-    """Kill it, if a failed test has left it."""
-    if process.returncode is None:
-        process.kill()
 
 
 async def line(process: asyncio.subprocess.Process, pattern: str) -> re.Match[str]:
@@ -205,21 +202,18 @@ async def ended(process: asyncio.subprocess.Process, number: int) -> int:
 async def test_the_service_is_stopped_and_started(real_clock: LoopClock) -> None:
     """Ctrl-C, a crash of the broker, and another start: the sum is right."""
     async with asyncio.timeout(90), contextlib.AsyncExitStack() as stack:
-        broker = await started("a_kafka.py", "orders")
-        stack.callback(end, broker)
+        broker = await stack.enter_async_context(started("a_kafka.py", "orders"))
         env = {"KAFKA": (await line(broker, r"export KAFKA=(\S+)"))[1]}
-        consumer = await started("apps/kafka_consumer.py", **env)
-        stack.callback(end, consumer)
+        consumer = await stack.enter_async_context(started("apps/kafka_consumer.py", **env))
         await line(consumer, "partitions assigned")
-        placing = await started("place_orders.py", "200", **env)
+        placing = await stack.enter_async_context(started("place_orders.py", "200", **env))
         await line(placing, "200 orders placed")
         assert await placing.wait() == 0
         await line(consumer, "billed")
         first = await ended(consumer, signal.SIGINT)
         broker.send_signal(signal.SIGHUP)
         await line(broker, "up again")
-        again = await started("apps/kafka_consumer.py", **env)
-        stack.callback(end, again)
+        again = await stack.enter_async_context(started("apps/kafka_consumer.py", **env))
         for _ in range(200 - first):
             await line(again, "billed")
         assert 0 < first < 200

@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from .._core.errors import PenstockError
+from ..testing.servers.children import reap
 from ..testing.servers.guarded import PACKAGES, GuardedFolder
 from ..testing.servers.processes import kill_all_in
 
@@ -93,7 +94,10 @@ class Consumers:
     ) -> None:
         if self._folder is not None:
             kill_all_in(self._folder.path, KILL_SECONDS)
-            self._folder.remove()
+            try:
+                await reap(*[each.process for each in self._started.values()])
+            finally:
+                self._folder.remove()
 
     @property
     def states(self) -> str:

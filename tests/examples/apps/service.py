@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import httpx
+from tests.children import child
 from tests.examples.example import EXAMPLES
 
 if TYPE_CHECKING:
@@ -69,23 +70,22 @@ class Service:
 async def service(
     *command: str, env: Mapping[str, str], folder: Path = APPS
 ) -> AsyncIterator[Service]:
-    process = await asyncio.create_subprocess_exec(
+    async with child(
         *command,
         cwd=folder,
         env={**os.environ, **env},
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
-    )
-    made = Service(process)
-    try:
-        yield made
-    except BaseException:
-        sys.stderr.write("\n".join(made.lines[-100:]))
-        raise
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+    ) as process:
+        made = Service(process)
+        try:
+            yield made
+        except BaseException:
+            sys.stderr.write("\n".join(made.lines[-100:]))
+            raise
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 class Crowd:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
+from asyncio.subprocess import PIPE
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.children import child
+
 if TYPE_CHECKING:
+    from asyncio.subprocess import Process
     from collections.abc import AsyncIterator, Callable
 
     from penstock.testing import EmbeddedKafka
@@ -21,7 +24,7 @@ PROGRAM = Path(__file__).with_name("consumer_child.py")
 class Child:
     """A running process that tells about itself."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
 
     async def until(self, is_met: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
@@ -42,7 +45,7 @@ class Child:
 class AuditedChild(Child):
     """A running consumer process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, audit: Path) -> None:
+    def __init__(self, process: Process, audit: Path) -> None:
         super().__init__(process)
         self._audit = audit
         audit.touch()
@@ -59,21 +62,11 @@ class AuditedChild(Child):
 
 
 @asynccontextmanager
-async def child_process(program: Path, **options: Any) -> AsyncIterator[asyncio.subprocess.Process]:
+async def child_process(program: Path, **options: Any) -> AsyncIterator[Process]:
     """Start a program with these options; it is killed at the end if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        str(program),
-        json.dumps(options),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
+    command = (sys.executable, str(program), json.dumps(options))
+    async with child(*command, stdout=PIPE, stderr=PIPE) as process:
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 @asynccontextmanager

@@ -9,8 +9,11 @@ import asyncio
 import json
 import signal
 import sys
+from asyncio.subprocess import PIPE
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
+
+from tests.children import child
 
 from penstock import LoopClock
 from penstock.sources import Position
@@ -70,23 +73,12 @@ async def frozen_holder(*arguments: str) -> AsyncGenerator[Holder]:
     """Start a process that takes `LOCK`, and freeze it. When it is resumed it moves the slot from
     0 to 9 and keeps the lock, and answers with what was stored and kept.
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        __name__,
-        *arguments,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    holder = Holder(process)
-    try:
+    command = (sys.executable, "-m", __name__, *arguments)
+    async with child(*command, stdin=PIPE, stdout=PIPE) as process:
+        holder = Holder(process)
         assert await holder.answer() == {"locked": [LOCK]}
         process.send_signal(signal.SIGSTOP)
         yield holder
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def _hold(kind: str, place: str, *more: str) -> None:

@@ -1,0 +1,25 @@
+"""Programs that a test runs as processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock.testing.servers.children import reap
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import AsyncGenerator
+
+
+@asynccontextmanager
+async def child(*command: str, **options: Any) -> AsyncGenerator[Process]:
+    """Start a program, with options of `create_subprocess_exec`; kill it at the end if it still
+    runs.
+    """
+    process = await asyncio.create_subprocess_exec(*command, **options)
+    try:
+        yield process
+    finally:
+        await reap(process)
