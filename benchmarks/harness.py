@@ -230,9 +230,19 @@ class Results:
         pairs = zip(self.figures[name], self.figures[peer], strict=True)
         return spread_of([theirs / own for own, theirs in pairs])
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """The peers that were not measured, since their library is not installed."""
+        known = {*self.figures, *self.lines}
+        return frozenset(peer for peer in self.case.peers if peer not in known)
+
     def verdicts(self) -> list[Verdict]:
-        """The case's targets, each with what was measured."""
-        return [self._verdict(target) for target in self.case.targets]
+        """The case's targets, each with what was measured; none beside a peer that is left out."""
+        return [
+            self._verdict(target)
+            for target in self.case.targets
+            if not (isinstance(target, Target | AtMost) and target.peer in self.left_out)
+        ]
 
     def _verdict(self, target: Aim) -> Verdict:
         if isinstance(target, Target):

@@ -118,11 +118,12 @@ def _rows(results: Results) -> list[list[str]]:
     beside = [_other(results)] if results.beside else []
     rate = ["items/s"] if has_rate else []
     head = ["", f"{case.unit.title}{clock}", "least to most", *beside, *rate]
-    rows = [[*head, *(f"x {peer}" for peer in case.peers)]]
+    peers = [peer for peer in case.peers if peer not in results.left_out]
+    rows = [[*head, *(f"x {peer}" for peer in peers)]]
     for name in results.figures:
         spread, other = results.spread(name), results.spread_beside(name)
         per_second = [f"{case.unit.per_second / spread.median:,.0f}"] if has_rate else []
-        ratios = ["1" if name == peer else _ratio(results.ratio(name, peer)) for peer in case.peers]
+        ratios = ["1" if name == peer else _ratio(results.ratio(name, peer)) for peer in peers]
         rows.append(
             [
                 name,

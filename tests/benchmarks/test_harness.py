@@ -94,6 +94,20 @@ def test_a_turn_has_a_wall_and_a_processor_time_and_the_case_is_judged_by_one(
     )
 
 
+def test_a_peer_that_is_not_installed_has_neither_a_column_nor_a_target() -> None:
+    targets: list[Aim] = [
+        Target("ours", "peer", 5.0),
+        AtMost("ours", "peer", 1.0),
+        Ceiling("ours", 9.0),
+    ]
+    case = a_case(Contender("ours", lambda: 4e-9, ours=True), targets=targets)
+    results = measure(case, items=1, rounds=2)
+    assert [verdict.text for verdict in results.verdicts()] == [
+        "ours never above 9 ns per item: at most 4.0"
+    ]
+    assert "x peer" not in tables.for_markdown(results)
+
+
 def test_the_median_of_several_turns_is_the_figure_of_their_round() -> None:
     times = iter([9.0, 9.0, 9.0, 1.0, 8.0, 2.0])
     contender = Contender("ours", lambda: Took(wall=(n := next(times)) * 1e-9, processor=-n))
