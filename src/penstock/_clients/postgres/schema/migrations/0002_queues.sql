@@ -75,6 +75,7 @@ CREATE INDEX job_due ON {schema}.job (queue, due) WHERE due IS NOT NULL;
 CREATE INDEX job_loose ON {schema}.job (queue, priority DESC, place)
 WHERE key IS NULL AND due IS NULL AND lease IS NULL AND state = 0;
 CREATE INDEX job_leased ON {schema}.job (queue, lease_until) WHERE lease IS NOT NULL;
+CREATE INDEX job_stopped ON {schema}.job (queue, place) WHERE state <> 0;
 
 -- A state is 0: ready, 1: blocked, 2: parked. "low" is the lowest place that a bell has told since
 -- the lease began: what lies at or above it may not be passed by "after".
@@ -922,7 +923,7 @@ END $$;
 -- -- Operating -----------------------------------------------------------------------------------
 
 -- Continues a lane that is blocked or parked, with its first job: to be tried again, its tries counted
--- on or from 0, or as a dead letter. The state is "missing" or "ready" or "dead".
+-- on (so that one more is the last) or from 0, or as a dead letter. The state is "missing" or "ready" or "dead".
 CREATE FUNCTION {schema}.resume_lane(
   p_queue text, p_key text, p_skips boolean, p_keeps_attempts boolean, p_now timestamptz DEFAULT NULL)
 RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -934,7 +935,7 @@ DECLARE
 BEGIN
   SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
   UPDATE {schema}.lane l SET state = 0, reason = NULL, stopped_at = NULL, due = v_now,
-    attempts = CASE WHEN p_keeps_attempts THEN l.attempts ELSE 0 END
+    attempts = CASE WHEN p_keeps_attempts THEN least(l.attempts, v_queue.max_attempts - 1) ELSE 0 END
   WHERE l.queue = p_queue AND l.key = p_key AND l.state <> 0 RETURNING * INTO v_lane;
   IF NOT FOUND THEN
     RETURN 'missing';
@@ -1012,8 +1013,10 @@ BEGIN
   RETURN v_count;
 END $$;
 
--- Deletes up to p_most finished jobs of an outcome that ended before a time. Returns how many.
-CREATE FUNCTION {schema}.purge_finished(p_queue text, p_outcome text, p_before timestamptz, p_most int)
+-- Deletes up to p_most finished jobs of an outcome that ended before a time, of a key or all. Returns
+-- how many.
+CREATE FUNCTION {schema}.purge_finished(
+  p_queue text, p_outcome text, p_before timestamptz, p_most int, p_key text DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_count bigint;
@@ -1021,14 +1024,17 @@ BEGIN
   DELETE FROM {schema}.finished_job f WHERE f.queue = p_queue AND f.place IN (
     SELECT d.place FROM {schema}.finished_job d
     WHERE d.queue = p_queue AND d.outcome = p_outcome AND d.finished_at < p_before
+      AND (p_key IS NULL OR d.key = p_key)
     ORDER BY d.queue, d.outcome, d.finished_at LIMIT p_most);
   GET DIAGNOSTICS v_count = ROW_COUNT;
   RETURN v_count;
 END $$;
 
--- Deletes waiting jobs, of a key or all, but not those of lanes that are leased now. Returns how many.
+-- Deletes waiting jobs, of a key or all, enqueued before a time if one is given, but not those of lanes
+-- that are leased now. Returns how many.
 CREATE FUNCTION {schema}.purge_waiting(
-  p_queue text, p_key text, p_most int, p_now timestamptz DEFAULT NULL)
+  p_queue text, p_key text, p_most int, p_now timestamptz DEFAULT NULL,
+  p_before timestamptz DEFAULT NULL)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -1037,6 +1043,7 @@ BEGIN
   DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place IN (
     SELECT d.place FROM {schema}.job d
     WHERE d.queue = p_queue AND (p_key IS NULL OR d.key = p_key)
+      AND (p_before IS NULL OR d.at < p_before)
       AND (d.lease_until IS NULL OR d.lease_until <= v_now)
       AND NOT EXISTS (
         SELECT FROM {schema}.lane l, {schema}.queue q
@@ -1065,7 +1072,7 @@ DECLARE
 BEGIN
   INSERT INTO {schema}.queue_group (queue, grp, automatic, moved_at)
   SELECT q.name, p_grp, false, v_now FROM {schema}.queue q WHERE q.name = p_queue
-  ON CONFLICT DO NOTHING;
+  ON CONFLICT (queue, grp) DO UPDATE SET automatic = false;
   PERFORM FROM {schema}.queue_group g WHERE g.queue = p_queue AND g.grp = p_grp FOR UPDATE;
   IF NOT FOUND THEN
     RAISE EXCEPTION 'there is no queue %', p_queue USING ERRCODE = 'PS010', DETAIL = p_queue;
