@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from penstock import RowBatch, send
+from penstock._clients.postgres.notifier import EVERY
 from penstock._clients.postgres.streams.channel import channel_of
-from penstock._clients.postgres.streams.notifier import EVERY, StreamNotifier
+from penstock._clients.postgres.streams.notifier import StreamNotifier
 from penstock.sinks import PostgresStreamSink
 from penstock.streams import NewMessage, StreamLog
 

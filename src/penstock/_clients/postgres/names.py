@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from ..._core.checks import bad
+
+LONGEST = 63
+"""Bytes of the longest name that PostgreSQL takes."""
 
 
 def quoted(name: str) -> str:
@@ -18,6 +23,14 @@ def qualified(schema: str | None, name: str) -> str:
 def literal(text: str) -> str:
     """A string literal of SQL."""
     return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+
+def channel_name(prefix: str, schema: str) -> str:
+    """The name of a channel for a schema; of a long one, its hash."""
+    name = f"{prefix}:{schema}"
+    if len(name.encode()) <= LONGEST:
+        return name
+    return f"{prefix}:{hashlib.sha256(schema.encode()).hexdigest()[:48]}"
 
 
 def table_name(option: str, value: str) -> tuple[str | None, str]:

@@ -1,112 +1,38 @@
-"""Notifications of new messages, on a connection of their own and after the commit.
-
-1. `NOTIFY` within a transaction takes a lock that serialises the commits of a database, so it is
-   sent by itself.
-2. One notification stands for everything that was committed before it: it carries nothing, and at
-   most one is sent in `EVERY` seconds. The first one is sent at once.
-3. It only saves readers a part of their poll interval. A failure costs no message: it is logged, once
-   until one succeeds again, and the next call tries again.
-"""
+"""Notifications of new messages, sent as `postgres/notifier.py` says."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ...._core.clock import LOOP_CLOCK
-from ...._core.told import for_log
+from ..notifier import Notifier
 from .channel import channel_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from ...._core.clock import Clock, TimerHandle
+    from ...._core.clock import Clock
     from ..connections import Connections
-
-logger = logging.getLogger("penstock.postgres")
-
-EVERY = 0.02
-"""Seconds between two notifications, at least."""
 
 
 class StreamNotifier:
     """Tells the readers of a log that messages were committed. Made by `StreamLog.notifier`."""
 
     def __init__(self, connections: Connections, schema: str, *, clock: Clock = LOOP_CLOCK) -> None:
-        self._connections = connections
-        self._schema = schema
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-        self._timer: TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._not_before = clock.now()
-        self._is_due = False
-        self._has_failed = False
+        readers = f"readers of the streams in {schema!r}"
+        self._notifier = Notifier(connections, channel_of(schema), readers, clock=clock)
 
     def appended(self) -> None:
         """Notify readers soon. Call it after the commit; from any thread, and as often as you like.
 
         Does not suspend, and raises nothing.
         """
-        if threading.get_ident() == self._thread:
-            self._schedule()
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._schedule)
-        except RuntimeError:  # the loop is closed: readers poll
-            return
-
-    def _schedule(self) -> None:
-        self._is_due = True
-        if self._task is None and self._timer is None:
-            self._set_timer()
-
-    def _set_timer(self) -> None:
-        if (wait := self._not_before) <= self._clock.now():
-            self._send()
-        else:
-            self._timer = self._clock.call_at(wait, self._send)
-
-    def _send(self) -> None:
-        self._timer = None
-        self._is_due = False
-        self._not_before = self._clock.now() + EVERY
-        self._task = self._loop.create_task(self._notify())
-        self._task.add_done_callback(self._sent)
-
-    def _sent(self, task: asyncio.Task[None]) -> None:
-        self._task = None
-        if self._is_due and not task.cancelled():
-            self._set_timer()
-
-    async def _notify(self) -> None:
-        channel = channel_of(self._schema).replace("'", "''")
-        try:
-            async with self._connections.lent(keep=True) as con:
-                await con.execute(f"SELECT pg_catalog.pg_notify('{channel}', '')")
-        except Exception as error:
-            if not self._has_failed:
-                logger.warning(
-                    "readers of the streams in %r are not notified, and poll: %s",
-                    self._schema,
-                    for_log(error),
-                )
-            self._has_failed = True
-        else:
-            self._has_failed = False
+        self._notifier.soon()
 
     async def close(self) -> None:
         """Send a notification that is due, and wait for it. Suspends; cancellation drops it."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._send()
-        while (task := self._task) is not None:
-            await asyncio.wait((task,))
-            self._not_before = self._clock.now()
+        await self._notifier.close()
 
 
 @asynccontextmanager

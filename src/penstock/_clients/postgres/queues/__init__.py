@@ -1,0 +1,1 @@
+"""Queues in PostgreSQL: what their sink, their source and their operators share."""
