@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PLANTED = {
     "older": "DELETE FROM {s}.migration",
     "newer": "INSERT INTO {s}.migration VALUES (999, 'later', '', '9.9')",
-    "checksum": "UPDATE {s}.migration SET checksum = 'other'",
+    "checksum": "UPDATE {s}.migration SET checksum = 'other' WHERE version = 1",
     "function-missing": "DROP FUNCTION {s}.horizon()",
     "function-changed": (
         "CREATE OR REPLACE FUNCTION {s}.horizon() RETURNS bigint LANGUAGE sql AS 'SELECT 1::bigint'"

@@ -1,1 +1,1 @@
-"""`penstock pg`: install a stream log in PostgreSQL, upgrade it, check it."""
+"""`penstock pg`: install streams and queues in PostgreSQL, upgrade them, check them."""

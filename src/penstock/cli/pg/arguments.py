@@ -10,14 +10,19 @@ if TYPE_CHECKING:
     import argparse
 
 _COMMANDS = {
-    "install": "create the schema of a stream log unless it is there, and give roles rights on it",
-    "upgrade": "bring the schema to the version of this release; messages stay",
+    "install": (
+        "create the schema of streams and queues unless it is there, and give roles rights on it"
+    ),
+    "upgrade": "bring the schema to the version of this release; messages and jobs stay",
     "check": "print what is wrong with the schema, and the SQL that repairs it; change nothing",
 }
 _RIGHTS = {
     "append": "may append messages, and neither read nor change any",
     "read": "may read messages",
     "subscribe": "may read messages and store positions of subscriptions",
+    "enqueue": "may enqueue jobs, and neither read nor claim any",
+    "work": "may read queues, and claim and settle jobs",
+    "operate": "may create and change queues, resume and park keys, redrive and purge jobs",
 }
 
 
@@ -33,7 +38,7 @@ def pg_options(parser: argparse.ArgumentParser) -> None:
             "--schema",
             default=DEFAULT_SCHEMA,
             metavar="NAME",
-            help=f"the log's schema (default: {DEFAULT_SCHEMA})",
+            help=f"the schema (default: {DEFAULT_SCHEMA})",
         )
         if name != "upgrade":
             verb = "check that this role" if name == "check" else "a role that"

@@ -54,6 +54,9 @@ async def _install(options: argparse.Namespace) -> int:
         append=options.append,
         read=options.read,
         subscribe=options.subscribe,
+        enqueue=options.enqueue,
+        work=options.work,
+        operate=options.operate,
         dry_run=options.dry_run,
     )
     return _done(options, statements, "installed")
@@ -82,6 +85,9 @@ async def _check(options: argparse.Namespace) -> int:
         append=options.append,
         read=options.read,
         subscribe=options.subscribe,
+        enqueue=options.enqueue,
+        work=options.work,
+        operate=options.operate,
     )
     for problem in problems:
         _show(problem)

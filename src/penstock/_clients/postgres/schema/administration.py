@@ -1,4 +1,4 @@
-"""Installation, upgrade and checks of a log's schema, for the command line and for programs.
+"""Installation, upgrade and checks of a schema, for the command line and for programs.
 
 Each call makes one connection, which prepares no statement, and closes it. No error shows the DSN.
 """
@@ -37,20 +37,27 @@ async def install_streams(
     append: str | Collection[str] = (),
     read: str | Collection[str] = (),
     subscribe: str | Collection[str] = (),
+    enqueue: str | Collection[str] = (),
+    work: str | Collection[str] = (),
+    operate: str | Collection[str] = (),
     dry_run: bool = False,
 ) -> list[str]:
-    """Install the schema of a stream log unless it is there, and give roles rights on it.
+    """Install the schema of streams and queues unless it is there, and give roles rights on it.
 
     Suspends while it connects and executes. All is one transaction: after an error or a
     cancellation nothing is installed. Installations at once wait for one another.
 
     Args:
         dsn: the database, as `postgresql://...`; the role needs CREATE on it, or an empty schema in
-            which it may create. It becomes the owner of the log.
+            which it may create. It becomes the owner of the schema.
         schema: the name of the schema; default `penstock`.
         append: roles that may append messages, and neither read nor change any.
         read: roles that may read messages.
         subscribe: roles that may read messages and store positions of subscriptions.
+        enqueue: roles that may enqueue jobs, and neither read nor claim any.
+        work: roles that may read queues, and claim and settle jobs.
+        operate: roles that may read queues, create, change and delete them, resume and park keys,
+            and redrive and purge jobs.
         dry_run: execute nothing.
 
     Returns:
@@ -62,7 +69,14 @@ async def install_streams(
         UnavailableError: no server answers, or the connection was lost.
         RefusedError: the server refuses, as one that is read-only.
     """
-    roles = checked_roles(append=append, read=read, subscribe=subscribe)
+    roles = checked_roles(
+        append=append,
+        read=read,
+        subscribe=subscribe,
+        enqueue=enqueue,
+        work=work,
+        operate=operate,
+    )
     check_schema_name(schema)
     async with _connected(dsn) as con:
         done = await install(con, schema, library=_library(), roles=roles, dry=dry_run)
@@ -72,14 +86,14 @@ async def install_streams(
 async def upgrade_streams(
     dsn: str, *, schema: str = DEFAULT_SCHEMA, dry_run: bool = False
 ) -> list[str]:
-    """Bring the schema of a stream log to the version of this release; keeps all messages.
+    """Bring the schema of streams and queues to the version of this release; keeps what it holds.
 
     Suspends while it connects and executes. Each migration is a transaction: after an error or a
-    cancellation the log is at a complete version, and another call goes on. Applications of the
+    cancellation the schema is at a complete version, and another call goes on. Applications of the
     release before go on working.
 
     Args:
-        dsn: the database, as `postgresql://...`; the role must own the log.
+        dsn: the database, as `postgresql://...`; the role must own the schema.
         schema: the name of the schema; default `penstock`.
         dry_run: execute nothing.
 
@@ -87,9 +101,9 @@ async def upgrade_streams(
         The statements, with those of the transactions; none if there was nothing to do.
 
     Raises:
-        ConfigError: for a bad argument, a refused login, a missing log or one of another owner.
+        ConfigError: for a bad argument, a refused login, a missing schema or one of another owner.
         UnavailableError: no server answers, the connection was lost, or a long transaction uses
-            the log.
+            the schema.
         RefusedError: the server refuses, as one that is read-only.
     """
     check_schema_name(schema)
@@ -105,10 +119,13 @@ async def check_streams(
     append: str | Collection[str] = (),
     read: str | Collection[str] = (),
     subscribe: str | Collection[str] = (),
+    enqueue: str | Collection[str] = (),
+    work: str | Collection[str] = (),
+    operate: str | Collection[str] = (),
 ) -> list[SchemaProblem]:
-    """Find what is wrong with the schema of a stream log; changes nothing.
+    """Find what is wrong with the schema of streams and queues; changes nothing.
 
-    Suspends while it connects and asks. The owner of the log learns most: what the role of the DSN
+    Suspends while it connects and asks. The owner of the schema learns most: what the role of the DSN
     may not read is not checked, and a note says so.
 
     Args:
@@ -117,6 +134,9 @@ async def check_streams(
         append: roles that must be able to append, besides those that an installation has named.
         read: roles that must be able to read.
         subscribe: roles that must be able to subscribe.
+        enqueue: roles that must be able to enqueue jobs.
+        work: roles that must be able to claim and settle jobs.
+        operate: roles that must be able to operate queues.
 
     Returns:
         The problems, notes last; each has a name, a text, and the statements that repair it.
@@ -126,7 +146,14 @@ async def check_streams(
         UnavailableError: no server answers, or the connection was lost.
         RefusedError: the server refuses to answer.
     """
-    roles = checked_roles(append=append, read=read, subscribe=subscribe)
+    roles = checked_roles(
+        append=append,
+        read=read,
+        subscribe=subscribe,
+        enqueue=enqueue,
+        work=work,
+        operate=operate,
+    )
     check_schema_name(schema)
     async with _connected(dsn) as con:
         return await check(con, schema, roles=roles)

@@ -1,4 +1,4 @@
-"""What the catalogs tell about a log's schema. Every role may read them, on a standby too."""
+"""What the catalogs tell about the schema. Every role may read them, on a standby too."""
 
 from __future__ import annotations
 
@@ -27,14 +27,22 @@ _FUNCTIONS = """
 SELECT proname::text AS name, prosrc AS body, has_function_privilege('public', oid, 'EXECUTE')
   AS is_public FROM pg_proc WHERE pronamespace = $1::text::regnamespace
 """
-_SEQUENCE = """
-SELECT seqcache = 1 AND seqincrement = 1 AND NOT seqcycle AND seqmax <= 281474976710655
-FROM pg_sequence WHERE seqrelid = to_regclass($1::text)
+_TRIGGERS = """
+SELECT c.relname || '.' || t.tgname AS name, pg_get_triggerdef(t.oid) AS definition,
+  t.tgenabled IN ('O', 'A') AS is_enabled
+FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
+WHERE c.relnamespace = $1::text::regnamespace AND NOT t.tgisinternal
 """
-_DEFAULT = """
-SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attribute a
-JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
-WHERE a.attrelid = to_regclass($1::text) AND a.attname = 'position'
+_SEQUENCES = """
+SELECT c.relname::text AS name, s.seqcache = 1 AND s.seqincrement = 1 AND NOT s.seqcycle
+  AND s.seqmax <= CASE c.relname WHEN 'position' THEN 281474976710655 ELSE s.seqmax END AS fits
+FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid
+WHERE c.relnamespace = $1::text::regnamespace
+"""
+_DEFAULTS = """
+SELECT c.relname || '.' || a.attname AS name, pg_get_expr(d.adbin, d.adrelid) AS text
+FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+JOIN pg_class c ON c.oid = d.adrelid WHERE c.relnamespace = $1::text::regnamespace
 """
 _VIEW = "SELECT pg_get_viewdef(to_regclass($1::text))"
 _LACKING = """
@@ -53,18 +61,29 @@ END, true) ORDER BY w.place
 
 
 @dataclass(frozen=True, slots=True)
+class FoundTrigger:
+    """A trigger as it is in the catalogs."""
+
+    definition: str
+    is_enabled: bool
+    """Whether it fires in ordinary sessions."""
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The objects of a schema."""
 
     objects: frozenset[tuple[str, str]]
-    """Their kinds and names."""
+    """Their kinds and names; the name of a trigger begins with that of its table."""
     bodies: Mapping[str, str]
     """The bodies of functions, by name."""
     public: tuple[str, ...]
     """The functions that every role may execute."""
-    sequence_fits: bool | None
-    default: str | None
-    """The default of a message's position."""
+    triggers: Mapping[str, FoundTrigger]
+    sequences: Mapping[str, bool]
+    """Whether a sequence counts by 1, without a cache, and without beginning again."""
+    defaults: Mapping[str, str]
+    """The defaults of columns, by table and column."""
     appenders: str | None
     """The definition of the view of marks."""
 
@@ -75,15 +94,20 @@ async def read_catalog(con: AnyConnection, schema: str) -> Catalog:
     relations = await con.fetch(_RELATIONS, name)
     functions = await con.fetch(_FUNCTIONS, name)
     constraints = await con.fetch(_CONSTRAINTS, name)
+    triggers = await con.fetch(_TRIGGERS, name)
     objects = {(_KINDS.get(row["kind"], "other"), row["name"]) for row in relations}
     objects |= {("function", row["name"]) for row in functions}
     objects |= {("constraint", row["conname"]) for row in constraints}
+    objects |= {("trigger", row["name"]) for row in triggers}
     return Catalog(
         objects=frozenset(objects),
         bodies={row["name"]: row["body"] for row in functions},
         public=tuple(sorted(row["name"] for row in functions if row["is_public"])),
-        sequence_fits=await con.fetchval(_SEQUENCE, f"{name}.position"),
-        default=await con.fetchval(_DEFAULT, f"{name}.message"),
+        triggers={
+            row["name"]: FoundTrigger(row["definition"], row["is_enabled"]) for row in triggers
+        },
+        sequences={row["name"]: row["fits"] for row in await con.fetch(_SEQUENCES, name)},
+        defaults={row["name"]: row["text"] for row in await con.fetch(_DEFAULTS, name)},
         appenders=await con.fetchval(_VIEW, f"{name}.appender"),
     )
 

@@ -1,10 +1,8 @@
-"""The check of a log's schema: what is wrong, and the statements that repair it.
+"""The check of the schema: what is wrong, and the statements that repair it.
 
 1. It changes nothing, and needs no more rights than reading the catalogs. What the role may not
    read is not checked, which a note says.
 2. The objects are compared with those that the migrations create, functions by their text.
-3. A repair that replaces what holds the class of the marks first waits for every open append: two
-   classes at once would hide appenders from readers.
 """
 
 # ruff: noqa: S608  # names in statements are quoted
@@ -16,26 +14,25 @@ from typing import TYPE_CHECKING
 from ..names import literal
 from ..statements import is_pooled
 from .catalog import lacking, read_catalog
+from .comparison import problems_of_objects, replaced_class
 from .contents import problems_of_contents
-from .history import filled, migrations, newest
+from .history import migrations, newest
 from .mark_class import free_class, taken_classes
-from .objects import schema_objects
 from .opened import check_schema_name, found_schema, read_schema
 from .problems import SchemaProblem
+from .rights import options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .catalog import Catalog
-    from .objects import SchemaObject
     from .opened import AnyConnection, LogSchema
     from .rights import Rights, Roles
 
+_NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
+"""With it, definitions in the catalogs are shown with their schemas."""
 _IN_RECOVERY = "SELECT pg_is_in_recovery()"
 _VERSIONS = "SELECT version, name, checksum, library FROM {schema}.migration ORDER BY version"
 _GRANTEES = "SELECT role::text, rights FROM {schema}.grantee ORDER BY 1, 2"
 _KNOWN = "SELECT rolname::text FROM pg_roles WHERE rolname = ANY($1::text[])"
-_LOCK_OUT = "LOCK TABLE {schema}.message IN ACCESS EXCLUSIVE MODE"
 
 
 async def check(
@@ -48,6 +45,7 @@ async def check(
     """
     check_schema_name(name)
     async with con.transaction(isolation="read_committed", readonly=True):
+        await con.execute(_NO_PATH)
         problems = [*await _problems_of_server(con)]
         found = await found_schema(con, name)
         if not found.is_log:
@@ -58,8 +56,8 @@ async def check(
         if not found.may_read:
             text = f"the role {found.role} may not read the log {name}, so little was checked"
             advice = (
-                f"run `penstock pg install DSN --schema {name}` as the log's owner, with --append, "
-                f"--read or --subscribe {found.role}"
+                f"run `penstock pg install DSN --schema {name}` as the log's owner, with "
+                f"{options_of(found.role)}"
             )
             return [SchemaProblem("no-rights", text, advice=advice), *problems]
         schema = await read_schema(con, name)
@@ -67,7 +65,7 @@ async def check(
         problems += await _problems_of_versions(con, schema)
         if schema.version == newest():
             problems += await _problems_of_class(con, schema)
-            problems += _problems_of_objects(schema, catalog)
+            problems += problems_of_objects(schema, catalog)
             problems += await problems_of_contents(con, schema, catalog)
             problems += await _problems_of_roles(con, schema, catalog, roles or {})
     return sorted(problems, key=lambda each: each.is_note)
@@ -129,72 +127,10 @@ async def _problems_of_class(con: AnyConnection, schema: LogSchema) -> list[Sche
         "that appends to both is not waited for"
     )
     repair = (
-        *_replaced(schema, new),
+        *replaced_class(schema, new),
         f"UPDATE {schema.sql}.meta SET value = '{new}' WHERE name = 'class'",
     )
     return [SchemaProblem("class-shared", text, ("BEGIN", *repair, "COMMIT"))]
-
-
-def _replaced(schema: LogSchema, mark_class: int) -> Iterator[str]:
-    """What replaces every object that holds the class, once no append is open."""
-    yield _LOCK_OUT.format(schema=schema.sql)
-    for each in schema_objects():
-        if "{class}" in each.statement:
-            yield each.sql(schema.name, mark_class, replaces=True)
-
-
-def _problems_of_objects(schema: LogSchema, catalog: Catalog) -> Iterator[SchemaProblem]:
-    here = catalog.objects
-    for each in schema_objects():
-        if (each.kind, each.name) not in here:
-            if each.kind != "constraint" or ("table", each.table) in here:
-                yield _missing(each, schema)
-        elif not _is_as_made(each, schema, catalog):
-            text = f"the {each} is not as Penstock made it"
-            yield SchemaProblem(f"{each.kind}-changed", text, _replacement(each, schema))
-    if catalog.public:
-        text = f"every role may execute {', '.join(catalog.public)}"
-        repair = f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema.sql} FROM PUBLIC"
-        yield SchemaProblem("public-rights", text, (repair,))
-    if catalog.sequence_fits is False:
-        text = "the sequence of positions must count by 1, without CACHE and without CYCLE"
-        repair = (
-            f"ALTER SEQUENCE {schema.sql}.position INCREMENT 1 CACHE 1 NO CYCLE "
-            "MAXVALUE 281474976710655"
-        )
-        advice = "then end the sessions of all appenders, which still have cached positions"
-        yield SchemaProblem("sequence-options", text, (repair,), advice)
-    if ("table", "message") in here and "next_position()" not in (catalog.default or ""):
-        text = "the default of message.position takes no mark, so that readers may pass messages"
-        repair = (
-            f"ALTER TABLE {schema.sql}.message ALTER position SET DEFAULT "
-            f"{schema.sql}.next_position()"
-        )
-        yield SchemaProblem("default-changed", text, (repair,))
-
-
-def _missing(each: SchemaObject, schema: LogSchema) -> SchemaProblem:
-    repair = [each.sql(schema.name, schema.mark_class)]
-    if each.kind == "function":
-        repair.append(f"REVOKE EXECUTE ON FUNCTION {schema.sql}.{each.name} FROM PUBLIC")
-    advice = "restore it from a dump if it held data" if each.kind == "table" else ""
-    return SchemaProblem(f"{each.kind}-missing", f"the {each} is missing", tuple(repair), advice)
-
-
-def _is_as_made(each: SchemaObject, schema: LogSchema, catalog: Catalog) -> bool:
-    if each.body is not None:
-        body = filled(each.body, schema.name, schema.mark_class)
-        return catalog.bodies[each.name] == body
-    if each.name == "appender":
-        return f" {schema.mark_class})" in (catalog.appenders or "")
-    return True
-
-
-def _replacement(each: SchemaObject, schema: LogSchema) -> tuple[str, ...]:
-    statement = each.sql(schema.name, schema.mark_class, replaces=True)
-    if "{class}" not in each.statement:
-        return (statement,)
-    return ("BEGIN", _LOCK_OUT.format(schema=schema.sql), statement, "COMMIT")
 
 
 async def _problems_of_roles(

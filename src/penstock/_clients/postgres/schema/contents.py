@@ -1,4 +1,4 @@
-"""Checks of what a log holds: its sequence, and the positions of its subscriptions.
+"""Checks of what the schema holds: of streams the sequence, and the positions of subscriptions.
 
 A partly restored dump brings rows without the sequence, or positions of a later state of the log.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..names import literal
 from .problems import SchemaProblem
+from .queue_contents import QUEUES, problems_of_queues
 
 if TYPE_CHECKING:
     from .catalog import Catalog
@@ -35,17 +36,34 @@ _SLOTS = "subscription_slot"
 async def problems_of_contents(
     con: AnyConnection, schema: LogSchema, catalog: Catalog
 ) -> list[SchemaProblem]:
-    """The problems of the sequence and of stored positions."""
+    """The problems of sequences, of stored positions, and of jobs that no claim finds."""
     here = {name for _, name in catalog.objects}
-    if not here.issuperset(_LOG):
-        return []
-    if not await con.fetchval(_READABLE, schema.sql, [*_LOG]):
-        text = "the role may not read messages, so neither they nor the sequence were checked"
-        return [SchemaProblem("not-readable", text, is_note=True)]
+    problems: list[SchemaProblem] = []
+    unread: list[str] = []
+    for things, relations, find in (
+        ("messages", _LOG, _problems_of_log),
+        ("jobs", QUEUES, problems_of_queues),
+    ):
+        if not here.issuperset(relations):
+            continue
+        if await con.fetchval(_READABLE, schema.sql, [*relations]):
+            problems += await find(con, schema)
+        else:
+            unread.append(things)
+    if unread:
+        text = (
+            f"the role may not read {' and '.join(unread)}, so neither they nor their sequences "
+            "were checked"
+        )
+        problems.append(SchemaProblem("not-readable", text, is_note=True))
+    return problems
+
+
+async def _problems_of_log(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
     row = await con.fetchrow(_LAST.format(schema=schema.sql))
     assert row is not None  # of one row
     problems = [_behind(schema, row["last"], row["stored"])] if row["last"] < row["stored"] else []
-    if _SLOTS in here and await con.fetchval(_READABLE, schema.sql, [_SLOTS]):
+    if await con.fetchval(_READABLE, schema.sql, [_SLOTS]):
         last = max(row["last"], row["stored"])
         ahead = await con.fetch(_AHEAD.format(schema=schema.sql), last + 1)
         problems += [_ahead(schema, each["name"], each["position"], last) for each in ahead]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ...._core.checks import bad
 from ..names import literal, quoted
-from .history import filled, migrations, newest
+from .history import filled, migrations
 from .mark_class import free_class
 from .objects import split
 from .opened import LogSchema, check_schema_name, found_schema, older, read_schema
@@ -58,7 +58,13 @@ WHERE role IN (SELECT rolname FROM pg_roles) GROUP BY rights
 
 
 async def install(
-    con: AnyConnection, name: str, *, library: str, roles: Roles | None = None, dry: bool = False
+    con: AnyConnection,
+    name: str,
+    *,
+    library: str,
+    roles: Roles | None = None,
+    dry: bool = False,
+    history: Sequence[Migration] | None = None,
 ) -> list[str]:
     """Install the schema unless it is there, and give the roles their rights.
 
@@ -70,7 +76,7 @@ async def install(
         if not dry:
             await _execute(con, _BEGIN)
         await _check_roles(con, roles or {})
-        statements = await _installation(con, name, library=library)
+        statements = await _installation(con, name, library, history or migrations())
         grants = grants_for(name, roles or {})
         if not statements and grants:
             await _check_owner(con, name)
@@ -80,11 +86,13 @@ async def install(
     return [*_BEGIN, *statements] if statements else []
 
 
-async def _installation(con: AnyConnection, name: str, *, library: str) -> list[str]:
+async def _installation(
+    con: AnyConnection, name: str, library: str, history: Sequence[Migration]
+) -> list[str]:
     found = await found_schema(con, name)
     if found.is_log:
         schema = await read_schema(con, name)
-        if schema.version < newest():
+        if schema.version < history[-1].version:
             raise older(schema)
         return []
     statements: list[str] = []
@@ -96,7 +104,7 @@ async def _installation(con: AnyConnection, name: str, *, library: str) -> list[
     if not found.may_create:
         raise bad("schema", name, _not_allowed(found, name))
     schema = LogSchema(name=name, version=0, mark_class=await free_class(con, name))
-    for migration in migrations():
+    for migration in history:
         statements += _migrated(schema, migration, library)
     meta = f"INSERT INTO {schema.sql}.meta VALUES ('class', '{schema.mark_class}')"
     return [*statements, meta]

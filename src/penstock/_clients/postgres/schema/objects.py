@@ -1,4 +1,4 @@
-"""What a log's schema consists of, read from the migrations. Pure.
+"""What the schema consists of, read from the migrations. Pure.
 
 A check compares this with the catalogs, so no second list of objects can fall behind.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _PIECE = re.compile(r"--[^\n]*|'(?:[^']|'')*'|(\$\w*\$).*?\1|;|.", re.DOTALL)
 _CREATE = re.compile(
-    r"CREATE (?:OR REPLACE )?(?P<unique>UNIQUE )?(?P<kind>FUNCTION|INDEX|SEQUENCE|TABLE|VIEW) "
+    r"CREATE (?:OR REPLACE )?(?P<unique>UNIQUE )?(?P<kind>FUNCTION|INDEX|SEQUENCE|TABLE|TRIGGER|VIEW) "
     r"(?:\{schema\}\.)?(?P<name>\w+)"
 )
 _INDEXED = re.compile(r"ON \{schema\}\.(\w+)")
@@ -31,14 +31,20 @@ _KEY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SchemaObject:
-    """A function, index, sequence, table, view or constraint."""
+    """A function, index, sequence, table, trigger, view or constraint."""
 
     kind: str
     name: str
     statement: str
     """What creates it, with placeholders."""
     table: str | None = None
-    """The table of a constraint or an index."""
+    """The table of a constraint, an index or a trigger."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What it is in a catalog: its kind and its name, of a trigger with that of its table."""
+        is_trigger = self.kind == "trigger"
+        return self.kind, f"{self.table}.{self.name}" if is_trigger else self.name
 
     @property
     def body(self) -> str | None:
@@ -48,8 +54,8 @@ class SchemaObject:
 
     @property
     def replacement(self) -> str:
-        """The statement that also replaces a function or a view that is there."""
-        return re.sub(r"^CREATE (?=FUNCTION|VIEW)", "CREATE OR REPLACE ", self.statement)
+        """The statement that also replaces a function, a trigger or a view that is there."""
+        return re.sub(r"^CREATE (?=FUNCTION|TRIGGER|VIEW)", "CREATE OR REPLACE ", self.statement)
 
     def sql(self, schema: str, mark_class: int, *, replaces: bool = False) -> str:
         """The statement for this schema."""
@@ -89,7 +95,7 @@ def _created(statement: str) -> Iterator[SchemaObject]:
     if created is None:
         return
     kind, name = created["kind"].lower(), created["name"]
-    table = _INDEXED.search(statement) if kind == "index" else None
+    table = _INDEXED.search(statement) if kind in {"index", "trigger"} else None
     yield SchemaObject(kind, name, statement, None if table is None else table[1])
     if kind == "table":
         yield from _constraints(name, statement)

@@ -9,6 +9,7 @@ from ...._core import checks
 from ...._core.checks import bad
 from ..names import quoted
 from .history import newest
+from .rights import options_of
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -117,7 +118,7 @@ async def opened_schema(con: AnyConnection, name: str = DEFAULT_SCHEMA) -> LogSc
     if not found.may_read:
         rule = (
             f"may not be used by the role {found.role!r}; run `penstock pg install DSN --schema "
-            f"{name}` with --append, --read or --subscribe {found.role}"
+            f"{name}` with {options_of(found.role)}"
         )
         raise bad("schema", name, rule)
     schema = await read_schema(con, name)

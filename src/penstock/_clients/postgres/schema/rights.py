@@ -1,9 +1,13 @@
-"""The rights that a role may have on a log: to append, to read, to subscribe. Pure.
+"""The rights that a role may have on streams (append, read, subscribe) and queues (enqueue, work,
+operate). Pure.
 
 1. A role that appends calls functions that run with the owner's rights, or inserts into all
-   columns but those that the database fills in: position, slot, category and time.
+   columns but those that the database fills in: position, slot, category and time. A role that
+   enqueues does the same with jobs, and learns neither payloads nor places.
 2. A subscriber reads, too, and writes the tables of subscriptions. It deletes no message.
-3. Migrations, retention and everything else are for the owner.
+3. A worker reads the tables of queues, and changes them only through functions, under its leases.
+4. An operator reads them, too, and has its own functions. It writes one table: the queues.
+5. Migrations, retention and everything else are for the owner.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from ...._core import checks
 from ...._core.checks import bad
 from ..names import literal, quoted
 
-Rights: TypeAlias = Literal["append", "read", "subscribe"]
+Rights: TypeAlias = Literal["append", "read", "subscribe", "enqueue", "work", "operate"]
 Roles: TypeAlias = Mapping[Rights, Collection[str]]
 """The roles that are given each right."""
 
@@ -48,11 +52,23 @@ def _tables(*names: str, privileges: tuple[str, ...] = ("SELECT",)) -> tuple[Gra
 
 _USE = (Grant("SCHEMA", ("USAGE",)), *_tables("migration", "meta"))
 _COLUMNS = ("stream", "version", "type", "data", "metadata", "id")
+_JOB_COLUMNS = (
+    *("queue", "key", "payload", "headers", "due", "priority", "slot", "id", "queueing_lock"),
+)
 _READ = (
     *_USE,
     Grant("SEQUENCE", ("SELECT",), "position"),
     *_tables("message", "stream_end", "appender"),
     *_functions("horizon", "last_version", "slot_of", "is_selected"),
+)
+_READ_QUEUES = (
+    *_USE,
+    *(Grant("SEQUENCE", ("SELECT",), each) for each in ("job_place", "job_lease", "bell_id_seq")),
+    *_tables(
+        *("queue", "job", "lane", "bell", "finished_job", "job_id", "queue_client"),
+        *("queueing_lock", "ring_range", "queue_member", "queue_group"),
+    ),
+    *_functions("ring_slot"),
 )
 GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
     "append": (
@@ -74,8 +90,31 @@ GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
         ),
         *_functions("live_members", "reset_subscription", "skip_message", "delete_subscription"),
     ),
+    "enqueue": (
+        *_USE,
+        Grant("SEQUENCE", ("USAGE",), "job_place"),
+        Grant("TABLE", ("INSERT",), "job", _JOB_COLUMNS),
+        *_tables("queue"),
+        *_functions("enqueue", "ring_slot"),
+    ),
+    "work": (
+        *_READ_QUEUES,
+        *_functions("claim_jobs", "settle_jobs", "extend_leases"),
+        *_functions("seen_consumer", "left_consumer", "balance_ranges"),
+    ),
+    "operate": (
+        *_READ_QUEUES,
+        *_tables("queue", privileges=("INSERT", "UPDATE", "DELETE")),
+        *_functions("resume_lane", "park_lane", "resume_loose", "redrive_jobs"),
+        *_functions("purge_finished", "purge_waiting", "assign_ranges", "ring_again"),
+    ),
 }
-FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee"})
+_WITHIN_QUEUES = (
+    *("ring", "merge_bells", "enter_due", "open_ranges", "pick_lanes", "pick_sticky_lanes"),
+    *("jobs_of_lane", "live_leases", "pick_loose", "drop_empty_lanes", "finish_jobs", "bury_job"),
+    *("give_up", "lost_too_often", "settle_loose", "give_up_loose", "place_of_least", "move_part"),
+)
+FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee", *_WITHIN_QUEUES})
 """Functions and tables that no right includes."""
 
 
@@ -90,6 +129,12 @@ def checked_roles(**roles: object) -> dict[Rights, tuple[str, ...]]:
             checks.text(right, cast("str", name)) for name in cast("Collection[object]", names)
         )
     return found
+
+
+def options_of(role: str) -> str:
+    """The options of `penstock pg install` that give a role rights, for messages."""
+    *others, last = GRANTS
+    return f"{', '.join(f'--{right}' for right in others)} or --{last} {role}"
 
 
 def grants_for(schema: str, roles: Roles) -> list[str]:

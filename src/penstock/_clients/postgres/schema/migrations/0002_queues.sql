@@ -196,6 +196,25 @@ CREATE TABLE {schema}.queue_group (
 
 -- -- Entering ------------------------------------------------------------------------------------
 
+-- Rings for each key with jobs that are not delayed, of a queue or of all if it is NULL: after jobs have
+-- been inserted without the trigger below. A bell too many only has its lane read again. Returns how
+-- many bells.
+CREATE FUNCTION {schema}.ring_again(p_queue text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  v_count bigint;
+BEGIN
+  INSERT INTO {schema}.bell (queue, key, low, slot, priority)
+  SELECT j.queue, CASE WHEN q.ordering_required THEN '' ELSE j.key END AS lane, min(j.place),
+    min(j.slot), max(j.priority)
+  FROM {schema}.job j JOIN {schema}.queue q ON q.name = j.queue
+  WHERE (p_queue IS NULL OR j.queue = p_queue) AND j.due IS NULL
+    AND (j.key IS NOT NULL OR q.ordering_required)
+  GROUP BY j.queue, lane;
+  GET DIAGNOSTICS v_count = ROW_COUNT;
+  RETURN v_count;
+END $$;
+
 -- Rings for each key of a statement that inserts jobs, and refuses what the queue does not take.
 CREATE FUNCTION {schema}.ring() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
@@ -1229,4 +1248,4 @@ $$;
 
 ALTER TABLE {schema}.grantee DROP CONSTRAINT grantee_rights_check;
 ALTER TABLE {schema}.grantee ADD CONSTRAINT grantee_rights_check
-CHECK (rights IN ('append', 'read', 'subscribe', 'enqueue', 'work'));
+CHECK (rights IN ('append', 'read', 'subscribe', 'enqueue', 'work', 'operate'));

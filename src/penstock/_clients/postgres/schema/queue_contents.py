@@ -1,0 +1,114 @@
+"""Checks of what queues hold: their sequences, and jobs that no claim finds.
+
+1. A partly restored dump brings rows without the sequences. Then places or numbers of leases are
+   given out twice, and a consumer could settle under a lease that has ended.
+2. A key with jobs has a lane that is read from before the first of them, or a bell that will see
+   to it. Inserts without the trigger leave jobs with neither; nothing else would tell.
+3. At most 1,000 keys of a queue are looked up by name, and those of its 1,000 oldest jobs.
+"""
+
+# ruff: noqa: S608  # names in statements are quoted
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..names import literal
+from .problems import SchemaProblem
+
+if TYPE_CHECKING:
+    from .opened import AnyConnection, LogSchema
+
+QUEUES = ("queue", "job", "lane", "bell", "finished_job", "job_place", "job_lease", "bell_id_seq")
+"""What the role must be able to read."""
+_HIGHEST = {
+    "job_place": """SELECT max(p.place) FROM {schema}.queue q CROSS JOIN LATERAL (
+      (SELECT j.place FROM {schema}.job j WHERE j.queue = q.name ORDER BY j.place DESC LIMIT 1)
+      UNION ALL
+      (SELECT f.place FROM {schema}.finished_job f WHERE f.queue = q.name
+       ORDER BY f.place DESC LIMIT 1)) p""",
+    "job_lease": """SELECT greatest(
+      (SELECT max(l.lease) FROM {schema}.lane l WHERE l.lease IS NOT NULL),
+      (SELECT max(j.lease) FROM {schema}.job j WHERE j.lease IS NOT NULL))""",
+    "bell_id_seq": """SELECT max(p.id) FROM {schema}.queue q CROSS JOIN LATERAL (
+      SELECT b.id FROM {schema}.bell b WHERE b.queue = q.name ORDER BY b.id DESC LIMIT 1) p""",
+}
+_DANGERS = {
+    "job_place": "new jobs would overtake earlier ones, or be refused",
+    "job_lease": "leases would have numbers of earlier ones, whose holders could settle them",
+    "bell_id_seq": "new jobs are refused",
+}
+_LAST = """
+SELECT (SELECT last_value - (NOT is_called)::int FROM {schema}.{sequence}) AS last,
+  coalesce(({highest}), 0) AS stored
+"""
+_WITHOUT_LANE = """
+SELECT q.name, count(*) AS keys, min(k.key) AS key
+FROM {schema}.queue q
+CROSS JOIN LATERAL (
+  WITH RECURSIVE by_name AS (
+    (SELECT j.key, j.place FROM {schema}.job j
+     WHERE j.queue = q.name AND j.key IS NOT NULL AND j.due IS NULL AND NOT q.ordering_required
+     ORDER BY j.queue, j.key, j.place LIMIT 1)
+    UNION ALL
+    SELECT n.key, n.place FROM by_name b CROSS JOIN LATERAL (
+      SELECT j.key, j.place FROM {schema}.job j
+      WHERE j.queue = q.name AND j.key > b.key AND j.due IS NULL
+      ORDER BY j.queue, j.key, j.place LIMIT 1) n
+  )
+  (SELECT b.key, b.place FROM by_name b LIMIT $1)
+  UNION
+  SELECT l.key, min(l.place) FROM (
+    SELECT CASE WHEN q.ordering_required THEN '' ELSE j.key END AS key, j.place, j.due
+    FROM {schema}.job j WHERE j.queue = q.name ORDER BY j.queue, j.place LIMIT $1) l
+  WHERE l.key IS NOT NULL AND l.due IS NULL GROUP BY l.key
+) k
+LEFT JOIN {schema}.lane l ON l.queue = q.name AND l.key = k.key
+WHERE (l.key IS NULL OR l.after >= k.place AND (l.low <= k.place) IS NOT TRUE)
+  AND NOT EXISTS (
+    SELECT FROM {schema}.bell b
+    WHERE b.queue = q.name AND b.key = k.key AND (l.key IS NULL OR b.low <= k.place))
+GROUP BY q.name ORDER BY q.name
+"""
+_LOOKED_AT = 1000
+
+
+async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
+    """The problems of queues. Needs rights to read `QUEUES`."""
+    problems: list[SchemaProblem] = []
+    for sequence, query in _HIGHEST.items():
+        highest = query.format(schema=schema.sql)
+        statement = _LAST.format(schema=schema.sql, sequence=sequence, highest=highest)
+        row = await con.fetchrow(statement)
+        assert row is not None  # of one row
+        if row["last"] < row["stored"]:
+            problems.append(_behind(schema, sequence, row["last"], row["stored"]))
+    rows = await con.fetch(_WITHOUT_LANE.format(schema=schema.sql), _LOOKED_AT)
+    return [*problems, *(_without_lane(schema, *row) for row in rows)]
+
+
+def _behind(schema: LogSchema, sequence: str, last: int, stored: int) -> SchemaProblem:
+    text = (
+        f"the sequence {sequence} is at {last}, but {stored} is in use already: "
+        f"{_DANGERS[sequence]}"
+    )
+    highest = _HIGHEST[sequence].format(schema=schema.sql)
+    repair = (
+        "BEGIN",
+        f"LOCK TABLE {schema.sql}.job, {schema.sql}.lane IN EXCLUSIVE MODE",
+        (
+            f"SELECT setval('{schema.sql}.{sequence}', greatest(last_value, ({highest}))) "
+            f"FROM {schema.sql}.{sequence}"
+        ),
+        "COMMIT",
+    )
+    return SchemaProblem("sequence-behind", text, repair)
+
+
+def _without_lane(schema: LogSchema, queue: str, keys: int, key: str) -> SchemaProblem:
+    text = (
+        f"the queue {queue!r} has jobs that no claim finds, of {keys} keys or more, such as "
+        f"{key!r}: they have neither a lane nor a bell, as after inserts without the trigger"
+    )
+    repair = f"SELECT {schema.sql}.ring_again({literal(queue)})"
+    return SchemaProblem("jobs-without-lane", text, (repair,))
