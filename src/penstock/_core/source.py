@@ -12,16 +12,24 @@
 6. A `TransactionalSource` can leave its positions to a `PositionStore`, which commits them together
    with what was made of the records.
 7. A source that `CountsLag` tells the lag itself; otherwise it is the end less the position.
+8. A claim may be as short as the lease of a few records (`short_claims`). Such a source begins
+   claims within `fetch`, which is called without a claim, too.
+9. A source that `TakesBack` records keeps those that failed and those that cannot be handled in its
+   own place, so that they survive the process.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
+
+
+ReturnedAs = Literal["returned", "dead_lettered", "blocked", "parked"]
+"""What a source has done with a record that it took back."""
 
 
 class TopicPartition(NamedTuple):
@@ -107,6 +115,8 @@ class Fetched(NamedTuple):
     """Everything before this offset has been delivered, now or earlier, has no record, or was
     passed as settled. Records may be empty then. 0 says nothing beyond the records.
     """
+    failed: int = 0
+    """The tries of the first record that have failed in earlier claims."""
 
 
 class ClaimHost(Protocol):
@@ -143,11 +153,15 @@ class SourceTraits:
         revoke_within: seconds that a revoke may take; a drain has to be shorter. `None`: any.
         extend_every: seconds between calls of `extend` for records that are held; `None` needs
             none.
+        short_claims: whether a claim is the lease of a few records. Equal keys of two claims are one
+            key then, settled records are committed at once, since later ones of their keys wait for
+            that, and the beginnings and ends of claims are no news.
     """
 
     keep_alive_every: float | None = None
     revoke_within: float | None = None
     extend_every: float | None = None
+    short_claims: bool = False
 
 
 @runtime_checkable
@@ -207,6 +221,44 @@ class CountsLag(Protocol):
         """What can be delivered from these offsets on, without the claims that have ended.
 
         It may count up to a limit. Suspends for the answer; raises what the source raises.
+        """
+        ...
+
+
+@runtime_checkable
+class TakesBack(Protocol):
+    """A source that keeps records which this process cannot handle, now or at all.
+
+    Both methods take a record of a claim of which everything before the offset `settled` is settled.
+    They suspend until that is stored, and end the claim then: what was delivered of it and is not
+    settled comes again, in order. Both raise errors of the client; they may be called again then.
+    Return `None` if the claim had ended, with no effect.
+    """
+
+    @property
+    def back_after(self) -> float:
+        """Seconds of a backoff from which on a record is given back instead of kept."""
+        ...
+
+    async def put_back(
+        self, claim: SourceClaim, settled: int, record: SourceRecord, *, delay: float, tries: int
+    ) -> ReturnedAs | None:
+        """Deliver a record again after `delay` seconds, with `tries` failed tries."""
+        ...
+
+    async def give_up(
+        self,
+        claim: SourceClaim,
+        settled: int,
+        record: SourceRecord,
+        *,
+        error: BaseException,
+        tries: int,
+        bury: bool,
+    ) -> ReturnedAs | None:
+        """Do with a record that cannot be handled what the source is set to do.
+
+        `bury`: make it a dead letter, whatever that is.
         """
         ...
 

@@ -140,6 +140,10 @@ class Claim:
         """End the claim: nothing of it is committed any more."""
         self.is_closing = self.is_closed = True
 
+    def has_failed(self, tries: int, now: float) -> None:
+        """Count these failed tries of the next record, made in earlier claims."""
+        self.attempts[self.tracker.next_index] = Attempts(tries, tries, now)
+
     def limit_batch(self, index: int, most: int) -> None:
         """Try a message in a batch of at most this many messages from now on."""
         tries = self.attempts.get(index, NEVER_FAILED)
@@ -161,6 +165,11 @@ class Claim:
         """Everything before this offset has been delivered, has no record, or was passed."""
         self.replay.count_passed(offset)
         self.tracker.advance(offset)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the position, without its map, is not stored yet."""
+        return self.tracker.seen_position() != self.committed.offset
 
     def snapshot(self) -> Position:
         """Position and map of this instant."""

@@ -51,6 +51,7 @@ class Claims:
         drain: float,
         *,
         reads_parked: bool = False,
+        are_short: bool = False,
     ) -> None:
         self._schedule = schedule
         self._quiet = quiet
@@ -58,6 +59,8 @@ class Claims:
         self._commons = commons
         self._changed = commons.signals.claims
         self._drain = drain
+        self.are_short = are_short
+        """Whether the source begins and ends them with the records."""
         self._claims: dict[TopicPartition, Claim] = {}
         self._turns: deque[Claim] = deque()
         self._paused: set[TopicPartition] = set()
@@ -110,13 +113,15 @@ class Claims:
         """End claims, revoked or lost ones; what still runs of them keeps its key."""
         mine = self._mine(claims)
         lost = [claim for claim in mine if not claim.is_closing]
+        unsettled = [claim for claim in mine if claim.tracker.unfinished]
         for claim in mine:
             claim.end()
             self.windows.ended(claim)
             del self._claims[claim.partition]
             self._turns.remove(claim)
             self.read(claim)
-        self._quiet.end(mine)
+        if ending := unsettled if self.are_short else mine:
+            self._quiet.end(ending)
         self._schedule.forget_idle_lanes(self)
         self._changed.fire()
         self._tell("lost", lost)
@@ -128,7 +133,7 @@ class Claims:
 
     def _tell(self, change: ClaimChange, claims: Sequence[Claim]) -> None:
         """Log a change of claims, and tell the observers."""
-        if not claims:
+        if not claims or self.are_short:
             return
         name, partitions = self._commons.name, [claim.partition for claim in claims]
         say(logger, logging.INFO, _CHANGED, name, change, ", ".join(map(str, partitions)))
@@ -152,6 +157,11 @@ class Claims:
     def get(self, partition: TopicPartition) -> Claim | None:
         """The claim of a partition that this process owns."""
         return self._claims.get(partition)
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether the source may be asked for records, and with them for claims."""
+        return self.are_short and not self._all_paused
 
     def wanted(self) -> list[Claim]:
         """The claims to fetch from, the one that was first the last time now last.

@@ -7,6 +7,8 @@
 2. Position and map are one snapshot, taken in one stretch. One commit is in flight at a time; a
    failed one is followed by one with a newer snapshot, never by its own repetition.
 3. A closing claim is committed by its source, within the revoke; at the drain, here.
+4. With short claims, a commit is due as soon as a message is settled. Those that are settled during
+   a commit share the next one.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ class Committer:
         every: float,
         after: int | None,
     ) -> None:
+        self._at_once = source.traits.short_claims
         self._source = source
         self._claims = claims
         self._clock = commons.clock
@@ -79,6 +82,10 @@ class Committer:
     async def _wait_until_due(self) -> None:
         now = self._clock.now()
         until = now + self._every
+        if self._at_once and self.error is None:
+            if not self._has_news():
+                await wait_until(self._clock, math.inf, self._settled)
+            return
         news = (self._settled,) if self._after < SMALL else ()
         look_every = LOOK_EVERY if SMALL <= self._after < math.inf else self._every
         while now < until:
@@ -109,6 +116,10 @@ class Committer:
                 cast("Claim", claim).stored(new[claim])
             self._tell({claim: new[claim] for claim in stored})
 
+    def _has_news(self) -> bool:
+        """Whether the position of an open claim has moved since the last commit."""
+        return any(each.has_moved for each in self._claims if not each.is_closing)
+
     def _tell(
         self, new: Mapping[SourceClaim, Position], error: BaseException | None = None
     ) -> None:
@@ -121,6 +132,8 @@ class Committer:
         new: dict[SourceClaim, Position] = {}
         for claim in self._claims:
             if claim.is_closed or (claim.is_closing and not closing):
+                continue
+            if self._at_once and not claim.has_moved:
                 continue
             snapshot = claim.snapshot()
             if snapshot != claim.committed:

@@ -8,7 +8,7 @@ from typing import Literal
 
 Fate = Literal[
     "dead_lettered", "letters", "terminated", "parked", "unparked", "skipped", "naks", "dropped",
-    "stale", "deaf", "batches", "split_batches", "miscounted_batches",
+    "stale", "returned", "deaf", "batches", "split_batches", "miscounted_batches",
 ]  # fmt: skip
 """What is counted here: all but acknowledged messages."""
 
@@ -36,6 +36,8 @@ class MessageCounts:
     """Left to a later claim when theirs ended, or at the drain."""
     stale: int = 0
     """Handled, but their claim had ended: they are delivered again."""
+    returned: int = 0
+    """Given back to the source, which delivers them again in time, or keeps them blocked."""
     deaf: int = 0
     """Handlers that did not end although they were cancelled."""
     batches: int = 0

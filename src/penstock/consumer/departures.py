@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .._core.source import ReturnedAs
     from .commons import Commons
     from .counts import Fate
     from .letter_circuit import LetterCircuit
@@ -37,6 +38,11 @@ class Departures:
     def leave(self, message: Message) -> None:
         """Leave a message to a later claim."""
         self._counts.count("stale" if message.claim.is_closed else "dropped")
+        self.free(message)
+
+    def returned(self, message: Message, fate: ReturnedAs) -> None:
+        """Note a message that its source has taken back, which ended its claim."""
+        self._counts.count("returned" if fate == "blocked" else fate)
         self.free(message)
 
     def free(self, message: Message) -> None:

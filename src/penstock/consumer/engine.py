@@ -73,12 +73,14 @@ class Engine:
         self.ending = RunEnd()
         observers = ConsumerObservers(settings.observers)
         self.commons = commons = Commons(settings.name, settings.clock, observers=observers)
-        keys = KeyRules(settings.ordering, settings.key, settings.key_scope, settings.keyless)
+        are_short = source.traits.short_claims
+        keys = _key_rules(settings, are_short=are_short)
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
         self.schedule = schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
         self.workers = Workers(settings.concurrency, self.ending.begin)
         self.errands = Errands(self.ending.begin, commons.signals.settled)
         self.failures = failures(
+            source,
             settings,
             self.schedule,
             self.errands,
@@ -93,19 +95,18 @@ class Engine:
             settings.retry,
             commons,
             keeps_key=settings.on_nak == "block",
+            returns=self.failures.returns,
         )
-        quiet = Quiet(
-            self.schedule,
-            self.settler,
-            self.errands,
-            self.workers,
-            commons,
-        )
-        reads = settings.parked is not None
+        self._quiet = Quiet(self.schedule, self.settler, self.errands, self.workers, commons)
         self.claims = Claims(
-            self.schedule, quiet, self, commons, settings.drain, reads_parked=reads
+            self.schedule,
+            self._quiet,
+            self,
+            commons,
+            settings.drain,
+            reads_parked=settings.parked is not None,
+            are_short=are_short,
         )
-        self._quiet = quiet
         self.committer = Committer(
             source,
             self.claims,
@@ -317,3 +318,11 @@ class Engine:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+def _key_rules(settings: ConsumerSettings, *, are_short: bool) -> KeyRules:
+    """The lanes of records. A short claim has one key, which other claims of its topic may have."""
+    ordering, key = settings.ordering, settings.key
+    if are_short:
+        return KeyRules(ordering, key, "topic", "parallel")
+    return KeyRules(ordering, key, settings.key_scope, settings.keyless)

@@ -137,7 +137,7 @@ class Explainer:
             yield WaitCause(WaitReason.NOT_RUNNING)
         if parts.ending.is_begun:
             yield WaitCause(WaitReason.DRAINING)
-        if not self._claims:
+        if not (self._claims or parts.claims.are_short):
             yield WaitCause(WaitReason.NOT_ASSIGNED)
         if parts.claims.trouble is not None:
             yield WaitCause(WaitReason.SOURCE_TROUBLE, f"({parts.claims.trouble})")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from .._core.source import TakesBack
 from .blocked import Blocked
 from .departures import Departures
+from .giving_back import Returns
 from .insisting import Insisting
 from .letter_circuit import LetterCircuit
 from .parker import Parker
@@ -15,6 +17,7 @@ from .unparking import Replays
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .._core.source import Source
     from .commons import Commons
     from .errands import Errands
     from .keys import KeyRules
@@ -30,9 +33,11 @@ class FailureParts(NamedTuple):
     blocked: Blocked
     parker: Parker | None
     replays: Replays | None
+    returns: Returns | None
 
 
 def failures(
+    source: Source,
     settings: ConsumerSettings,
     schedule: Schedule,
     errands: Errands,
@@ -46,7 +51,9 @@ def failures(
     circuit = LetterCircuit(settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters)
     departures = Departures(schedule, circuit, commons)
     insisting = Insisting(commons, settings.retry.backoff)
-    parker = replays = None
+    parker = replays = returns = None
+    if isinstance(source, TakesBack):
+        returns = Returns(source, errands, departures, insisting, commons)
     if settings.parked is not None:
         shared = settings.parked, schedule, errands, commons
         parker = Parker(*shared, keys=keys, departures=departures, insisting=insisting)
@@ -63,5 +70,6 @@ def failures(
         letters=letters,
         parker=parker,
         replays=replays,
+        returns=returns,
     )
-    return FailureParts(poison, Blocked(schedule, poison), parker, replays)
+    return FailureParts(poison, Blocked(schedule, poison), parker, replays, returns)

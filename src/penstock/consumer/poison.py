@@ -13,6 +13,7 @@
 2. The circuit judges before anything is written. A message that opens it stays as if blocked, so
    that nothing later of its key is handled before it while the consumer stops.
 3. A message that has come back from the park store returns to it, whatever the strategy.
+4. A source that takes records back does with poison what it is set to do, unless the run is to exit.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from .counts import Fate
     from .departures import Departures
     from .errands import Errands
+    from .giving_back import Returns
     from .insisting import Insisting
     from .letter_circuit import LetterCircuit
     from .message import Message
@@ -78,6 +80,7 @@ class Poison:
         letters: Letters | None = None,
         parker: Parker | None = None,
         replays: Replays | None = None,
+        returns: Returns | None = None,
     ) -> None:
         self._strategy = strategy
         self._schedule = schedule
@@ -90,6 +93,7 @@ class Poison:
         self._letters = letters
         self._parker = parker
         self._replays = replays
+        self._returns = returns
         self._buried: set[Message] = set()
         """Blocked messages with a dead letter."""
 
@@ -103,10 +107,12 @@ class Poison:
         self._tell(message, error, self._strategy)
         if message.is_unparked and self._replays is not None:
             self._replays.failed(message, error)
-        elif self._strategy == "block":
-            self._block(message, error)
         elif self._strategy == "exit":
             self._exit(message, error)
+        elif self._returns is not None:
+            self._returns.give_up(message, error)
+        elif self._strategy == "block":
+            self._block(message, error)
         elif self._opens_circuit(message, error):
             return
         elif self._parker is not None:
@@ -126,6 +132,10 @@ class Poison:
 
     def bury(self, message: Message, error: BaseException) -> None:
         """Write a message to the dead letters and continue its key; without any it is poison."""
+        if self._returns is not None:
+            self._tell(message, error, "dead_letter")
+            self._returns.give_up(message, error, bury=True)
+            return
         if self._letters is None:
             self.take(message, error)
             return

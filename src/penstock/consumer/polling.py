@@ -4,6 +4,7 @@
 2. What was fetched and does not fit by its bytes waits here, and is taken in before anything else.
 3. While nothing is fetched, the source is told to stay a member of its group.
 4. A fetch that waits is begun again when a claim begins, or is resumed.
+5. A source of short claims is asked for more without any claim, too: it begins them while it is.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Poller:
                 await self._wait_for_room()
                 continue
             wanted = self._claims.wanted()
-            if not wanted:
+            if not wanted and not self._claims.may_begin:
                 await self._wait(self._signals.claims)
                 continue
             fetched = await self._fetch(wanted, min(window.room, self._fetch_max))
@@ -98,13 +99,16 @@ class Poller:
             claim, records = cast("Claim", fetched.claim), fetched.records
             if claim.is_closing:
                 continue  # delivered again to a later claim
+            if fetched.failed and records:
+                claim.has_failed(fetched.failed, self._clock.now())
             admitted = self._schedule.admit(claim, records)
             if admitted.has_first_keyless:
                 say(logger, logging.WARNING, _KEYLESS, self._name, claim.partition)
             for message, error in admitted.broken:
                 self._poison.take(message, error)
             if admitted.taken < len(records):
-                self._fetched.appendleft(fetched._replace(records=records[admitted.taken :]))
+                rest = fetched._replace(records=records[admitted.taken :])
+                self._fetched.appendleft(rest._replace(failed=0) if admitted.taken else rest)
                 if admitted.taken:
                     continue  # settled ones take no room, and nothing may be inside that gives it
                 break

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from .._core.clock import wait_until
 from .._core.errors import StoppedError
 from .._core.say import say
+from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -80,9 +81,17 @@ class Quiet:
         self._signals.room.fire()
 
     def end(self, claims: Collection[Claim]) -> None:
-        """As `drop`, of claims that have ended; their errands have no use any more."""
+        """As `drop`, of claims that have ended; their errands have no use any more, but for one that
+        gives its record back, which ends the claim by that.
+        """
         self.drop(claims)
-        self._errands.cut([each for each in self._errands.running if each.claim in claims])
+        self._errands.cut(
+            [
+                each
+                for each in self._errands.running
+                if each.claim in claims and self._errands.doing(each) is not WaitReason.GIVING_BACK
+            ]
+        )
 
     def running(self, claims: Collection[Claim]) -> list[Message]:
         """The messages of these claims that run, have an errand or wait for a manual settle."""

@@ -137,12 +137,10 @@ class Schedule:
 
     def forget_idle_lanes(self, claims: Iterable[Claim]) -> None:
         """Drop the lanes without any active key, but for those of these claims."""
-        used = {id(claim.lanes) for claim in claims}
-        self._lanes = {
-            scope: lanes
-            for scope, lanes in self._lanes.items()
-            if lanes.active or id(lanes) in used
-        }
+        if len(self._lanes) > 1:
+            used = {id(claim.lanes) for claim in claims}
+            kept = [(scope, it) for scope, it in self._lanes.items() if it.active or id(it) in used]
+            self._lanes = dict(kept)
 
     @property
     def active(self) -> int:

@@ -11,7 +11,7 @@ from .._core.consumer_observer import checked_consumer_observers
 from .._core.function_sink import as_sink
 from .._core.park_store import ParkStore
 from .._core.retry_policy import DoublingBackoff, RetryPolicy
-from .._core.source import Source
+from .._core.source import Source, TakesBack
 from .keys import KEYLESS, ORDERINGS, SCOPES
 from .poison import STRATEGIES
 from .stepping import checked_steps
@@ -152,6 +152,8 @@ def checked_settings(
 ) -> ConsumerSettings:
     """Check the arguments of a consumer. Raises `ConfigError`."""
     _check_source(source)
+    if isinstance(source, TakesBack):
+        _check_left_to_source(poison, dead_letters, parked, on_nak)
     strategy = checked_strategy("poison", poison, dead_letters, parked)
     _check_parked(parked, name)
     return ConsumerSettings(
@@ -202,6 +204,23 @@ def _check_source(source: object) -> None:
     else:
         rule = "must be a source, such as MemorySource(log)"
     raise checks.bad("source", source, rule)
+
+
+def _check_left_to_source(
+    poison: object, dead_letters: object, parked: object, on_nak: object
+) -> None:
+    """Raise `ConfigError` for what a source that takes records back decides itself."""
+    rule = (
+        "is the source's own: it keeps what cannot be handled, and is set up with what to do then"
+    )
+    for name, value, is_left in (
+        ("poison", poison, poison in {None, "exit"}),
+        ("dead_letters", dead_letters, dead_letters is None),
+        ("parked", parked, parked is None),
+        ("on_nak", on_nak, on_nak == "block"),
+    ):
+        if not is_left:
+            raise checks.bad(name, value, rule)
 
 
 def checked_strategy(

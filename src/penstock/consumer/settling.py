@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .._core.retry_policy import RetryPolicy
     from .claim import Attempts
     from .commons import Commons
+    from .giving_back import Returns
     from .message import Message
     from .poison import Poison
     from .results import Result
@@ -48,6 +49,7 @@ class Settler:
         commons: Commons,
         *,
         keeps_key: bool = True,
+        returns: Returns | None = None,
     ) -> None:
         self._schedule = schedule
         self._poison = poison
@@ -57,6 +59,7 @@ class Settler:
         self._signals = commons.signals
         self._name = commons.name
         self._keeps_key = keeps_key
+        self._returns = returns
         self._manual: set[Message] = set()
 
     def settle(self, message: Message, result: object) -> None:
@@ -170,9 +173,12 @@ class Settler:
         if self._is_over(kind, tries, now + wait):
             self._poison.take(message, error)
             return
-        keeps_key = self._keeps_key or message.is_unparked
-        self._schedule.back_off(message, now + wait, keeps_key=keeps_key)
-        self._signals.work.fire()
+        if self._returns is not None and wait >= self._returns.after:
+            self._returns.put_back(message, wait)
+        else:
+            keeps_key = self._keeps_key or message.is_unparked
+            self._schedule.back_off(message, now + wait, keeps_key=keeps_key)
+            self._signals.work.fire()
         say(logger, logging.DEBUG, _FAILED, self._name, message.coordinates, tries.failed, for_log(error), wait)  # fmt: skip
 
     def _wait_after(self, tries: Attempts, error: BaseException) -> float:

@@ -23,6 +23,7 @@ class WaitReason(StrEnum):
     IN_BATCHER = "in the batcher"
     DEAD_LETTER = "writing a dead letter"
     PARKING = "writing to the park store"
+    GIVING_BACK = "being given back"
     FORMING = "batch being formed"
     ARRIVING = "being taken in"
 
@@ -53,6 +54,7 @@ REMEDIES = {
     WaitReason.IN_BATCHER: "until its rows are written",
     WaitReason.DEAD_LETTER: "until the dead letters have accepted it",
     WaitReason.PARKING: "until the park store has accepted it",
+    WaitReason.GIVING_BACK: "until the source has taken it back",
     WaitReason.FORMING: "until the batch is full or has waited its time",
     WaitReason.ARRIVING: "until it is in its lane",
     WaitReason.PAUSED: "until resume()",

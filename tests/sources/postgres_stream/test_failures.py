@@ -15,7 +15,7 @@ from penstock._clients.postgres.streams.channel import channel_of
 from penstock.sources import Position
 from penstock.sources.postgres_stream import PostgresStreamSource, standing
 from penstock.sources.postgres_stream.log_reader import LogReader
-from penstock.sources.postgres_stream.waking import Waker
+from penstock.sources.waking import Waker
 from penstock.streams import install_streams
 from penstock.testing.conformance.source.host import RecordingHost
 

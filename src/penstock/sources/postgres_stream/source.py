@@ -17,13 +17,13 @@ from ..._core.opening import opened
 from ..._core.source import SourceTraits
 from ..subscriptions.postgres.subscriptions import LEASE, PostgresSubscriptions
 from ..troubles import Troubles
+from ..waking import CountedSignal, Waker
 from .log_reader import LogReader
 from .options import StreamOptions, check_providers
 from .parts import StreamParts
 from .selection import SelectedLog
 from .starts import StreamStartPoint
 from .subscription import OpenStream, logger
-from .waking import CountedSignal, Waker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence

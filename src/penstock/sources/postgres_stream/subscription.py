@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 
     from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim, Unread
+    from ..waking import CountedSignal, Waker
     from .log_reader import LogReader
     from .parts import StreamParts
-    from .waking import CountedSignal, Waker
 
 logger = logging.getLogger("penstock.sources.postgres_stream")
 

@@ -1,7 +1,7 @@
 """Wakes a source when writers notify of new messages. The poll is the floor below it.
 
 1. `LISTEN` has a connection of its own. One that the server ends is replaced, and after that the
-   log is looked at once, since a notification may have been missed.
+   source looks at once, since a notification may have been missed.
 2. Behind a pooler nothing is listened to: it would lend the connection to others. Nor in a pool of
    the application's with fewer than `LEAST` connections, of which none could be spared.
 """
@@ -12,25 +12,25 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ..._clients.postgres.names import quoted
-from ..._clients.postgres.statements import is_pooled
-from ..._core.clock import Signal
-from ..._core.say import say
-from ..._core.told import for_log
+from .._clients.postgres.names import quoted
+from .._clients.postgres.statements import is_pooled
+from .._core.clock import Signal
+from .._core.say import say
+from .._core.told import for_log
 
 if TYPE_CHECKING:
-    from ..._clients.postgres.connections import Connections
-    from ..._core.clock import Clock
+    from .._clients.postgres.connections import Connections
+    from .._core.clock import Clock
 
-logger = logging.getLogger("penstock.sources.postgres_stream")
+logger = logging.getLogger("penstock.sources.postgres")
 
 LEAST = 3
 """Connections of a pool of which one may listen."""
 RETRY_FROM, RETRY_TO = 0.1, 5.0
 """Seconds between tries to listen."""
 
-_POLLS = "%s: the log is polled only, since %s"
-_LOST = "%s: listening for notifications failed (%s); the log is polled meanwhile"
+_POLLS = "%s: it only polls, since %s"
+_LOST = "%s: listening for notifications failed (%s); it polls meanwhile"
 
 
 class CountedSignal(Signal):

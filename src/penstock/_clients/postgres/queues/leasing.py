@@ -1,0 +1,199 @@
+"""Leases of jobs: the calls of a queue's functions, and what they answer.
+
+1. A claim may be lost with its answer. Its leases run out then, and count as tries of their jobs.
+2. A settle names each lease by its number, and answers for each. What had ended is `lost`: nothing
+   of it was stored.
+"""
+
+# ruff: noqa: S608  # names of the schema, quoted
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from ..names import quoted
+from ..schema.opened import opened_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from datetime import datetime
+
+    from ..connections import Connections
+
+Action = Literal["keep", "free", "done", "nak", "fail", "bury"]
+"""What becomes of a lease; see `settle_jobs` in the schema."""
+Fate = Literal["kept", "freed", "empty", "waiting", "dead", "blocked", "parked", "lost"]
+"""What has become of it. `freed` has jobs left, `empty` none."""
+
+
+class LeasedJob(NamedTuple):
+    """A job of a lease, as `claim_jobs` returns it."""
+
+    lease: int
+    lane: str | None
+    """The key of its lane; `None`: the job has no key."""
+    slot: int
+    attempts: int
+    """The leases of the lane's first job, with this one."""
+    place: int
+    key: str | None
+    payload: str
+    """JSON."""
+    headers: str
+    """A JSON object."""
+    at: datetime
+
+
+class LeaseName(NamedTuple):
+    """What a lease is found by."""
+
+    number: int
+    lane: str | None
+    place: int
+    """Of its job, if it has no lane; otherwise of the job that an action is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What is settled of one lease."""
+
+    lease: LeaseName
+    action: Action
+    done: Sequence[int] = ()
+    """The places of jobs of its lane that were handled."""
+    delay: float | None = None
+    """Seconds, for `nak`."""
+    attempts: int | None = None
+    reason: str | None = None
+    error: str | None = None
+
+
+class QueueLeases:
+    """Leases of one queue for one consumer. Methods suspend, and raise errors of the client."""
+
+    def __init__(
+        self, connections: Connections, schema: str, queue: str, group: str, consumer: str
+    ) -> None:
+        self._connections = connections
+        self._name = schema
+        self._queue = queue
+        self._group = group
+        self._consumer = consumer
+        self._schema = quoted(schema)
+
+    async def check(self) -> bool | None:
+        """Whether the queue is sticky; `None` if there is none of that name.
+
+        Raises `ConfigError` for a schema that is missing or older, or may not be used.
+        """
+        async with self._connections.asking() as con:
+            await opened_schema(con, self._name)
+            found: bool | None = await con.fetchval(
+                f"SELECT sticky AND NOT ordering_required FROM {self._schema}.queue WHERE name = $1",
+                self._queue,
+            )
+            return found
+
+    async def claim(self, lanes: int, per: int, loose: int, seconds: float) -> list[LeasedJob]:
+        """Lease up to `lanes` keys with `per` jobs each, and `loose` jobs without a key."""
+        rows = await self._fetch(
+            f"SELECT * FROM {self._schema}.claim_jobs($1, $2, $3, $4, $5, $6, $7)",
+            self._queue,
+            self._group,
+            self._consumer,
+            lanes,
+            per,
+            loose,
+            seconds,
+        )
+        return [LeasedJob(*row) for row in rows]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> dict[int, Fate]:
+        """Settle leases, in one transaction; return the fate of each by its number."""
+        done = [(place, each.lease.number) for each in settlements for place in each.done]
+        rows = await self._fetch(
+            f"SELECT * FROM {self._schema}.settle_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+            self._queue,
+            [each.lease.number for each in settlements],
+            [each.lease.lane for each in settlements],
+            [each.action for each in settlements],
+            [each.lease.place for each in settlements],
+            [each.delay for each in settlements],
+            [each.attempts for each in settlements],
+            [each.reason for each in settlements],
+            [each.error for each in settlements],
+            [place for place, _ in done],
+            [lease for _, lease in done],
+        )
+        return {row[0]: row[1] for row in rows}
+
+    async def extend(self, leases: Collection[LeaseName], seconds: float) -> set[int]:
+        """Let these leases end in so many seconds; return the numbers of those that had not ended."""
+        rows = await self._fetch(
+            f"SELECT * FROM {self._schema}.extend_leases($1, $2, $3, $4, $5)",
+            self._queue,
+            [each.number for each in leases],
+            [each.lane for each in leases],
+            [each.place for each in leases],
+            seconds,
+        )
+        return {row[0] for row in rows}
+
+    async def seen(self, seconds: float, *, balances: bool, pause: float) -> None:
+        """Tell that the consumer lives, for so many seconds, and let automatic ranges move.
+
+        Ranges move at most every `pause` seconds.
+        """
+        await self._fetch(
+            f"SELECT {self._schema}.seen_consumer($1, $2, $3, $4)",
+            self._queue,
+            self._group,
+            self._consumer,
+            seconds,
+        )
+        if balances:
+            await self._fetch(
+                f"SELECT {self._schema}.balance_ranges($1, $2, $3)", self._queue, self._group, pause
+            )
+
+    async def leave(self) -> None:
+        """Tell that the consumer has ended."""
+        await self._fetch(
+            f"SELECT {self._schema}.left_consumer($1, $2, $3)",
+            self._queue,
+            self._group,
+            self._consumer,
+        )
+
+    async def waiting(self, most: int) -> tuple[int, float]:
+        """The number of ready keys and jobs without one, counted up to `most`, and the seconds since
+        the longest waiting one of them was due.
+        """
+        (row,) = await self._fetch(
+            f"""
+            SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(w.since)), 0)::float8
+            FROM (
+              (SELECT l.due AS since FROM {self._schema}.lane l WHERE l.queue = $1 AND l.state = 0
+                AND l.lease IS NULL AND l.due <= clock_timestamp() LIMIT $2)
+              UNION ALL
+              (SELECT j.at FROM {self._schema}.job j WHERE j.queue = $1 AND j.key IS NULL
+                AND j.due IS NULL AND j.lease IS NULL AND j.state = 0 LIMIT $2)
+            ) w
+            """,
+            self._queue,
+            most,
+        )
+        return row[0], row[1]
+
+    async def is_paused(self) -> bool:
+        """Whether an operator has paused the queue."""
+        rows = await self._fetch(
+            f"SELECT paused FROM {self._schema}.queue WHERE name = $1", self._queue
+        )
+        return bool(rows and rows[0][0])
+
+    async def _fetch(self, query: str, *arguments: object) -> Sequence[Any]:
+        async with self._connections.asking() as con:
+            rows: Sequence[Any] = await con.fetch(query, *arguments)
+            return rows

@@ -1,0 +1,210 @@
+"""The leases of one open source: what was claimed, delivered and settled. Pure.
+
+1. A lease is the claim of a lane with a few jobs, or of one job without a key. It is *waiting* until
+   its claim has begun, then its records are delivered in order, then it is settled as the position
+   of its claim moves.
+2. A lease ends once: when all of it is settled, when it is given back, or when it is lost.
+3. Its partition is the slot of its key. While another lease of the process has that, and for jobs
+   without a key, it is one that no other lease has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from ..._clients.postgres.queues.leasing import LeaseName
+from ..._core.source import Fetched, Position, Record, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from ..._clients.postgres.queues.leasing import LeasedJob
+    from ..._core.source import SourceClaim
+
+RING = 65_536
+"""The slots of the ring."""
+
+
+class Lease:
+    """A lease of this process."""
+
+    __slots__ = (
+        "claim",
+        "delivered",
+        "failed",
+        "lane",
+        "number",
+        "partition",
+        "records",
+        "settled",
+        "until",
+    )
+
+    def __init__(
+        self, number: int, lane: str | None, partition: TopicPartition, failed: int, until: float
+    ) -> None:
+        self.number = number
+        self.lane = lane
+        self.partition = partition
+        self.failed = failed
+        """The tries of its first job that have failed before."""
+        self.until = until
+        """When it ends at the earliest, by the monotonic clock, unless it is extended."""
+        self.records: list[Record] = []
+        self.delivered = 0
+        """How many of its records were delivered."""
+        self.settled = 0
+        """How many of them are settled in the queue."""
+        self.claim: SourceClaim | None = None
+
+    @property
+    def start(self) -> Position:
+        """Where its claim begins."""
+        return Position(self.records[0].offset)
+
+    @property
+    def name(self) -> LeaseName:
+        """What the queue finds it by."""
+        return LeaseName(self.number, self.lane, self.records[0].offset)
+
+    def settled_before(self, offset: int) -> list[int]:
+        """The places before this offset that are not settled in the queue yet."""
+        end = self.settled
+        while end < len(self.records) and self.records[end].offset < offset:
+            end += 1
+        return [record.offset for record in self.records[self.settled : end]]
+
+    def begin(self, claim: SourceClaim) -> None:
+        """Note its claim."""
+        self.claim = claim
+
+    def extend(self, until: float) -> None:
+        """Note that it was extended."""
+        self.until = until
+
+    def settle_before(self, offset: int) -> bool:
+        """Note what is settled in the queue; return whether that is all of it."""
+        self.settled += len(self.settled_before(offset))
+        return self.settled == len(self.records)
+
+    def take(self, most: int) -> Fetched:
+        """Deliver up to `most` more records."""
+        first = self.delivered == 0
+        records = self.records[self.delivered : self.delivered + most]
+        self.delivered += len(records)
+        claim = cast("SourceClaim", self.claim)
+        return Fetched(claim, records, failed=self.failed if first else 0)
+
+
+class LeaseBook:
+    """The leases of one open source."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._waiting: deque[Lease] = deque()
+        self._undelivered: dict[SourceClaim, Lease] = {}
+        self._claimed: dict[SourceClaim, Lease] = {}
+        self._partitions: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._claimed)
+
+    @property
+    def all(self) -> list[Lease]:
+        """Every lease that has not ended."""
+        return [*self._waiting, *self._claimed.values()]
+
+    @property
+    def undelivered(self) -> int:
+        """The number of records that were claimed and not delivered."""
+        leases = (*self._waiting, *self._undelivered.values())
+        return sum([len(lease.records) - lease.delivered for lease in leases])
+
+    def of(self, claim: SourceClaim) -> Lease | None:
+        """The lease of a claim that has not ended."""
+        return self._claimed.get(claim)
+
+    def claimed(self, jobs: Iterable[LeasedJob], until: float) -> int:
+        """Take in claimed jobs, those of a lease in a row; return the number of leases."""
+        lease, count = None, 0
+        for job in jobs:
+            if lease is None or lease.number != job.lease:
+                partition = TopicPartition(self._topic, self._partition_of(job))
+                lease = Lease(job.lease, job.lane, partition, job.attempts - 1, until)
+                self._waiting.append(lease)
+                count += 1
+            lease.records.append(record_of(lease.partition, job))
+        return count
+
+    def _partition_of(self, job: LeasedJob) -> int:
+        if job.lane is None:
+            number = -job.lease
+        else:
+            number = job.slot
+            while number in self._partitions:
+                number += RING
+        self._partitions.add(number)
+        return number
+
+    def take_waiting(self) -> list[Lease]:
+        """The leases whose claims are to begin now."""
+        waiting = [*self._waiting]
+        self._waiting.clear()
+        return waiting
+
+    def begun(self, lease: Lease, claim: SourceClaim) -> None:
+        """Note the claim of a lease."""
+        lease.begin(claim)
+        self._claimed[claim] = self._undelivered[claim] = lease
+
+    def deliver(self, claims: Collection[SourceClaim], most: int) -> list[Fetched]:
+        """Deliver records of these claims, in the order in which they were claimed."""
+        found: list[Fetched] = []
+        if not self._undelivered:
+            return found
+        named = set(claims)
+        for claim, lease in tuple(self._undelivered.items()):
+            if most <= 0:
+                break
+            if claim not in named:
+                continue
+            fetched = lease.take(most)
+            found.append(fetched)
+            most -= len(fetched.records)
+            if lease.delivered == len(lease.records):
+                del self._undelivered[claim]
+        return found
+
+    def end(self, leases: Iterable[Lease]) -> list[SourceClaim]:
+        """End leases; return the claims of those that had one."""
+        ended: list[SourceClaim] = []
+        for lease in leases:
+            self._partitions.discard(lease.partition.partition)
+            if lease.claim is None:
+                self._waiting.remove(lease)
+            elif self._claimed.pop(lease.claim, None) is not None:
+                self._undelivered.pop(lease.claim, None)
+                ended.append(lease.claim)
+        return ended
+
+
+def record_of(partition: TopicPartition, job: LeasedJob) -> Record:
+    """A job as a record: in order with others by the key of its lane."""
+    headers: list[tuple[str, bytes]] = []
+    if job.headers != "{}":
+        headers = _entries(job.headers)
+    if job.lane is not None and job.key is not None and job.key != job.lane:
+        headers.append(("key", job.key.encode()))
+    stamp = int(job.at.timestamp() * 1000)
+    return Record(*partition, job.place, job.lane, job.payload.encode(), headers, stamp)
+
+
+def _entries(headers: str) -> list[tuple[str, bytes]]:
+    """The entries of a JSON object: text as it is, and other values as JSON."""
+    entries: Sequence[tuple[str, object]] = list(json.loads(headers).items())
+    return [
+        (name, (value if isinstance(value, str) else json.dumps(value)).encode())
+        for name, value in entries
+    ]

@@ -1,0 +1,359 @@
+"""An open source: what the consumer calls, and the tasks beside it.
+
+1. A fetch delivers what was claimed; without any it claims more. It begins the claims of new leases
+   and returns without records then, since a consumer names the claims that it fetches from.
+2. A lease ends with its last settled job, in the same statement. One that is given back, or that has
+   a job which the queue keeps, ends its claim before the key is free in this process.
+3. `_keep` extends the leases. One that had ended, or could not be extended in time, is lost: its claim
+   ends, and what runs of it has no effect on the queue.
+4. A server that is not there is a reported trouble and another try; what another try cannot put right
+   ends the next fetch.
+5. At the end, everything that is not settled is given back at once, without a try counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from ..._clients.postgres.queues.leasing import Settlement
+from ..._core.checks import bad
+from ..._core.clock import wait_until
+from ..._core.errors import ConfigError
+from ..._core.say import say
+from ..._core.told import for_log, storable, text_of
+from ..waking import CountedSignal
+from .claiming import Claimer
+from .leases import LeaseBook
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
+
+    from ..._clients.postgres.queues.leasing import Fate, LeaseName, QueueLeases
+    from ..._core.clock import Clock
+    from ..._core.source import (
+        ClaimHost,
+        Fetched,
+        Position,
+        ReturnedAs,
+        SourceClaim,
+        SourceRecord,
+    )
+    from ..troubles import Troubles
+    from ..waking import Waker
+    from .leases import Lease
+    from .options import QueueOptions
+
+logger = logging.getLogger("penstock.sources.postgres_queue")
+
+RETRY_TO = 5.0
+"""The most seconds between tries after an error."""
+GIVE_BACK_WITHIN = 2.0
+"""Seconds for giving back at the end; leases run out by themselves."""
+REST = 1.0
+"""Seconds between two moves of automatic ranges, at least."""
+
+RETURNED: Mapping[Fate, ReturnedAs] = {
+    "waiting": "returned",
+    "freed": "returned",
+    "empty": "returned",
+    "dead": "dead_lettered",
+    "blocked": "blocked",
+    "parked": "parked",
+}
+
+_FAILED = "%s: %s failed (%s); another try follows"
+_FAILED_FOR_GOOD = "%s: %s failed: %s"
+_LOST = (
+    "%s: %d leases are lost (%s), the first of the key %r; what is not settled of them comes again"
+)
+_NOT_GIVEN_BACK = "%s: %d leases could not be given back (%s); they run out"
+_PAUSED = "the queue is paused: `penstock queue resume` continues it"
+_EXPIRED = "they were not extended in time"
+_REPLACED = "they had run out, or the queue has changed"
+
+
+class OpenQueue:
+    """The jobs of one process, while its source is open."""
+
+    def __init__(
+        self,
+        queue: QueueLeases,
+        options: QueueOptions,
+        host: ClaimHost,
+        troubles: Troubles,
+        clock: Clock,
+    ) -> None:
+        self._queue = queue
+        self._options = options
+        self._host = host
+        self._troubles = troubles
+        self._clock = clock
+        self._book = LeaseBook(options.queue)
+        self._claimer = Claimer(queue, self._book, options, clock)
+        self.news = CountedSignal()
+        """Fires when there may be jobs to claim."""
+        self._look_at = math.inf
+        """When a job that was put back here is due."""
+        self._is_sticky: bool | None = None
+        self._failure: ConfigError | None = None
+
+    @asynccontextmanager
+    async def running(self, waker: Waker) -> AsyncGenerator[None]:
+        """Serve the queue within; at exit, end the claims and give back what is not settled.
+
+        Raises `ConfigError` from the first try to begin.
+        """
+        await self._tried("opening", self._begin())
+        if self._failure is not None:
+            raise self._failure
+        self._host.assigned({})  # a consumer without jobs is ready, too
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(each) for each in (self._keep(), self._stay(), waker.run())]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self._close()
+
+    # -- the tasks ---------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        is_sticky = await self._queue.check()
+        if is_sticky is None:
+            create = f"`penstock queue create {self._options.queue}`"
+            raise bad("queue", self._options.queue, f"does not exist; make it with {create}")
+        self._is_sticky = is_sticky
+
+    async def _keep(self) -> None:
+        """Extend the leases, and end those that may have run out."""
+        clock, every = self._clock, self._options.extend_every
+        next_at = clock.now() + every
+        while True:
+            first = min((lease.until for lease in self._book.all), default=math.inf)
+            await clock.sleep(max(0.0, min(next_at, first) - clock.now()))
+            self._lose([each for each in self._book.all if each.until <= clock.now()], _EXPIRED)
+            if clock.now() < next_at:
+                continue
+            is_kept = await self._tried("extending the leases", self._extend())
+            next_at = clock.now() + (every if is_kept else min(every / 4, 1.0))
+
+    async def _extend(self) -> None:
+        leases = self._book.all
+        if not leases:
+            return
+        asked_at, until = self._clock.now(), min(lease.until for lease in leases)
+        async with self._clock.timeout_at(until):
+            kept = await self._queue.extend([each.name for each in leases], self._options.lease)
+        for lease in leases:
+            if lease.number in kept:
+                lease.extend(asked_at + self._options.lease)
+        here = self._book.all  # others may have been settled meanwhile
+        self._lose([each for each in leases if each.number not in kept and each in here], _REPLACED)
+
+    async def _stay(self) -> None:
+        """Stay a member of the group; ranges of slots that are automatic follow its members."""
+        options, pause = self._options, REST
+        every = min(options.extend_every, REST) if self._is_sticky else options.extend_every
+        while True:
+            if self._is_sticky is None:
+                await self._tried("opening", self._begin())
+            seen = self._queue.seen(options.lease, balances=bool(self._is_sticky), pause=pause)
+            await self._tried("telling that the consumer lives", seen)
+            await self._clock.sleep(every)
+
+    async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
+        """Whether an attempt succeeded; its error is a trouble, or the failure of the source."""
+        name = self._options.queue
+        try:
+            await attempt
+        except ConfigError as error:
+            self._failure = error
+            self._troubles.note(what, _FAILED_FOR_GOOD % (name, what, text_of(error)))
+            self.news.fire()
+        except Exception as error:
+            say(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
+            self._troubles.note(what, _FAILED % (name, what, for_log(error)))
+        else:
+            self._troubles.note(what, None)
+            return True
+        return False
+
+    # -- fetching ----------------------------------------------------------------------------------
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched] | None:
+        """Deliver jobs of these claims, or begin others; `None` at the end of a source that ends."""
+        clock, delay = self._clock, self._options.poll
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if found := self._book.deliver(claims, most):
+                return found
+            if self._begin_claims():
+                return []
+            heard = self.news.count
+            if self._look_at <= clock.now():
+                self._look_at = math.inf
+            claiming = self._claimer.claim(max(1, most - self._book.undelivered))
+            leases = len(self._book)
+            if await self._tried("claiming jobs", claiming):
+                delay = self._options.poll
+                if len(self._book) > leases or self.news.count != heard:
+                    continue
+                await self._tried("looking at the queue", self._note_pause())
+                if self._options.ends and not self._book and await self._is_over():
+                    return None
+            else:
+                delay = min(RETRY_TO, 2 * delay)
+            await wait_until(clock, min(clock.now() + delay, self._look_at), self.news)
+
+    def _begin_claims(self) -> bool:
+        """Begin the claims of new leases; return whether there are any."""
+        waiting = self._book.take_waiting()
+        if not waiting:
+            return False
+        starts = {lease.partition: lease.start for lease in waiting}
+        for lease, claim in zip(waiting, self._host.assigned(starts), strict=True):
+            self._book.begun(lease, claim)
+        return True
+
+    async def _note_pause(self) -> None:
+        self._troubles.note("pause", _PAUSED if await self._queue.is_paused() else None)
+
+    async def _is_over(self) -> bool:
+        return (await self._queue.waiting(1))[0] == 0
+
+    # -- settling ----------------------------------------------------------------------------------
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
+        """Settle what these positions have passed; return the claims for which that is stored."""
+        moves = [
+            (lease, position.offset)
+            for claim, position in positions.items()
+            if (lease := self._book.of(claim)) is not None
+        ]
+        if not moves:
+            return []
+        fates = await self._queue.settle([_settlement(lease, offset) for lease, offset in moves])
+        lost, over, stored = [], [], []
+        for lease, offset in moves:
+            if self._book.of(lease.claim) is not lease:  # type: ignore[arg-type]  # it has one
+                continue  # lost meanwhile, by its time
+            fate = fates.get(lease.number, "lost")
+            if fate == "lost":
+                lost.append(lease)
+                continue
+            stored.append(lease.claim)
+            if lease.settle_before(offset):
+                over.append(lease)
+        self._end(over)
+        self._lose(lost, _REPLACED)
+        if "freed" in fates.values():  # more jobs of a key
+            self.news.fire()
+        return stored  # type: ignore[return-value]  # every one has a claim
+
+    async def put_back(
+        self, claim: SourceClaim, settled: int, record: SourceRecord, *, delay: float, tries: int
+    ) -> ReturnedAs | None:
+        """Deliver a job again later, with what is behind it."""
+        fate = await self._settle_one(
+            claim, settled, record, action="nak", delay=delay, attempts=tries
+        )
+        if fate is not None:
+            self._look_at = min(self._look_at, self._clock.now() + delay)
+            self.news.fire()
+        return fate
+
+    async def give_up(
+        self,
+        claim: SourceClaim,
+        settled: int,
+        record: SourceRecord,
+        *,
+        error: BaseException,
+        tries: int,
+        bury: bool,
+    ) -> ReturnedAs | None:
+        """Leave a job that cannot be handled to the queue."""
+        fate = await self._settle_one(
+            claim,
+            settled,
+            record,
+            action="bury" if bury else "fail",
+            attempts=tries,
+            reason=storable(text_of(error)),
+            error=type(error).__name__,
+        )
+        if fate == "dead_lettered":
+            self.news.fire()
+        return fate
+
+    async def _settle_one(
+        self, claim: SourceClaim, settled: int, record: SourceRecord, **settled_as: object
+    ) -> ReturnedAs | None:
+        lease = self._book.of(claim)
+        if lease is None:
+            return None
+        done = [] if lease.lane is None else lease.settled_before(settled)
+        name = lease.name._replace(place=record.offset)
+        settlement = Settlement(name, done=done, **settled_as)  # type: ignore[arg-type]
+        fate = (await self._queue.settle([settlement])).get(lease.number, "lost")
+        if fate == "lost":
+            self._lose([lease], _REPLACED)
+            return None
+        self._end([lease])
+        return RETURNED[fate]
+
+    # -- the end of leases -------------------------------------------------------------------------
+
+    def _end(self, leases: Collection[Lease]) -> None:
+        if ended := self._book.end(leases):
+            self._host.ended(ended)
+
+    def _lose(self, leases: Collection[Lease], reason: str) -> None:
+        if leases:
+            first = next(iter(leases)).lane
+            say(logger, logging.WARNING, _LOST, self._options.queue, len(leases), reason, first)
+            self._end(leases)
+
+    async def _close(self) -> None:
+        """End all claims, and give back what is not settled of them."""
+        names: list[LeaseName] = []
+        try:
+            async with self._clock.timeout_at(self._clock.now() + GIVE_BACK_WITHIN):
+                await self._claimer.close()
+                names = [lease.name for lease in self._book.all]
+                self._end(self._book.all)
+                if names:
+                    await self._queue.settle([Settlement(name, "free") for name in names])
+                await self._queue.leave()
+        except Exception as error:
+            say(
+                logger,
+                logging.INFO,
+                _NOT_GIVEN_BACK,
+                self._options.queue,
+                len(names),
+                for_log(error),
+            )
+        finally:
+            self._end(self._book.all)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
+        """The offset after the last job of each claim."""
+        found = {claim: self._book.of(claim) for claim in claims}
+        return {c: lease.records[-1].offset + 1 for c, lease in found.items() if lease is not None}
+
+
+def _settlement(lease: Lease, offset: int) -> Settlement:
+    """What a position settles of a lease."""
+    done = lease.settled_before(offset)
+    if lease.lane is None:
+        return Settlement(lease.name, "done" if done else "keep")
+    is_over = lease.settled + len(done) == len(lease.records)
+    return Settlement(lease.name, "free" if is_over else "keep", done)
