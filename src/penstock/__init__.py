@@ -181,6 +181,7 @@ else:
                 "FileSink",
                 "HttpSink",
                 "MemorySink",
+                "PostgresQueueSink",
                 "PostgresSink",
                 "PostgresStreamSink",
             ],

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
     from .kafka import KafkaSink, RecordMetadata
     from .postgres import PostgresEffects, PostgresSink, classify_postgres
+    from .postgres_queue import PostgresQueueSink
     from .postgres_stream import PostgresStreamSink
 else:
     __getattr__, __dir__ = later(
@@ -42,6 +43,7 @@ else:
             "http": ["HttpResponse", "HttpSink", "HttpStatusError", "classify_http"],
             "kafka": ["KafkaSink", "RecordMetadata"],
             "postgres": ["PostgresEffects", "PostgresSink", "classify_postgres"],
+            "postgres_queue": ["PostgresQueueSink"],
             "postgres_stream": ["PostgresStreamSink"],
         },
     )
@@ -61,6 +63,7 @@ __all__ = [
     "KafkaSink",
     "MemorySink",
     "PostgresEffects",
+    "PostgresQueueSink",
     "PostgresSink",
     "PostgresStreamSink",
     "RateLimit",

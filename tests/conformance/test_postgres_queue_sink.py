@@ -1,0 +1,72 @@
+"""batcher/4b.12: `PostgresQueueSink` keeps what a sink has to keep, with ids of its own making and
+with those of the items.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, ClassVar
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from tests.sinks.postgres_queue.queue_help import create_queue
+from tests.streams.log_help import installed
+
+from penstock.sinks import PostgresQueueSink
+from penstock.testing.conformance import SinkConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.testing import EmbeddedPostgres
+
+
+class TestPostgresQueueSink(SinkConformance[dict[str, Any]]):
+    """Ids made of the write keys."""
+
+    options: ClassVar[dict[str, Any]] = {}
+    queue: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture(autouse=True)
+    def made(self, embedded_postgres: EmbeddedPostgres) -> None:
+        self.log = installed(embedded_postgres.dsn)
+        asyncio.run(create_queue(self.log, "jobs", **self.queue))
+
+    def sink(self) -> PostgresQueueSink:
+        return PostgresQueueSink(
+            self.log.dsn, schema=self.log.schema, queue="jobs", key="word", **self.options
+        )
+
+    def item(self, number: int) -> dict[str, Any]:
+        return {"n": number, "word": f"word-{number % 3}"}
+
+    def bad_item(self, number: int) -> Any:
+        return {**self.item(number), "word": ""}
+
+    def columns(self, items: Sequence[Any]) -> Any:
+        return pa.RecordBatch.from_pylist(list(items))
+
+    async def stored(self) -> list[dict[str, Any]]:
+        async with self.log.connected() as con:
+            rows = await con.fetch(f"SELECT payload FROM {self.log.sql}.job ORDER BY place")
+        found = [json.loads(row[0]) for row in rows]
+        return [{name: each[name] for name in ("n", "word")} for each in found]
+
+
+def number_as_id(item: dict[str, Any]) -> UUID:
+    return UUID(int=item["n"])
+
+
+class TestPostgresQueueSinkWithIds(TestPostgresQueueSink):
+    """Ids of the items, so that an item is there once however often it is written."""
+
+    options: ClassVar[dict[str, Any]] = {"id": number_as_id}
+
+
+class TestPostgresQueueSinkOfABlake3Queue(TestPostgresQueueSink):
+    """Slots that the sink computes, priorities, and a queue with a maximum depth."""
+
+    options: ClassVar[dict[str, Any]] = {"priority": "n"}
+    queue: ClassVar[dict[str, Any]] = {"slot_function": "blake3", "max_depth": 1_000_000}
