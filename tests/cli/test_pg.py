@@ -105,6 +105,11 @@ def test_roles_are_named_by_options(log: Log, pg: Pg) -> None:
     pg("check", log.dsn, *at, *roles, "--read", f"{log.schema}_a")
     pg("check", log.dsn, *at, "--subscribe", f"{log.schema}_a", code=1)
     assert "lacks rights that it needs to subscribe" in pg.out
+    queues = ("--enqueue", f"{log.schema}_a", "--work", f"{log.schema}_b")
+    pg("install", log.dsn, *at, *queues, "--operate", f"{log.schema}_b")
+    pg("check", log.dsn, *at, *queues, "--operate", f"{log.schema}_b")
+    pg("check", log.dsn, *at, "--work", f"{log.schema}_a", code=1)
+    assert "lacks rights that it needs to work" in pg.out
 
 
 def _with(dsn: str, *, password: str | None = None, **parts: str) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import pytest
 from tests.cli.dlq_help import Cli, keep, record
 from tests.postgres_versions.servers import VERSIONS, programs
+from tests.queues.jobs_help import claim, create, handled, insert, settle
 from tests.sinks.postgres_help import batch_of, database, outcomes, written
 from tests.streams.log_help import Log, fresh_name, role
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
 
 CHECKED = "id int PRIMARY KEY, word text CHECK (word <> 'bad'), version int"
+IDS = ("7b0cc2a3-5d4c-4d6e-8a53-0f5a4d1d1b9c", "0c5a0d3e-9c1f-4b52-9a4e-6f8f8d2b7a10")
 MODES: dict[str, dict[str, Any]] = {
     "error": {},
     "ignore": {"on_conflict": "ignore"},
@@ -166,3 +169,46 @@ async def test_a_log_of_streams_is_installed_with_its_roles(
             await con.execute(";".join(problem.repair))
         await install_streams(log.dsn, schema=log.schema, subscribe=app.name)
         assert await check_streams(log.dsn, schema=log.schema) == []
+
+
+async def test_jobs_are_claimed_and_settled_by_a_role_that_works(
+    server: EmbeddedPostgres, real_clock: LoopClock
+) -> None:
+    log = Log(server.dsn, fresh_name())
+    async with role(log) as app, log.connected() as con:
+        await install_streams(log.dsn, schema=log.schema, work=app.name)
+        await create(con, log, "plain")
+        await create(con, log, "line", ordering_required=True, poison="block")
+        await create(con, log, "sticky", sticky=True, keep_done=timedelta(days=1))
+        for queue in ("plain", "line", "sticky"):
+            await insert(con, log, queue, ("k", 1), ("m", 2), ("k", 3))
+        await con.execute(
+            f"SELECT * FROM {log.sql}.enqueue($1, $2, $3, p_ids => $4, p_locks => $2, "
+            "p_client => 'c', p_numbers => $5)",
+            *("plain", ["k", "k"], ["4", "5"], [IDS[0], IDS[1]], [1, 2]),
+        )
+        worker = await asyncpg.connect(app.dsn)
+        try:
+            await worker.execute(f"SELECT {log.sql}.seen_consumer('sticky', 'workers', 'one', 30)")
+            balance = f"SELECT {log.sql}.balance_ranges('sticky', 'workers', 0)"
+            assert await worker.fetchval(balance) == 256
+            rows = await claim(worker, log, "plain")
+            leases = [*{row["r_lease"]: row for row in rows}.values()]
+            extend = f"SELECT count(*) FROM {log.sql}.extend_leases('plain', $1, $2, $3, 60)"
+            columns = ([row[name] for row in leases] for name in ("r_lease", "r_lane", "r_place"))
+            assert await worker.fetchval(extend, *columns) == 2
+            assert "lost" not in await settle(worker, log, "plain", leases, "free", rows)
+            assert sorted(await handled(worker, log, "sticky")) == [1, 2, 3]
+            assert await handled(worker, log, "line") == [1, 2, 3]
+        finally:
+            await worker.close()
+        assert await con.fetchval(f"SELECT count(*) FROM {log.sql}.job") == 0
+        await con.execute(f"DROP TRIGGER ring ON {log.sql}.job")
+        await insert(con, log, "plain", ("k", 6))
+        found = {
+            problem.name: problem for problem in await check_streams(log.dsn, schema=log.schema)
+        }
+        assert set(found) == {"trigger-missing", "jobs-without-lane"}
+        await con.execute(";".join(found["trigger-missing"].repair))
+        assert await check_streams(log.dsn, schema=log.schema) == []
+        assert await handled(con, log, "plain") == [6]
