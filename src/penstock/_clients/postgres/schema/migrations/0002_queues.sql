@@ -1018,12 +1018,12 @@ DECLARE
   v_count bigint;
 BEGIN
   WITH gone AS (
-    DELETE FROM {schema}.finished_job f WHERE f.queue = p_queue AND f.place IN (
+    DELETE FROM {schema}.finished_job f WHERE f.queue = p_queue AND f.place = ANY (ARRAY(
       SELECT d.place FROM {schema}.finished_job d
       WHERE d.queue = p_queue AND d.outcome = 'dead' AND (p_key IS NULL OR d.key = p_key)
         AND (p_places IS NULL OR d.place = ANY (p_places))
         AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = d.queue AND j.place = d.place)
-      ORDER BY d.place LIMIT p_most FOR UPDATE)
+      ORDER BY d.place LIMIT p_most FOR UPDATE))
     RETURNING f.*
   )
   INSERT INTO {schema}.job (queue, key, payload, headers, at, priority, slot)
@@ -1040,11 +1040,11 @@ RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_c
 DECLARE
   v_count bigint;
 BEGIN
-  DELETE FROM {schema}.finished_job f WHERE f.queue = p_queue AND f.place IN (
+  DELETE FROM {schema}.finished_job f WHERE f.queue = p_queue AND f.place = ANY (ARRAY(
     SELECT d.place FROM {schema}.finished_job d
     WHERE d.queue = p_queue AND d.outcome = p_outcome AND d.finished_at < p_before
       AND (p_key IS NULL OR d.key = p_key)
-    ORDER BY d.queue, d.outcome, d.finished_at LIMIT p_most);
+    ORDER BY d.queue, d.outcome, d.finished_at LIMIT p_most));
   GET DIAGNOSTICS v_count = ROW_COUNT;
   RETURN v_count;
 END $$;
@@ -1059,7 +1059,7 @@ DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_count bigint;
 BEGIN
-  DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place IN (
+  DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (ARRAY(
     SELECT d.place FROM {schema}.job d
     WHERE d.queue = p_queue AND (p_key IS NULL OR d.key = p_key)
       AND (p_before IS NULL OR d.at < p_before)
@@ -1068,7 +1068,7 @@ BEGIN
         SELECT FROM {schema}.lane l, {schema}.queue q
         WHERE q.name = p_queue AND l.queue = p_queue
           AND l.key = CASE WHEN q.ordering_required THEN '' ELSE d.key END AND l.lease_until > v_now)
-    LIMIT p_most FOR UPDATE SKIP LOCKED);
+    LIMIT p_most FOR UPDATE SKIP LOCKED));
   GET DIAGNOSTICS v_count = ROW_COUNT;
   DELETE FROM {schema}.queueing_lock k WHERE k.queue = p_queue
     AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue AND j.queueing_lock = k.lock);
