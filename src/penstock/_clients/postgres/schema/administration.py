@@ -56,8 +56,8 @@ async def install_streams(
         subscribe: roles that may read messages and store positions of subscriptions.
         enqueue: roles that may enqueue jobs, and neither read nor claim any.
         work: roles that may read queues, and claim and settle jobs.
-        operate: roles that may read queues, create, change and delete them, resume and park keys,
-            and redrive and purge jobs.
+        operate: roles that may read queues, create and change them, resume and park keys, and
+            redrive and purge jobs.
         dry_run: execute nothing.
 
     Returns:

@@ -6,7 +6,8 @@ operate). Pure.
    enqueues does the same with jobs, and learns neither payloads nor places.
 2. A subscriber reads, too, and writes the tables of subscriptions. It deletes no message.
 3. A worker reads the tables of queues, and changes them only through functions, under its leases.
-4. An operator reads them, too, and has its own functions. It writes one table: the queues.
+4. An operator reads them, too, and has its own functions. It writes one table: it makes and
+   changes queues. To drop one with its jobs is for the owner.
 5. Migrations, retention and everything else are for the owner.
 """
 
@@ -104,7 +105,7 @@ GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
     ),
     "operate": (
         *_READ_QUEUES,
-        *_tables("queue", privileges=("INSERT", "UPDATE", "DELETE")),
+        *_tables("queue", privileges=("INSERT", "UPDATE")),
         *_functions("resume_lane", "park_lane", "resume_loose", "redrive_jobs"),
         *_functions("purge_finished", "purge_waiting", "assign_ranges", "ring_again"),
     ),
