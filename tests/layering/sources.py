@@ -25,7 +25,9 @@ Case: TypeAlias = tuple[Rule, dict[str, str]]
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 
 SHARED = frozenset({"_clients", "letters"})
-LEAVES = frozenset({"batcher", "retry", "sinks", "telemetry", "consumer", "sources", "streams"})
+LEAVES = frozenset(
+    {"batcher", "retry", "sinks", "telemetry", "consumer", "sources", "streams", "queues"}
+)
 JOINERS = frozenset({"flow", "spark"})
 LIBRARY = SHARED | LEAVES | JOINERS | {"_core", "_maven"}
 BELOW: Mapping[str, frozenset[str]] = {
@@ -34,7 +36,7 @@ BELOW: Mapping[str, frozenset[str]] = {
     "_maven": frozenset({"_core"}),
     **dict.fromkeys(SHARED | LEAVES, frozenset({"_core"})),
     "letters": frozenset({"_clients", "_core"}),
-    **dict.fromkeys(("sinks", "consumer", "sources", "streams"), SHARED | {"_core"}),
+    **dict.fromkeys(("sinks", "consumer", "sources", "streams", "queues"), SHARED | {"_core"}),
     "flow": SHARED | LEAVES | {"_core"},
     "spark": SHARED | LEAVES | {"_core", "_maven"},
     "testing": LIBRARY,

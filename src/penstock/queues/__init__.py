@@ -1,0 +1,39 @@
+"""Queues in PostgreSQL: make them, operate their keys, their jobs and their routing, watch them."""
+
+from .._core.public import publish
+from .admin import QueueAdmin
+from .job_admin import JobAdmin, Retained, StoppedJob
+from .lane_admin import LaneAdmin
+from .queue_report import QueueReport
+from .queue_stats import (
+    LaneStats,
+    MemberStats,
+    OpenTransaction,
+    QueueStats,
+    RangeStats,
+    StoredQueue,
+)
+from .range_admin import RangeAdmin
+from .ring import SlotRange
+from .settings import QueueChanges, QueueSettings
+
+__all__ = [
+    "JobAdmin",
+    "LaneAdmin",
+    "LaneStats",
+    "MemberStats",
+    "OpenTransaction",
+    "QueueAdmin",
+    "QueueChanges",
+    "QueueReport",
+    "QueueSettings",
+    "QueueStats",
+    "RangeAdmin",
+    "RangeStats",
+    "Retained",
+    "SlotRange",
+    "StoppedJob",
+    "StoredQueue",
+]
+
+publish(__name__, *(globals()[name] for name in __all__))

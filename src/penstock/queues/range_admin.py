@@ -1,0 +1,118 @@
+"""Sticky routing: which consumer of a group owns which slots of the ring.
+
+1. Ranges are replaced in one transaction, which holds the row of the group. A range that changes
+   hands drains: its new owner is given nothing in it while an earlier one has a lease in it.
+2. The layout that a move begins with is read under that lock, so moves do not undo one another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._core import checks
+from .._core.checks import bad
+from .queue_queries import QueueQueries
+from .ring import SlotRange, after_move, checked_range, in_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .queue_stats import RangeStats, StoredQueue
+    from .schema_access import SchemaAccess, SchemaStatements
+
+_ASSIGN = "SELECT {schema}.assign_ranges($1, $2, $3::int[], $4::int[], $5::text[], $6)"
+_RANGES = """
+SELECT r.lo, r.hi, r.consumer FROM {schema}.ring_range r WHERE r.queue = $1 AND r.grp = $2
+ORDER BY r.lo
+"""
+_AUTOMATIC = """
+INSERT INTO {schema}.queue_group AS g (queue, grp, automatic, moved_at)
+VALUES ($1, $2, $3, '-infinity') ON CONFLICT (queue, grp) DO UPDATE SET automatic = $3
+"""
+_MODE = "SELECT g.automatic FROM {schema}.queue_group g WHERE g.queue = $1 AND g.grp = $2"
+
+
+class RangeAdmin:
+    """The ranges of slots of one group of consumers. Made by `QueueAdmin.routing`.
+
+    An assignment makes the ranges of the group an operator's: they stay until the next one, whatever
+    consumers come and go, until `balance`. Methods raise `ConfigError` for ranges that overlap or
+    leave gaps, and the errors of `QueueAdmin`.
+    """
+
+    def __init__(self, access: SchemaAccess, queue: StoredQueue, group: str) -> None:
+        if not queue.settings.sticky:
+            raise bad("queue", queue.name, "is not sticky, so no consumer owns slots of it")
+        if queue.settings.ordering_required:
+            rule = "has ordering_required, which makes its ranges inactive: one consumer has all"
+            raise bad("queue", queue.name, rule)
+        self._access = access
+        self._queue = queue.name
+        self._group = checks.text("group", group)
+
+    async def ranges(self) -> list[RangeStats]:
+        """The ranges, in order."""
+        return await QueueQueries(self._access).ranges(self._queue, self._group)
+
+    async def is_automatic(self) -> bool:
+        """Whether ranges follow the live consumers."""
+        rows = await self._access.rows(_MODE, self._queue, self._group)
+        return not rows or bool(rows[0][0])
+
+    async def move(self, lo: int, hi: int, consumer: str) -> list[SlotRange]:
+        """Give slots to a consumer, and split other ranges as it takes. Return what was assigned.
+
+        Args:
+            lo: the first slot.
+            hi: the last slot.
+            consumer: their owner from now on.
+        """
+        moved = checked_range(lo, hi, consumer)
+        async with self._access.transaction() as statements:
+            await self._assign(statements, [], complete=False)  # holds the group
+            found = after_move(await self._stored(statements), moved)
+            await self._assign(statements, found, complete=False)
+        return found
+
+    async def assign(
+        self, ranges: Iterable[tuple[int, int, str]], *, complete: bool = True
+    ) -> None:
+        """Assign ranges in one step: a split, a merge or a whole layout.
+
+        Args:
+            ranges: the first slot, the last slot and the consumer of each. Ranges that are there
+                must lie within them, taken together, or apart from them.
+            complete: whether they must cover all slots; default `True`.
+        """
+        found = [checked_range(*each) for each in ranges]
+        if not found:
+            raise bad("ranges", [], "must be at least one (first slot, last slot, consumer)")
+        async with self._access.transaction() as statements:
+            await self._assign(statements, found, complete=complete)
+
+    async def balance(self, *, automatic: bool = True) -> None:
+        """Let the ranges follow the live consumers again; or keep them as they are now.
+
+        Ranges become parts of 256 slots, each with the consumer that has most of it. Consumers then
+        move parts towards an even share, some at a time.
+        """
+        async with self._access.transaction() as statements:
+            await self._assign(statements, [], complete=False)
+            if automatic:
+                parts = in_parts(await self._stored(statements))
+                await self._assign(statements, parts, complete=False)
+            await statements.rows(_AUTOMATIC, self._queue, self._group, automatic)
+
+    async def _stored(self, statements: SchemaStatements) -> list[SlotRange]:
+        rows = await statements.rows(_RANGES, self._queue, self._group)
+        return [SlotRange(*row) for row in rows]
+
+    async def _assign(
+        self, statements: SchemaStatements, ranges: list[SlotRange], *, complete: bool
+    ) -> None:
+        los, his, consumers = ([each[n] for each in ranges] for n in range(3))
+        values = (self._queue, self._group, los, his, consumers, complete)
+        await statements.rows(_ASSIGN, *values)
+
+    def __repr__(self) -> str:
+        return f"RangeAdmin({self._queue!r}, group={self._group!r})"

@@ -1,0 +1,140 @@
+"""The settings of a queue. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
+
+from .._core import checks
+from .._core.checks import bad
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SlotFunction: TypeAlias = Literal["sha256", "blake3"]
+Poison: TypeAlias = Literal["skip", "block", "block_and_dead_letter", "park_key"]
+
+POISONS: tuple[Poison, ...] = ("skip", "block", "block_and_dead_letter", "park_key")
+LONGEST_NAME = 200
+"""Bytes of a queue's name."""
+MOST = 2**31 - 1
+FIXED = ("slot_function", "ordering_required", "sticky")
+"""They may change only while a queue is empty: jobs and lanes were made by them."""
+_UNORDERED = (
+    "must not be given with ordering_required=True, since later jobs would pass a job that cannot "
+    'be handled; use "block" or "block_and_dead_letter"'
+)
+
+
+class QueueChanges(TypedDict, total=False):
+    """Settings to change; the others stay."""
+
+    slot_function: SlotFunction
+    ordering_required: bool
+    sticky: bool
+    poison: Poison
+    max_attempts: int
+    max_depth: int | None
+    max_in_flight: int | None
+    key_rate: float | None
+    keep_done: timedelta | float | None
+    keep_dead: timedelta | float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """How a queue orders its jobs, and what it does with those that cannot be handled.
+
+    Raises `ConfigError` for settings that contradict each other.
+    """
+
+    slot_function: SlotFunction = "sha256"
+    """How a key becomes one of 65,536 slots. Jobs that are inserted by SQL need `"sha256"`."""
+    ordering_required: bool = False
+    """All jobs are one lane, in strict order and with one consumer at a time."""
+    sticky: bool = False
+    """Keys go to the consumer that owns their slots."""
+    poison: Poison | None = None
+    """What becomes of a job that cannot be handled; default `"park_key"`, and `"block"` with
+    `ordering_required`."""
+    max_attempts: int = 5
+    max_depth: int | None = None
+    """The most jobs in the queue; an enqueue beyond it fails."""
+    max_in_flight: int | None = None
+    """The most leases at once."""
+    key_rate: float | None = None
+    """The most jobs of a key that start in a second."""
+    keep_done: timedelta | None = None
+    """How long handled jobs are kept; seconds become a `timedelta`; default: not at all."""
+    keep_dead: timedelta | None = None
+    """How long dead letters are kept; default: until they are purged."""
+
+    def __post_init__(self) -> None:
+        checks.choice("slot_function", self.slot_function, ("sha256", "blake3"))
+        for name in ("ordering_required", "sticky"):
+            if not isinstance(getattr(self, name), bool):
+                raise bad(name, getattr(self, name), "must be True or False")
+        self._settle("poison", self._checked_poison())
+        _whole("max_attempts", checks.count("max_attempts", self.max_attempts))
+        checks.optional_count("max_depth", self.max_depth)
+        if self.max_in_flight is not None:
+            _whole("max_in_flight", checks.count("max_in_flight", self.max_in_flight))
+        self._settle("key_rate", checks.optional_rate("key_rate", self.key_rate))
+        for name in ("keep_done", "keep_dead"):
+            self._settle(name, interval(name, getattr(self, name)))
+
+    def _checked_poison(self) -> Poison:
+        if self.poison is None:
+            return "block" if self.ordering_required else "park_key"
+        poison = checks.choice("poison", self.poison, POISONS)
+        if self.ordering_required and poison in {"skip", "park_key"}:
+            raise bad("poison", poison, _UNORDERED)
+        return poison
+
+    def _settle(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def changed(self, changes: QueueChanges) -> QueueSettings:
+        """These settings with changes, which are checked together. Raises `ConfigError`."""
+        names = [field.name for field in fields(self)]
+        for name in changes:
+            if name not in names:
+                raise bad("settings", name, f"must be among {', '.join(names)}")
+        now: dict[str, Any] = {name: getattr(self, name) for name in names}
+        now.update(cast("dict[str, Any]", changes))
+        return QueueSettings(**now)
+
+    def differences(self, stored: QueueSettings) -> Iterator[tuple[str, object, object]]:
+        """The names of settings that differ, with the values here and there."""
+        for field in fields(self):
+            ours, theirs = getattr(self, field.name), getattr(stored, field.name)
+            if ours != theirs:
+                yield field.name, ours, theirs
+
+    @property
+    def values(self) -> tuple[object, ...]:
+        """The values of the columns, in the order of `COLUMNS`."""
+        return tuple(getattr(self, name) for name in COLUMNS)
+
+
+COLUMNS = tuple(field.name for field in fields(QueueSettings))
+
+
+def interval(name: str, value: object) -> timedelta | None:
+    """Seconds or a `timedelta` as the latter. Raises `ConfigError`."""
+    found = checks.optional_seconds(name, value)
+    return None if found is None else timedelta(seconds=found)
+
+
+def queue_name(name: object) -> str:
+    """The name of a queue. Raises `ConfigError`."""
+    text = checks.text("queue", cast("str", name))
+    if len(text.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
+        raise bad("queue", text, f"must have at most {LONGEST_NAME} bytes")
+    return text
+
+
+def _whole(name: str, value: int) -> None:
+    if value > MOST:
+        raise bad(name, value, f"must be at most {MOST}")
