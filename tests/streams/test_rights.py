@@ -45,7 +45,7 @@ NOT_TO_READ = (
     "SELECT * FROM {s}.known('s', '[]')",
 )
 NOT_TO_SUBSCRIBE = (*NOT_TO_READ, "SELECT * FROM {s}.delete_stream('s', -1, 9, 10, true)")
-SEQUENCES_OF_IDS = {"parked_id_seq", "bell_id_seq"}
+SEQUENCES_OF_IDS = {"parked_id_seq"}
 
 
 async def _refused(con: Any, log: Log, statements: tuple[str, ...]) -> None:

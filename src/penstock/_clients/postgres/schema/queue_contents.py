@@ -1,7 +1,7 @@
 """Checks of what queues hold: their sequences, and jobs that no claim finds.
 
-1. A partly restored dump brings rows without the sequences. Then places or numbers of leases are
-   given out twice, and a consumer could settle under a lease that has ended.
+1. A partly restored dump brings rows without the sequences. Then places are given out twice. (Numbers
+   of leases are not, since they begin with the time.)
 2. A key with jobs has a lane that is read from before the first of them, or a bell that will see
    to it. Inserts without the trigger leave jobs with neither; nothing else would tell.
 3. At most 1,000 keys of a queue are looked up by name, and those of its 1,000 oldest jobs.
@@ -19,7 +19,7 @@ from .problems import SchemaProblem
 if TYPE_CHECKING:
     from .opened import AnyConnection, LogSchema
 
-QUEUES = ("queue", "job", "lane", "bell", "finished_job", "job_place", "job_lease", "bell_id_seq")
+QUEUES = ("queue", "job", "lane", "bell", "finished_job", "job_place")
 """What the role must be able to read."""
 _HIGHEST = {
     "job_place": """SELECT max(p.place) FROM {schema}.queue q CROSS JOIN LATERAL (
@@ -27,16 +27,9 @@ _HIGHEST = {
       UNION ALL
       (SELECT f.place FROM {schema}.finished_job f WHERE f.queue = q.name
        ORDER BY f.place DESC LIMIT 1)) p""",
-    "job_lease": """SELECT greatest(
-      (SELECT max(l.lease) FROM {schema}.lane l WHERE l.lease IS NOT NULL),
-      (SELECT max(j.lease) FROM {schema}.job j WHERE j.lease IS NOT NULL))""",
-    "bell_id_seq": """SELECT max(p.id) FROM {schema}.queue q CROSS JOIN LATERAL (
-      SELECT b.id FROM {schema}.bell b WHERE b.queue = q.name ORDER BY b.id DESC LIMIT 1) p""",
 }
 _DANGERS = {
     "job_place": "new jobs would overtake earlier ones, or be refused",
-    "job_lease": "leases would have numbers of earlier ones, whose holders could settle them",
-    "bell_id_seq": "new jobs are refused",
 }
 _LAST = """
 SELECT (SELECT last_value - (NOT is_called)::int FROM {schema}.{sequence}) AS last,

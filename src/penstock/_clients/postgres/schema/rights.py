@@ -64,7 +64,7 @@ _READ = (
 )
 _READ_QUEUES = (
     *_USE,
-    *(Grant("SEQUENCE", ("SELECT",), each) for each in ("job_place", "job_lease", "bell_id_seq")),
+    *(Grant("SEQUENCE", ("SELECT",), each) for each in ("job_place", "job_lease")),
     *_tables(
         *("queue", "job", "lane", "bell", "finished_job", "job_id", "queue_client"),
         *("queueing_lock", "ring_range", "queue_member", "queue_group"),
@@ -112,8 +112,9 @@ GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
 }
 _WITHIN_QUEUES = (
     *("ring", "merge_bells", "enter_due", "open_ranges", "pick_lanes", "pick_sticky_lanes"),
-    *("jobs_of_lane", "live_leases", "pick_loose", "drop_empty_lanes", "finish_jobs", "bury_job"),
+    *("jobs_of_lane", "live_leases", "pick_loose", "pass_jobs", "finish_jobs", "bury_job"),
     *("give_up", "lost_too_often", "settle_loose", "give_up_loose", "place_of_least", "move_part"),
+    *("lease_base", "free_locks", "delete_job"),
 )
 FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee", *_WITHIN_QUEUES})
 """Functions and tables that no right includes."""

@@ -7,12 +7,16 @@
 --
 -- 1. Places are taken from a sequence, so a job may become visible behind a later one. Its bell does,
 --    too: a lane is read from "after" on, which a late bell lowers, also while the lane is leased.
--- 2. A claim leases lanes in one statement and reads their jobs in a later one. In one statement the
+--    Jobs may be visible before their bells are merged, so a claim reads no lane from behind the
+--    lowest bell that is left.
+-- 2. A claim locks lanes in one statement and reads their jobs in a later one. In one statement the
 --    newest row of a lane would be joined with jobs of an older snapshot.
 -- 3. A lease is fenced by its number: nothing is settled under one that has ended or was replaced.
 --    Its expiry needs no sweeper, since a claim takes expired lanes first.
 -- 4. A claim may be lost in a crash of the server, and commits asynchronously; a settle never does.
--- 5. Locks on lanes are taken in the order of their keys, or skipped.
+--    So numbers of leases come from the clock and a sequence: a sequence may be set back by a crash.
+-- 5. Locks on lanes are skipped, or taken in the order of their keys; no claim waits for a transaction
+--    that has settled and stays open.
 -- 6. Functions that depend on the time take it as p_now; by default it is the server's clock.
 
 CREATE SEQUENCE {schema}.job_place AS bigint MINVALUE 1 CACHE 1;
@@ -78,7 +82,8 @@ CREATE INDEX job_leased ON {schema}.job (queue, lease_until) WHERE lease IS NOT 
 CREATE INDEX job_stopped ON {schema}.job (queue, place) WHERE state <> 0;
 
 -- A state is 0: ready, 1: blocked, 2: parked. "low" is the lowest place that a bell has told since
--- the lease began: what lies at or above it may not be passed by "after".
+-- the lease began: what lies at or above it may not be passed by "after". "attempts" are those of the
+-- job at the place "head"; if another one comes first by now, it has had none.
 CREATE TABLE {schema}.lane (
   queue text NOT NULL,
   key text NOT NULL,
@@ -88,6 +93,7 @@ CREATE TABLE {schema}.lane (
   due timestamptz NOT NULL,
   state smallint NOT NULL DEFAULT 0,
   attempts int NOT NULL DEFAULT 0,
+  head bigint,
   after bigint NOT NULL DEFAULT 0,
   low bigint,
   lease bigint,
@@ -109,12 +115,11 @@ CREATE INDEX lane_stopped ON {schema}.lane (queue, key) WHERE state <> 0;
 
 CREATE TABLE {schema}.bell (
   queue text NOT NULL,
-  id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
-  key text NOT NULL,
   low bigint NOT NULL,
+  key text NOT NULL,
   slot int,
   priority smallint NOT NULL,
-  PRIMARY KEY (queue, id)
+  PRIMARY KEY (queue, low)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000,
   autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.5);
 
@@ -210,7 +215,8 @@ BEGIN
   FROM {schema}.job j JOIN {schema}.queue q ON q.name = j.queue
   WHERE (p_queue IS NULL OR j.queue = p_queue) AND j.due IS NULL
     AND (j.key IS NOT NULL OR q.ordering_required)
-  GROUP BY j.queue, lane;
+  GROUP BY j.queue, lane
+  ON CONFLICT (queue, low) DO NOTHING;
   GET DIAGNOSTICS v_count = ROW_COUNT;
   RETURN v_count;
 END $$;
@@ -254,26 +260,20 @@ BEGIN
       END IF;
     END LOOP;
   END IF;
-  IF v_ids > 0 THEN
-    INSERT INTO {schema}.job_id AS i (queue, id, place)
-    SELECT f.queue, f.id, f.place FROM fresh f WHERE f.id IS NOT NULL ORDER BY f.queue, f.id
-    ON CONFLICT (queue, id) DO UPDATE SET place = i.place WHERE i.place = excluded.place;
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    IF v_count < v_ids THEN
-      RAISE EXCEPTION 'a job with one of these ids was enqueued before'
-        USING ERRCODE = 'unique_violation', CONSTRAINT = 'job_id_pkey';
-    END IF;
+  IF v_ids > 0 THEN  -- those that enqueue() has noted are left out
+    INSERT INTO {schema}.job_id (queue, id, place)
+    SELECT f.queue, f.id, f.place FROM fresh f
+    WHERE f.id IS NOT NULL AND NOT EXISTS (
+      SELECT FROM {schema}.job_id i WHERE i.queue = f.queue AND i.id = f.id AND i.place = f.place)
+    ORDER BY f.queue, f.id;
   END IF;
   IF v_locks > 0 THEN
-    INSERT INTO {schema}.queueing_lock AS l (queue, lock, place)
-    SELECT f.queue, f.queueing_lock, f.place FROM fresh f WHERE f.queueing_lock IS NOT NULL
-    ORDER BY f.queue, f.queueing_lock
-    ON CONFLICT (queue, lock) DO UPDATE SET place = l.place WHERE l.place = excluded.place;
-    GET DIAGNOSTICS v_count = ROW_COUNT;
-    IF v_count < v_locks THEN
-      RAISE EXCEPTION 'a job with one of these queueing locks is waiting already'
-        USING ERRCODE = 'unique_violation', CONSTRAINT = 'queueing_lock_pkey';
-    END IF;
+    INSERT INTO {schema}.queueing_lock (queue, lock, place)
+    SELECT f.queue, f.queueing_lock, f.place FROM fresh f
+    WHERE f.queueing_lock IS NOT NULL AND NOT EXISTS (
+      SELECT FROM {schema}.queueing_lock k
+      WHERE k.queue = f.queue AND k.lock = f.queueing_lock AND k.place = f.place)
+    ORDER BY f.queue, f.queueing_lock;
   END IF;
   INSERT INTO {schema}.bell (queue, key, low, slot, priority)
   SELECT f.queue, CASE WHEN q.ordering_required THEN '' ELSE f.key END AS lane, min(f.place),
@@ -317,8 +317,6 @@ BEGIN
       coalesce(cardinality(p_numbers), cardinality(p_payloads))]) THEN
     RAISE EXCEPTION 'the arrays of jobs differ in length' USING ERRCODE = 'PS012';
   END IF;
-  SELECT array_agg(nextval('{schema}.job_place')) INTO v_places
-  FROM generate_series(1, cardinality(p_payloads));
   IF p_client IS NOT NULL THEN
     IF p_numbers IS NULL OR EXISTS (
       SELECT FROM (SELECT u.x, lag(u.x) OVER (ORDER BY u.n) AS before
@@ -336,6 +334,9 @@ BEGIN
       v_states[n] := 'known';
     END LOOP;
   END IF;
+  -- behind the lock on the client's row, so that places rise with its numbers
+  SELECT array_agg(nextval('{schema}.job_place')) INTO v_places
+  FROM generate_series(1, cardinality(p_payloads));
   IF p_ids IS NOT NULL THEN
     FOR n IN
       WITH given AS MATERIALIZED (
@@ -383,20 +384,22 @@ END $$;
 -- -- Claims --------------------------------------------------------------------------------------
 
 -- Merges the next bells into lanes: a new lane is read from its beginning, and a lane that has passed
--- a place behind which a job has become visible only now is read from before it again.
-CREATE FUNCTION {schema}.merge_bells(p_queue text, p_most int, p_now timestamptz) RETURNS int
+-- a place behind which a job has become visible only now is read from before it again. Bells of a lane
+-- that is locked become one, which is left.
+CREATE FUNCTION {schema}.merge_bells(p_queue text, p_most int, p_now timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_keys text[];
   v_lows bigint[];
   v_slots int[];
   v_priorities int[];
-  v_sticky boolean;
+  v_free text[];
+  v_locked text[] := '{}';
 BEGIN
   WITH taken AS (
     DELETE FROM {schema}.bell b WHERE b.ctid = ANY (ARRAY(
       SELECT n.ctid FROM {schema}.bell n WHERE n.queue = p_queue
-      ORDER BY n.queue, n.id LIMIT p_most FOR UPDATE SKIP LOCKED))
+      ORDER BY n.queue, n.low LIMIT p_most FOR UPDATE SKIP LOCKED))
     RETURNING b.key, b.low, b.slot, b.priority
   ), merged AS (
     SELECT t.key, min(t.low) AS low, min(t.slot) AS slot, max(t.priority) AS priority
@@ -405,27 +408,43 @@ BEGIN
   SELECT array_agg(m.key), array_agg(m.low), array_agg(m.slot), array_agg(m.priority)
   INTO v_keys, v_lows, v_slots, v_priorities FROM merged m;
   IF v_keys IS NULL THEN
-    RETURN 0;
+    RETURN;
   END IF;
-  SELECT q.sticky AND NOT q.ordering_required INTO v_sticky FROM {schema}.queue q
-  WHERE q.name = p_queue;
+  v_free := ARRAY(
+    SELECT l.key FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (v_keys)
+    FOR NO KEY UPDATE SKIP LOCKED);
+  IF cardinality(v_free) < cardinality(v_keys) THEN
+    v_locked := ARRAY(
+      SELECT l.key FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (v_keys)
+      EXCEPT SELECT unnest(v_free));
+  END IF;
+  IF cardinality(v_locked) > 0 THEN
+    INSERT INTO {schema}.bell (queue, low, key, slot, priority)
+    SELECT p_queue, m.low, m.key, m.slot, m.priority
+    FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
+    WHERE m.key = ANY (v_locked);
+  END IF;
   -- "low" of a new lane says nothing; of one that is there, it is compared
   INSERT INTO {schema}.lane AS l (queue, key, slot, sticky, priority, due, low)
-  SELECT p_queue, m.key, coalesce(m.slot, {schema}.ring_slot(m.key)), v_sticky, m.priority, p_now, m.low
+  SELECT p_queue, m.key, coalesce(m.slot, {schema}.ring_slot(m.key)),
+    q.sticky AND NOT q.ordering_required, m.priority, p_now, m.low
   FROM unnest(v_keys, v_lows, v_slots, v_priorities) AS m (key, low, slot, priority)
+  JOIN {schema}.queue q ON q.name = p_queue
+  WHERE m.key <> ALL (v_locked) ORDER BY m.key
   ON CONFLICT (queue, key) DO UPDATE SET
     after = CASE WHEN l.lease IS NULL THEN least(l.after, excluded.low - 1) ELSE l.after END,
     low = least(l.low, excluded.low),
-    priority = greatest(l.priority, excluded.priority)
+    priority = greatest(l.priority, excluded.priority),
+    slot = CASE WHEN l.lease IS NULL THEN excluded.slot ELSE l.slot END
   WHERE l.priority < excluded.priority
-    OR CASE WHEN l.lease IS NULL THEN l.after >= excluded.low
+    OR CASE WHEN l.lease IS NULL THEN l.after >= excluded.low OR l.slot <> excluded.slot
        ELSE l.low IS NULL OR l.low > excluded.low END;
-  RETURN cardinality(v_keys);
 END $$;
 
 -- Lets jobs that are due now enter, those of keys behind the jobs that are in their lanes.
 CREATE FUNCTION {schema}.enter_due(p_queue text, p_most int, p_now timestamptz, p_ordered boolean)
-RETURNS void LANGUAGE sql VOLATILE AS $$
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
   WITH picked AS MATERIALIZED (
     SELECT d.place AS old, nextval('{schema}.job_place') AS new FROM (
       SELECT j.place FROM {schema}.job j WHERE j.queue = p_queue AND j.due <= p_now
@@ -433,13 +452,16 @@ RETURNS void LANGUAGE sql VOLATILE AS $$
   ), entered AS (
     UPDATE {schema}.job j SET due = NULL, place = p.new FROM picked p
     WHERE j.queue = p_queue AND j.place = p.old
-    RETURNING j.key, j.place, j.slot, j.priority
+    RETURNING j.key, p.old, j.place, j.slot, j.priority, j.queueing_lock
+  ), locks AS (
+    UPDATE {schema}.queueing_lock k SET place = e.place FROM entered e
+    WHERE k.queue = p_queue AND k.lock = e.queueing_lock AND k.place = e.old
   )
   INSERT INTO {schema}.bell (queue, key, low, slot, priority)
   SELECT p_queue, CASE WHEN p_ordered THEN '' ELSE e.key END AS lane, min(e.place), min(e.slot),
     max(e.priority)
-  FROM entered e WHERE e.key IS NOT NULL OR p_ordered GROUP BY lane
-$$;
+  FROM entered e WHERE e.key IS NOT NULL OR p_ordered GROUP BY lane;
+END $$;
 
 -- The ranges of a consumer in which it may be given jobs now. A range that drains is left out while an
 -- earlier owner of the same group has a lease in it that has not expired.
@@ -548,20 +570,25 @@ CREATE FUNCTION {schema}.claim_jobs(
 RETURNS TABLE (r_lease bigint, r_lane text, r_slot int, r_attempts int, r_place bigint, r_key text,
   r_payload text, r_headers text, r_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_until timestamptz := v_now + make_interval(secs => p_seconds);
+  v_base bigint := {schema}.lease_base();
   v_queue {schema}.queue;
   v_room bigint := p_lanes + p_loose;
-  v_keys text[];
-  v_slots int[];
-  v_leases bigint[];
-  v_attempts int[];
-  v_afters bigint[];
-  v_loose bigint[] := '{}';
-  v_places bigint[] := '{}';
-  v_of int[] := '{}';  -- the lane of each place, by its number in the arrays
+  v_most int := least(10000, greatest(100, p_lanes::bigint * p_per + p_lanes));
+  v_keys text[];  -- lanes that are locked; the arrays below are of those of them that are leased
+  v_leased text[] := '{}';
+  v_leases bigint[] := '{}';
+  v_attempts int[] := '{}';
+  v_heads bigint[] := '{}';
+  v_poison int[] := '{}';
+  v_begun bigint[] := '{}';  -- jobs with a queueing lock
+  v_loose bigint[];
+  v_job record;
+  v_lane text;
   i int;
 BEGIN
   SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
@@ -574,11 +601,12 @@ BEGIN
   END IF;
   PERFORM set_config('synchronous_commit', 'off', true);
   IF EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue AND j.due <= v_now) THEN
-    PERFORM {schema}.enter_due(
-      p_queue, greatest(100, 2 * p_lanes * p_per), v_now, v_queue.ordering_required);
+    PERFORM {schema}.enter_due(p_queue, v_most, v_now, v_queue.ordering_required);
   END IF;
-  PERFORM {schema}.merge_bells(p_queue, greatest(100, 2 * p_lanes), v_now);
+  -- at least as many as the jobs that are given out, or bells would fall behind the jobs of busy keys
+  PERFORM {schema}.merge_bells(p_queue, v_most, v_now);
   IF v_queue.max_in_flight IS NOT NULL THEN
+    PERFORM FROM {schema}.queue q WHERE q.name = p_queue FOR NO KEY UPDATE;  -- one claim at a time
     v_room := greatest(0, v_queue.max_in_flight - {schema}.live_leases(p_queue, v_now));
   END IF;
   IF v_queue.sticky AND NOT v_queue.ordering_required THEN
@@ -587,48 +615,69 @@ BEGIN
   ELSE
     v_keys := {schema}.pick_lanes(p_queue, least(p_lanes, v_room)::int, v_now);
   END IF;
-  IF cardinality(v_keys) > 0 THEN
-    WITH leased AS (
-      UPDATE {schema}.lane l SET lease = nextval('{schema}.job_lease'), grp = p_grp,
-        owner = p_consumer, lease_until = v_until, attempts = l.attempts + 1,
-        after = least(l.after, l.low - 1), low = NULL,
-        due = CASE WHEN v_queue.key_rate IS NULL THEN l.due
-          ELSE v_now + make_interval(secs => 1 / v_queue.key_rate) END
-      WHERE l.queue = p_queue AND l.key = ANY (v_keys)
-      RETURNING l.key, l.slot, l.lease, l.attempts, l.after
-    )
-    SELECT array_agg(d.key), array_agg(d.slot), array_agg(d.lease), array_agg(d.attempts),
-      array_agg(d.after)
-    INTO v_keys, v_slots, v_leases, v_attempts, v_afters FROM leased d;
-    FOR i IN SELECT n FROM unnest(v_attempts) WITH ORDINALITY AS a (attempts, n)
-      WHERE a.attempts > v_queue.max_attempts
-    LOOP  -- their handlers ended with their processes, so that none of them has told
-      PERFORM {schema}.give_up(
-        v_queue, v_keys[i], v_leases[i], NULL, NULL, NULL, NULL, false, v_now);
-      v_leases[i] := NULL;
-    END LOOP;
-    -- in a later statement than the one that leased
-    SELECT array_agg(j.place ORDER BY g.n, j.place), array_agg(g.n ORDER BY g.n, j.place)
-    INTO v_places, v_of
-    FROM unnest(v_keys, v_leases, v_attempts, v_afters) WITH ORDINALITY
-      AS g (key, lease, attempts, after, n)
+  -- in a later statement than the one that locked, and not from behind a bell that is left
+  FOR v_job IN
+    SELECT l.key AS lane, l.slot AS lane_slot, l.head, l.attempts AS tries, j.place, j.key, j.at,
+      j.payload::text AS payload, j.headers::text AS headers, j.queueing_lock
+    FROM unnest(v_keys) WITH ORDINALITY AS k (key, n)
+    JOIN {schema}.lane l ON l.queue = p_queue AND l.key = k.key AND l.state = 0
     CROSS JOIN LATERAL {schema}.jobs_of_lane(
-      p_queue, g.key, v_queue.ordering_required, g.after,
-      CASE WHEN g.attempts > 1 OR v_queue.key_rate IS NOT NULL THEN 1 ELSE p_per END) j (place)
-    WHERE g.lease IS NOT NULL;
-    RETURN QUERY
-    SELECT v_leases[g.n], v_keys[g.n], v_slots[g.n], v_attempts[g.n], j.place, j.key,
-      j.payload::text, j.headers::text, j.at
-    FROM unnest(v_places, v_of) WITH ORDINALITY AS g (place, n, nth)
-    JOIN {schema}.job j ON j.queue = p_queue AND j.place = g.place ORDER BY g.nth;
+      p_queue, l.key, v_queue.ordering_required,
+      least(l.after, l.low - 1, (SELECT b.low - 1 FROM {schema}.bell b WHERE b.queue = p_queue
+                                 ORDER BY b.queue, b.low LIMIT 1)),
+      CASE WHEN l.attempts > 0 OR v_queue.key_rate IS NOT NULL THEN 1 ELSE p_per END) j
+    ORDER BY k.n, j.place
+  LOOP
+    IF v_job.lane IS DISTINCT FROM v_lane THEN
+      v_lane := v_job.lane;
+      r_lane := v_lane;
+      r_slot := v_job.lane_slot;
+      r_lease := v_base + nextval('{schema}.job_lease') % 1048576;
+      r_attempts := 1 + CASE WHEN v_job.place = v_job.head THEN v_job.tries ELSE 0 END;
+      v_leased := v_leased || v_lane;
+      v_leases := v_leases || r_lease;
+      v_attempts := v_attempts || r_attempts;
+      v_heads := v_heads || v_job.place;
+      IF r_attempts > v_queue.max_attempts THEN
+        v_poison := v_poison || cardinality(v_leased);
+      END IF;
+    END IF;
+    CONTINUE WHEN r_attempts > v_queue.max_attempts;
+    r_place := v_job.place;
+    r_key := v_job.key;
+    r_payload := v_job.payload;
+    r_headers := v_job.headers;
+    r_at := v_job.at;
+    RETURN NEXT;
+    IF v_job.queueing_lock IS NOT NULL THEN
+      v_begun := v_begun || r_place;
+    END IF;
+  END LOOP;
+  UPDATE {schema}.lane l SET lease = g.lease, grp = p_grp, owner = p_consumer, lease_until = v_until,
+    attempts = g.attempts, head = g.head, after = least(l.after, l.low - 1), low = NULL,
+    due = CASE WHEN v_queue.key_rate IS NULL THEN l.due
+      ELSE v_now + make_interval(secs => 1 / v_queue.key_rate) END
+  FROM unnest(v_leased, v_leases, v_attempts, v_heads) AS g (key, lease, attempts, head)
+  WHERE l.queue = p_queue AND l.key = g.key;
+  IF cardinality(v_leased) < cardinality(v_keys) THEN
     -- a lane without a visible job; the bell of one that comes makes it again
-    PERFORM {schema}.drop_empty_lanes(p_queue, v_keys, v_queue.ordering_required);
+    DELETE FROM {schema}.lane l
+    WHERE l.queue = p_queue AND l.key = ANY (v_keys) AND l.state = 0 AND l.key <> ALL (v_leased);
+    -- a lane that was parked while it was leased, and the lease was lost
+    UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
+      after = least(l.after, l.low - 1), low = NULL
+    WHERE l.queue = p_queue AND l.key = ANY (v_keys) AND l.state <> 0;
   END IF;
+  FOREACH i IN ARRAY v_poison LOOP
+    -- their handlers ended with their processes, so that none of them has told
+    PERFORM {schema}.give_up(v_queue, v_leased[i], v_leases[i], v_heads[i], v_attempts[i] - 1, NULL,
+      NULL, false, v_now);
+  END LOOP;
   IF p_loose > 0 AND NOT v_queue.ordering_required THEN
     v_loose := {schema}.pick_loose(
-      p_queue, least(p_loose, v_room - coalesce(cardinality(v_keys), 0))::int, v_now);
+      p_queue, least(p_loose, v_room - cardinality(v_leased) + cardinality(v_poison))::int, v_now);
     IF cardinality(v_loose) > 0 THEN
-      UPDATE {schema}.job j SET lease = nextval('{schema}.job_lease'), owner = p_consumer,
+      UPDATE {schema}.job j SET lease = v_base + nextval('{schema}.job_lease') % 1048576, owner = p_consumer,
         lease_until = v_until, attempts = j.attempts + 1
       WHERE j.queue = p_queue AND j.place = ANY (v_loose);
       PERFORM {schema}.give_up_loose(v_queue, j.place, NULL, NULL, NULL, false, v_now)
@@ -640,33 +689,42 @@ BEGIN
       FROM {schema}.job j
       WHERE j.queue = p_queue AND j.place = ANY (v_loose) AND j.lease IS NOT NULL
       ORDER BY j.priority DESC, j.place;
+      v_begun := v_begun || v_loose;
     END IF;
   END IF;
-  -- once a job has begun, another one with its queueing lock may wait
-  IF EXISTS (SELECT FROM {schema}.queueing_lock k WHERE k.queue = p_queue) THEN
-    DELETE FROM {schema}.queueing_lock k USING {schema}.job j
-    WHERE j.queue = p_queue AND j.place = ANY (v_places || v_loose)
-      AND k.queue = p_queue AND k.lock = j.queueing_lock;
+  IF cardinality(v_begun) > 0 THEN
+    PERFORM {schema}.free_locks(p_queue, v_begun);
   END IF;
 END $$;
 
--- The places of the next jobs of a lane.
-CREATE FUNCTION {schema}.jobs_of_lane(
-  p_queue text, p_key text, p_ordered boolean, p_after bigint, p_most int)
-RETURNS SETOF bigint LANGUAGE plpgsql STABLE ROWS 10 AS $$
+-- What numbers of leases begin at now: above all that were given before, unless the clock was set back.
+CREATE FUNCTION {schema}.lease_base() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+  SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint * 1048576
+$$;
+
+-- Lets other jobs with the queueing locks of these jobs wait, once these have begun or are gone.
+CREATE FUNCTION {schema}.free_locks(p_queue text, p_places bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  IF p_ordered THEN
-    RETURN QUERY
-    SELECT j.place FROM {schema}.job j
-    WHERE j.queue = p_queue AND j.due IS NULL AND j.place > p_after
-    ORDER BY j.queue, j.place LIMIT p_most;
-  ELSE
-    RETURN QUERY
-    SELECT j.place FROM {schema}.job j
-    WHERE j.queue = p_queue AND j.key = p_key AND j.due IS NULL AND j.place > p_after
-    ORDER BY j.queue, j.key, j.place LIMIT p_most;
+  IF EXISTS (SELECT FROM {schema}.queueing_lock k WHERE k.queue = p_queue) THEN
+    DELETE FROM {schema}.queueing_lock k USING {schema}.job j
+    WHERE j.queue = p_queue AND j.place = ANY (p_places)
+      AND k.queue = p_queue AND k.lock = j.queueing_lock AND k.place = j.place;
   END IF;
 END $$;
+
+-- The next jobs of a lane. It is inlined in queries.
+CREATE FUNCTION {schema}.jobs_of_lane(
+  p_queue text, p_key text, p_ordered boolean, p_after bigint, p_most int)
+RETURNS SETOF {schema}.job LANGUAGE sql STABLE AS $$
+  (SELECT j.* FROM {schema}.job j
+   WHERE NOT p_ordered AND j.queue = p_queue AND j.key = p_key AND j.due IS NULL AND j.place > p_after
+   ORDER BY j.queue, j.key, j.place LIMIT p_most)
+  UNION ALL
+  (SELECT j.* FROM {schema}.job j
+   WHERE p_ordered AND j.queue = p_queue AND j.due IS NULL AND j.place > p_after
+   ORDER BY j.queue, j.place LIMIT p_most)
+$$;
 
 CREATE FUNCTION {schema}.live_leases(p_queue text, p_now timestamptz) RETURNS bigint
 LANGUAGE sql STABLE AS $$
@@ -696,19 +754,13 @@ BEGIN
     FOR NO KEY UPDATE SKIP LOCKED);
 END $$;
 
--- Deletes those of these lanes that have no visible job.
-CREATE FUNCTION {schema}.drop_empty_lanes(p_queue text, p_keys text[], p_ordered boolean)
-RETURNS void LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-  DELETE FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (p_keys) AND l.lease IS NOT NULL
-    AND NOT EXISTS (SELECT FROM {schema}.jobs_of_lane(l.queue, l.key, p_ordered, l.after, 1));
-END $$;
+
 
 -- -- Settling ------------------------------------------------------------------------------------
 
 -- Settles leases: an element of the first arrays for each of them, and of the last two for each job of a
--- lane that was handled, with its lease. The action says what becomes of the lease, and the place is
--- that of the job that it is about:
+-- lane that was handled, with its lease: the first ones that it was given, in order. The action says
+-- what becomes of the lease, and the place is that of the job that it is about:
 --   keep  nothing else
 --   free  it ends; jobs that were not handled are given back
 --   done  of a job without a key: it was handled
@@ -716,61 +768,68 @@ END $$;
 --   fail  it ends; the job is poison after so many tries, for a reason and of a type of error
 --   bury  it ends; the job becomes a dead letter, whatever the queue does with poison
 -- The fate is "lost" if a lease had ended: nothing of it is settled. Otherwise it is "kept", "freed",
--- "waiting", "dead", "blocked" or "parked".
+-- "empty" (freed, and no job of the key is left), "waiting", "dead", "blocked" or "parked".
 CREATE FUNCTION {schema}.settle_jobs(
   p_queue text, p_leases bigint[], p_lanes text[], p_actions text[], p_places bigint[],
   p_delays float8[], p_attempts int[], p_reasons text[], p_errors text[],
   p_done bigint[], p_done_leases bigint[], p_now timestamptz DEFAULT NULL)
 RETURNS TABLE (r_lease bigint, r_fate text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_queue {schema}.queue;
+  v_keys text[];  -- lanes of leases that are held, in the order of their keys, and their leases
   v_held bigint[];
-  v_keys text[];
+  v_actions text[];
+  v_nexts bigint[];
+  v_passed bigint[];  -- the last handled job of each
   v_done bigint[];
-  v_progressed text[];
-  v_afters bigint[];
-  v_freed text[];
+  v_empty text[] := '{}';
   v_loose bigint[];
   i int;
 BEGIN
   SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
-  SELECT coalesce(array_agg(h.lease), '{}'), coalesce(array_agg(h.key), '{}') INTO v_held, v_keys
-  FROM (
-    SELECT l.lease, l.key FROM unnest(p_lanes, p_leases) AS g (key, lease)
+  SELECT coalesce(array_agg(h.key), '{}'), coalesce(array_agg(h.lease), '{}'), array_agg(h.action),
+    array_agg(h.place)
+  INTO v_keys, v_held, v_actions, v_nexts FROM (
+    SELECT l.lease, l.key, g.action, g.place
+    FROM unnest(p_lanes, p_leases, p_actions, p_places) AS g (key, lease, action, place)
     JOIN {schema}.lane l ON l.queue = p_queue AND l.key = g.key AND l.lease = g.lease
     WHERE l.lease_until > v_now ORDER BY l.key FOR NO KEY UPDATE OF l) h;
-  SELECT array_agg(m.key), array_agg(m.place) INTO v_progressed, v_afters FROM (
-    SELECT h.key, max(d.place) AS place FROM unnest(p_done, p_done_leases) AS d (place, lease)
-    JOIN unnest(v_held, v_keys) AS h (lease, key) ON h.lease = d.lease GROUP BY h.key) m;
   SELECT array_agg(d.place) INTO v_done FROM unnest(p_done, p_done_leases) AS d (place, lease)
   WHERE d.lease = ANY (v_held);
+  v_passed := ARRAY(
+    SELECT m.place FROM unnest(v_held) WITH ORDINALITY AS h (lease, n) LEFT JOIN (
+      SELECT d.lease, max(d.place) AS place FROM unnest(p_done, p_done_leases) AS d (place, lease)
+      GROUP BY d.lease) m ON m.lease = h.lease
+    ORDER BY h.n);
   SELECT array_agg(h.place) INTO v_loose FROM (
     SELECT j.place FROM unnest(p_places, p_leases, p_actions, p_lanes)
       AS g (place, lease, action, key)
     JOIN {schema}.job j ON j.queue = p_queue AND j.place = g.place AND j.lease = g.lease
     WHERE g.key IS NULL AND g.action = 'done' AND j.lease_until > v_now
     ORDER BY j.place FOR UPDATE OF j) h;
-  PERFORM {schema}.finish_jobs(v_queue, coalesce(v_done, '{}') || coalesce(v_loose, '{}'), v_now);
-  -- the lease that goes on is the first one of the job behind
-  UPDATE {schema}.lane l SET after = least(m.place, l.low - 1), attempts = 1
-  FROM unnest(v_progressed, v_afters) AS m (key, place)
-  WHERE l.queue = p_queue AND l.key = m.key;
-  SELECT array_agg(g.key) INTO v_freed FROM unnest(p_lanes, p_leases, p_actions) AS g (key, lease, action)
-  WHERE g.action = 'free' AND g.lease = ANY (v_held);
-  PERFORM {schema}.drop_empty_lanes(p_queue, v_freed, v_queue.ordering_required);
-  UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
-    after = least(l.after, l.low - 1), low = NULL, attempts = greatest(0, l.attempts - 1),
-    due = CASE WHEN v_queue.key_rate IS NULL THEN v_now ELSE greatest(v_now, l.due) END
-  WHERE l.queue = p_queue AND l.key = ANY (v_freed);
-  FOR i IN SELECT g.n FROM unnest(p_lanes, p_leases) WITH ORDINALITY AS g (key, lease, n)
-    ORDER BY g.key, g.n
-  LOOP
+  PERFORM {schema}.finish_jobs(v_queue, v_done || v_loose, v_now);
+  IF 'free' = ANY (v_actions) THEN
+    WITH dropped AS (
+      DELETE FROM {schema}.lane l USING unnest(v_keys, v_actions, v_passed) AS g (key, action, place)
+      WHERE g.action = 'free' AND l.queue = p_queue AND l.key = g.key AND l.state = 0
+        AND (v_queue.key_rate IS NULL OR l.due <= v_now)
+        AND NOT EXISTS (SELECT FROM {schema}.jobs_of_lane(p_queue, g.key, v_queue.ordering_required,
+          least(coalesce(g.place, l.after), l.low - 1), 1))
+      RETURNING l.key
+    )
+    SELECT coalesce(array_agg(d.key), '{}') INTO v_empty FROM dropped d;
+  END IF;
+  IF cardinality(v_empty) < cardinality(v_keys) THEN
+    PERFORM {schema}.pass_jobs(v_queue, v_keys, v_actions, v_nexts, v_passed, v_now);
+  END IF;
+  FOR i IN SELECT g.n FROM unnest(p_lanes) WITH ORDINALITY AS g (key, n) ORDER BY g.key, g.n LOOP
     r_lease := p_leases[i];
     IF p_lanes[i] IS NULL AND p_actions[i] = 'done' THEN
-      r_fate := CASE WHEN p_places[i] = ANY (v_loose) THEN 'freed' ELSE 'lost' END;
+      r_fate := CASE WHEN p_places[i] = ANY (v_loose) THEN 'empty' ELSE 'lost' END;
     ELSIF p_lanes[i] IS NULL THEN
       r_fate := {schema}.settle_loose(v_queue, p_leases[i], p_actions[i], p_places[i], p_delays[i],
         p_attempts[i], p_reasons[i], p_errors[i], v_now);
@@ -778,27 +837,55 @@ BEGIN
       r_fate := 'lost';
     ELSIF p_actions[i] = 'nak' THEN
       UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
-        after = least(l.after, l.low - 1), low = NULL, attempts = p_attempts[i],
-        due = v_now + make_interval(secs => p_delays[i])
+        after = least(l.after, l.low - 1), low = NULL, attempts = coalesce(p_attempts[i], l.attempts),
+        head = coalesce(p_places[i], l.head),
+        due = greatest(v_now + make_interval(secs => coalesce(p_delays[i], 0)),
+          CASE WHEN v_queue.key_rate IS NOT NULL THEN l.due END)
       WHERE l.queue = p_queue AND l.key = p_lanes[i];
       r_fate := 'waiting';
     ELSIF p_actions[i] IN ('fail', 'bury') THEN
       r_fate := {schema}.give_up(v_queue, p_lanes[i], p_leases[i], p_places[i], p_attempts[i],
         p_reasons[i], p_errors[i], p_actions[i] = 'bury', v_now);
     ELSE
-      r_fate := CASE p_actions[i] WHEN 'free' THEN 'freed' ELSE 'kept' END;
+      r_fate := CASE WHEN p_actions[i] <> 'free' THEN 'kept'
+        WHEN p_lanes[i] = ANY (v_empty) THEN 'empty' ELSE 'freed' END;
     END IF;
     RETURN NEXT;
   END LOOP;
 END $$;
 
+-- Moves leased lanes behind their handled jobs, and ends the leases of those that are freed.
+CREATE FUNCTION {schema}.pass_jobs(
+  p_queue {schema}.queue, p_keys text[], p_actions text[], p_nexts bigint[], p_passed bigint[],
+  p_now timestamptz)
+RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  -- the lease that goes on is the first one of the next job
+  UPDATE {schema}.lane l SET after = least(g.passed, l.low - 1), attempts = 1,
+    head = CASE WHEN g.next > g.passed THEN g.next ELSE (
+      SELECT j.place FROM {schema}.jobs_of_lane(
+        p_queue.name, g.key, p_queue.ordering_required, g.passed, 1) j) END
+  FROM unnest(p_keys, p_actions, p_nexts, p_passed) AS g (key, action, next, passed)
+  WHERE l.queue = p_queue.name AND l.key = g.key AND g.passed IS NOT NULL AND g.action <> 'free';
+  UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
+    after = least(coalesce(g.passed, l.after), l.low - 1), low = NULL,
+    attempts = CASE WHEN g.passed IS NULL THEN greatest(0, l.attempts - 1) ELSE 0 END,
+    due = CASE WHEN p_queue.key_rate IS NULL THEN p_now ELSE greatest(p_now, l.due) END
+  FROM unnest(p_keys, p_actions, p_passed) AS g (key, action, passed)
+  WHERE l.queue = p_queue.name AND l.key = g.key AND g.action = 'free';
+END $$;
+
 -- Deletes handled jobs, and keeps them among the finished ones if the queue asks for it. One that
--- became a dead letter before is done now.
+-- became a dead letter before it was unblocked is none any more.
 CREATE FUNCTION {schema}.finish_jobs(p_queue {schema}.queue, p_places bigint[], p_now timestamptz)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF p_queue.keep_done IS NULL THEN
     DELETE FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = ANY (p_places);
+    IF p_queue.poison = 'block_and_dead_letter' THEN
+      DELETE FROM {schema}.finished_job f
+      WHERE f.queue = p_queue.name AND f.place = ANY (p_places) AND f.outcome = 'dead';
+    END IF;
   ELSE
     WITH gone AS (
       DELETE FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = ANY (p_places) RETURNING j.*
@@ -824,38 +911,40 @@ RETURNS void LANGUAGE sql VOLATILE AS $$
   ON CONFLICT (queue, place) DO NOTHING
 $$;
 
--- Ends the lease of a lane of which a job, by default the first one, cannot be handled, and does with
--- that job what the queue says; or makes it a dead letter, if p_bury. Returns the fate of the job.
+-- Ends the lease of a lane of which a job cannot be handled, and does with that job what the queue
+-- says; or makes it a dead letter, if p_bury. Returns the fate of the job.
 CREATE FUNCTION {schema}.give_up(
   p_queue {schema}.queue, p_key text, p_lease bigint, p_place bigint, p_attempts int, p_reason text,
   p_error text, p_bury boolean, p_now timestamptz)
 RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_lane {schema}.lane;
-  v_place bigint := p_place;
-  v_attempts int;
   v_is_buried boolean := p_bury OR p_queue.poison = 'skip';
+  v_reason text := coalesce(p_reason, {schema}.lost_too_often());
 BEGIN
-  UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
-    after = least(l.after, l.low - 1), low = NULL, due = p_now
-  WHERE l.queue = p_queue.name AND l.key = p_key AND l.lease = p_lease RETURNING * INTO v_lane;
-  v_attempts := coalesce(p_attempts, v_lane.attempts - 1);
-  IF v_place IS NULL THEN
-    v_place := (SELECT j.place FROM {schema}.jobs_of_lane(
-      p_queue.name, p_key, p_queue.ordering_required, v_lane.after, 1) j (place));
-  END IF;
   IF v_is_buried OR p_queue.poison = 'block_and_dead_letter' THEN
-    PERFORM {schema}.bury_job(p_queue.name, v_place, v_attempts, p_reason, p_error, p_now);
+    PERFORM {schema}.bury_job(p_queue.name, p_place, p_attempts, v_reason, p_error, p_now);
   END IF;
   IF v_is_buried THEN
-    DELETE FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = v_place;
-    UPDATE {schema}.lane l SET attempts = 0 WHERE l.queue = p_queue.name AND l.key = p_key;
-    RETURN 'dead';
+    PERFORM {schema}.delete_job(p_queue.name, p_place);
   END IF;
-  UPDATE {schema}.lane l SET attempts = v_attempts, reason = coalesce(p_reason, {schema}.lost_too_often()),
-    stopped_at = p_now, state = CASE p_queue.poison WHEN 'park_key' THEN 2 ELSE 1 END
-  WHERE l.queue = p_queue.name AND l.key = p_key;
-  RETURN CASE p_queue.poison WHEN 'park_key' THEN 'parked' ELSE 'blocked' END;
+  UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
+    after = least(l.after, l.low - 1), low = NULL, head = p_place,
+    due = CASE WHEN p_queue.key_rate IS NULL THEN p_now ELSE greatest(p_now, l.due) END,
+    attempts = CASE WHEN v_is_buried THEN 0 ELSE p_attempts END,
+    state = CASE WHEN v_is_buried THEN l.state WHEN p_queue.poison = 'park_key' THEN 2 ELSE 1 END,
+    reason = CASE WHEN v_is_buried THEN l.reason ELSE v_reason END,
+    stopped_at = CASE WHEN v_is_buried THEN l.stopped_at ELSE p_now END
+  WHERE l.queue = p_queue.name AND l.key = p_key AND l.lease = p_lease;
+  RETURN CASE WHEN v_is_buried THEN 'dead' WHEN p_queue.poison = 'park_key' THEN 'parked'
+    ELSE 'blocked' END;
+END $$;
+
+-- Deletes a job that is a dead letter by now.
+CREATE FUNCTION {schema}.delete_job(p_queue text, p_place bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+  PERFORM {schema}.free_locks(p_queue, ARRAY[p_place]);
+  DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = p_place;
 END $$;
 
 CREATE FUNCTION {schema}.lost_too_often() RETURNS text LANGUAGE sql IMMUTABLE AS $$
@@ -897,17 +986,18 @@ RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_attempts int := coalesce(p_attempts, (
     SELECT j.attempts - 1 FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = p_place));
+  v_reason text := coalesce(p_reason, {schema}.lost_too_often());
 BEGIN
   IF p_bury OR p_queue.poison IN ('skip', 'block_and_dead_letter') THEN
-    PERFORM {schema}.bury_job(p_queue.name, p_place, v_attempts, p_reason, p_error, p_now);
+    PERFORM {schema}.bury_job(p_queue.name, p_place, v_attempts, v_reason, p_error, p_now);
   END IF;
   IF p_bury OR p_queue.poison = 'skip' THEN
-    DELETE FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = p_place;
+    PERFORM {schema}.delete_job(p_queue.name, p_place);
     RETURN 'dead';
   END IF;
   UPDATE {schema}.job j SET lease = NULL, owner = NULL, lease_until = NULL, attempts = v_attempts,
     state = CASE p_queue.poison WHEN 'park_key' THEN 2 ELSE 1 END,
-    reason = coalesce(p_reason, {schema}.lost_too_often())
+    reason = v_reason
   WHERE j.queue = p_queue.name AND j.place = p_place;
   RETURN CASE p_queue.poison WHEN 'park_key' THEN 'parked' ELSE 'blocked' END;
 END $$;
@@ -942,7 +1032,9 @@ END $$;
 -- -- Operating -----------------------------------------------------------------------------------
 
 -- Continues a lane that is blocked or parked, with its first job: to be tried again, its tries counted
--- on (so that one more is the last) or from 0, or as a dead letter. The state is "missing" or "ready" or "dead".
+-- on (so that one more is the last) or from 0. If p_skips, the job that stopped it, or else its first
+-- one, becomes a dead letter. The state is "missing", "ready" or "dead"; or "leased", and nothing is
+-- done, if a job is to be skipped while a lease goes on.
 CREATE FUNCTION {schema}.resume_lane(
   p_queue text, p_key text, p_skips boolean, p_keeps_attempts boolean, p_now timestamptz DEFAULT NULL)
 RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -953,24 +1045,35 @@ DECLARE
   v_place bigint;
 BEGIN
   SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
-  UPDATE {schema}.lane l SET state = 0, reason = NULL, stopped_at = NULL, due = v_now,
-    attempts = CASE WHEN p_keeps_attempts THEN least(l.attempts, v_queue.max_attempts - 1) ELSE 0 END
-  WHERE l.queue = p_queue AND l.key = p_key AND l.state <> 0 RETURNING * INTO v_lane;
+  SELECT * INTO v_lane FROM {schema}.lane l
+  WHERE l.queue = p_queue AND l.key = p_key AND l.state <> 0 FOR NO KEY UPDATE;
   IF NOT FOUND THEN
     RETURN 'missing';
-  ELSIF NOT p_skips THEN
-    RETURN 'ready';
+  ELSIF p_skips AND v_lane.lease_until > v_now THEN
+    RETURN 'leased';
   END IF;
-  v_place := (SELECT j.place FROM {schema}.jobs_of_lane(
-    p_queue, p_key, v_queue.ordering_required, v_lane.after, 1) j (place));
-  PERFORM {schema}.bury_job(p_queue, v_place, v_lane.attempts, 'skipped by an operator', NULL, v_now);
-  DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = v_place;
-  UPDATE {schema}.lane l SET attempts = 0 WHERE l.queue = p_queue AND l.key = p_key;
-  RETURN 'dead';
+  SELECT j.place INTO v_place FROM {schema}.job j
+  WHERE j.queue = p_queue AND j.place = v_lane.head AND v_lane.attempts > 0;
+  IF NOT FOUND THEN
+    SELECT j.place INTO v_place FROM {schema}.jobs_of_lane(
+      p_queue, p_key, v_queue.ordering_required, least(v_lane.after, v_lane.low - 1), 1) j;
+  END IF;
+  UPDATE {schema}.lane l SET state = 0, reason = NULL, stopped_at = NULL, due = v_now,
+    attempts = CASE WHEN p_keeps_attempts AND NOT p_skips
+      THEN least(l.attempts, v_queue.max_attempts - 1) ELSE 0 END
+  WHERE l.queue = p_queue AND l.key = p_key;
+  IF p_skips AND v_place IS NOT NULL THEN
+    PERFORM {schema}.bury_job(
+      p_queue, v_place, v_lane.attempts, 'skipped by an operator', NULL, v_now);
+    PERFORM {schema}.delete_job(p_queue, v_place);
+    RETURN 'dead';
+  END IF;
+  RETURN 'ready';
 END $$;
 
 -- Parks a key: what is leased of it is still settled, and nothing else of it is given out. The lane is
--- made if the key has no jobs. The state is "parked", or "leased" while a lease of it goes on.
+-- made if the key has no jobs. The state is "parked", "leased" while a lease of it goes on, or "missing"
+-- if there is no such queue, or its jobs are one lane and p_key is not ''.
 CREATE FUNCTION {schema}.park_lane(
   p_queue text, p_key text, p_reason text, p_now timestamptz DEFAULT NULL)
 RETURNS text LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -981,7 +1084,7 @@ BEGIN
   INSERT INTO {schema}.lane AS l (queue, key, slot, sticky, priority, due, state, reason, stopped_at)
   SELECT q.name, p_key, {schema}.ring_slot(p_key), q.sticky AND NOT q.ordering_required, 0, v_now, 2,
     p_reason, v_now
-  FROM {schema}.queue q WHERE q.name = p_queue
+  FROM {schema}.queue q WHERE q.name = p_queue AND (p_key = '' OR NOT q.ordering_required)
   ON CONFLICT (queue, key) DO UPDATE SET state = 2, reason = p_reason, stopped_at = v_now
   RETURNING * INTO v_lane;
   RETURN CASE WHEN v_lane.queue IS NULL THEN 'missing' WHEN v_lane.lease_until > v_now THEN 'leased'
@@ -994,19 +1097,21 @@ CREATE FUNCTION {schema}.resume_loose(
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
-  v_count bigint;
+  v_places bigint[] := ARRAY(
+    SELECT j.place FROM {schema}.job j
+    WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.state <> 0
+    ORDER BY j.place FOR UPDATE);
 BEGIN
   IF p_skips THEN
     PERFORM {schema}.bury_job(
       p_queue, j.place, j.attempts, coalesce(j.reason, 'skipped by an operator'), NULL, v_now)
-    FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.state <> 0;
-    DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.state <> 0;
+    FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (v_places);
+    DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (v_places);
   ELSE
     UPDATE {schema}.job j SET state = 0, attempts = 0, reason = NULL
-    WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.state <> 0;
+    WHERE j.queue = p_queue AND j.place = ANY (v_places);
   END IF;
-  GET DIAGNOSTICS v_count = ROW_COUNT;
-  RETURN v_count;
+  RETURN cardinality(v_places);
 END $$;
 
 -- Enqueues dead letters again, behind what is waiting, in the order of their places: those of a key, or
@@ -1057,22 +1162,22 @@ CREATE FUNCTION {schema}.purge_waiting(
 RETURNS bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
-  v_count bigint;
+  v_queue {schema}.queue;
+  v_places bigint[];
 BEGIN
-  DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (ARRAY(
+  SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
+  v_places := ARRAY(
     SELECT d.place FROM {schema}.job d
     WHERE d.queue = p_queue AND (p_key IS NULL OR d.key = p_key)
       AND (p_before IS NULL OR d.at < p_before)
       AND (d.lease_until IS NULL OR d.lease_until <= v_now)
-      AND NOT EXISTS (
-        SELECT FROM {schema}.lane l, {schema}.queue q
-        WHERE q.name = p_queue AND l.queue = p_queue
-          AND l.key = CASE WHEN q.ordering_required THEN '' ELSE d.key END AND l.lease_until > v_now)
-    LIMIT p_most FOR UPDATE SKIP LOCKED));
-  GET DIAGNOSTICS v_count = ROW_COUNT;
-  DELETE FROM {schema}.queueing_lock k WHERE k.queue = p_queue
-    AND NOT EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue AND j.queueing_lock = k.lock);
-  RETURN v_count;
+      AND coalesce((
+        SELECT l.lease_until FROM {schema}.lane l WHERE l.queue = p_queue
+          AND l.key = CASE WHEN v_queue.ordering_required THEN '' ELSE d.key END) <= v_now, true)
+    LIMIT p_most FOR UPDATE SKIP LOCKED);
+  PERFORM {schema}.free_locks(p_queue, v_places);
+  DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (v_places);
+  RETURN cardinality(v_places);
 END $$;
 
 -- -- Sticky routing ------------------------------------------------------------------------------
@@ -1182,6 +1287,7 @@ DECLARE
   v_live text[];
   v_counts int[];
   v_orphans int[];
+  v_moving int[];
   v_least int;
   v_most int;
   v_moved int := 0;
@@ -1206,24 +1312,26 @@ BEGIN
     SELECT p.lo FROM generate_series(0, 65535, 256) AS p (lo)
     LEFT JOIN {schema}.ring_range r ON r.queue = p_queue AND r.grp = p_grp AND r.lo = p.lo
     WHERE r.consumer IS NULL OR r.consumer <> ALL (v_live) ORDER BY p.lo);
+  v_moving := v_orphans;
   v_least := {schema}.place_of_least(v_counts);
   v_most := {schema}.place_of_least(ARRAY(SELECT -c FROM unnest(v_counts) AS c));
   IF cardinality(v_orphans) = 0
     AND v_moved_at <= v_now - make_interval(secs => p_pause)
     AND v_counts[v_most] - v_counts[v_least] > 1 THEN
-    FOR v_lo IN
+    v_moving := ARRAY(
       SELECT r.lo FROM {schema}.ring_range r
       WHERE r.queue = p_queue AND r.grp = p_grp AND r.consumer = v_live[v_most]
-      ORDER BY r.lo DESC LIMIT (v_counts[v_most] - v_counts[v_least]) / 2
-    LOOP
-      PERFORM {schema}.move_part(p_queue, p_grp, v_lo, v_live[v_least], v_now);
-      v_moved := v_moved + 1;
-    END LOOP;
+      ORDER BY r.lo DESC LIMIT (v_counts[v_most] - v_counts[v_least]) / 2);
   END IF;
-  FOREACH v_lo IN ARRAY v_orphans LOOP
-    v_least := {schema}.place_of_least(v_counts);
+  -- a reassignment waits for claims that have begun, which hold the rows FOR KEY SHARE
+  PERFORM FROM {schema}.ring_range r WHERE r.queue = p_queue AND r.grp = p_grp AND r.lo = ANY (v_moving)
+  ORDER BY r.lo FOR UPDATE;
+  FOREACH v_lo IN ARRAY v_moving LOOP
+    IF cardinality(v_orphans) > 0 THEN
+      v_least := {schema}.place_of_least(v_counts);
+      v_counts[v_least] := v_counts[v_least] + 1;
+    END IF;
     PERFORM {schema}.move_part(p_queue, p_grp, v_lo, v_live[v_least], v_now);
-    v_counts[v_least] := v_counts[v_least] + 1;
     v_moved := v_moved + 1;
   END LOOP;
   IF v_moved > 0 THEN
