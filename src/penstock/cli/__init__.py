@@ -33,9 +33,9 @@ _DLQ = (
     "List the dead letters in a file or a table, show them, replay them through a stack of "
     "sinks, or purge them; create the table."
 )
-_PG_HELP = "install a stream log in PostgreSQL, upgrade it or check it"
+_PG_HELP = "install streams and queues in PostgreSQL, upgrade or check them"
 _PG = (
-    "Create the schema of a stream log in PostgreSQL and give roles rights on it, upgrade it, or "
+    "Create the schema of streams and queues in PostgreSQL, give roles rights on it, upgrade it, or "
     "find what is wrong with it."
 )
 _STREAM_HELP = "look at subscriptions of a stream log, pause, reset or delete them, replay messages"
