@@ -30,6 +30,7 @@ from ..._clients.postgres.queues.enqueue import (
     FULL,
     NO_QUEUE,
     NO_SLOT,
+    create_command,
     enqueue_statement,
     max_depth_query,
 )
@@ -58,6 +59,8 @@ Answer = tuple["Sequence[int]", "list[Record]"]
 
 PART = 32 << 20
 """Characters of JSON in one call."""
+FULL_SECONDS = 1.0
+"""How long a full queue throttles, at least: consumers make room all the time."""
 OF_THE_QUEUE = frozenset({NO_QUEUE, FULL, NO_SLOT})
 """States that no single job causes."""
 
@@ -122,7 +125,8 @@ class QueueWrite:
             except Exception as error:
                 indices = self._given.indices
                 self._left.update(dict.fromkeys(indices[start : start + size], error))
-                behind = ThrottledError("not sent, since the jobs before it failed")
+                why = "not sent, since the jobs before it failed"
+                behind = ThrottledError(why, retry_after=FULL_SECONDS)
                 self._left.update(dict.fromkeys(indices[start + size :], behind))
                 return
 
@@ -231,10 +235,11 @@ class QueueWrite:
         what = f"nothing enqueued in {self._queue!r}"
         schema = f"--schema {self._schema}"
         if state == FULL:
-            return caused(ThrottledError(f"{what}: {message_of(error)}"), error)
+            full = ThrottledError(f"{what}: {message_of(error)}", retry_after=FULL_SECONDS)
+            return caused(full, error)
         if state == NO_QUEUE:
-            repair = f"penstock queue create {self._queue}, with {schema}, at {self._place}"
-            return refusal(error, what, repair)
+            command = create_command(self._schema, self._queue)
+            return refusal(error, what, f"{command}, for {self._place}")
         if state == NO_SLOT:
             return refusal(error, what, "the slot function is read again by the next write")
         if state in NOT_INSTALLED:

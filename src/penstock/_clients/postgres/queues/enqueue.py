@@ -47,6 +47,11 @@ def max_depth_query(schema: str) -> str:
     return f"SELECT max_depth FROM {quoted(schema)}.queue WHERE name = $1"
 
 
+def create_command(schema: str, queue: str) -> str:
+    """The command that makes a queue."""
+    return f"penstock queue create DSN {queue} --schema {schema}"
+
+
 async def opened_queue(con: AnyConnection, schema: str, queue: str) -> SlotFunction:
     """The slot function of a queue that the role may enqueue into. Suspends for one round trip.
 
@@ -60,7 +65,7 @@ async def opened_queue(con: AnyConnection, schema: str, queue: str) -> SlotFunct
             raise _not_allowed(schema) from error
         raise
     if row is None:
-        command = f"penstock queue create DSN {queue} --schema {schema}"
+        command = create_command(schema, queue)
         raise bad("queue", queue, f"does not exist in the schema {schema!r}; run `{command}`")
     if not row["may_enqueue"]:
         raise _not_allowed(schema)
