@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
     from .kafka import KafkaSink, RecordMetadata
     from .postgres import PostgresEffects, PostgresSink, classify_postgres
-    from .postgres_queue import PostgresQueueSink
+    from .postgres_queue import Enqueued, PostgresQueueSink
     from .postgres_stream import PostgresStreamSink
 else:
     __getattr__, __dir__ = later(
@@ -43,7 +43,7 @@ else:
             "http": ["HttpResponse", "HttpSink", "HttpStatusError", "classify_http"],
             "kafka": ["KafkaSink", "RecordMetadata"],
             "postgres": ["PostgresEffects", "PostgresSink", "classify_postgres"],
-            "postgres_queue": ["PostgresQueueSink"],
+            "postgres_queue": ["Enqueued", "PostgresQueueSink"],
             "postgres_stream": ["PostgresStreamSink"],
         },
     )
@@ -53,6 +53,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetterRecord",
     "ElasticsearchSink",
+    "Enqueued",
     "FanOut",
     "FileSink",
     "FunctionSink",

@@ -27,9 +27,8 @@ from penstock import (
     send,
 )
 from penstock._clients.postgres.queues.channel import queue_channel
-from penstock._clients.postgres.queues.job import Enqueued
 from penstock._clients.postgres.queues.slots import ring_slot
-from penstock.sinks import PostgresQueueSink
+from penstock.sinks import Enqueued, PostgresQueueSink
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log

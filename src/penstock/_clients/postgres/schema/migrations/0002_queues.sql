@@ -340,9 +340,9 @@ BEGIN
   IF p_ids IS NOT NULL THEN
     FOR n IN
       WITH given AS MATERIALIZED (
-        SELECT u.id::uuid AS id, u.n, v_places[u.n] AS place
-        FROM unnest(p_ids) WITH ORDINALITY AS u (id, n)
-        WHERE u.id IS NOT NULL AND v_states[u.n] = 'new'
+        SELECT u.id::uuid AS id, u.n, u.place
+        FROM unnest(p_ids, v_states, v_places) WITH ORDINALITY AS u (id, state, place, n)
+        WHERE u.id IS NOT NULL AND u.state = 'new'
       ), fresh AS (
         INSERT INTO {schema}.job_id AS i (queue, id, place)
         SELECT p_queue, g.id, g.place FROM given g ORDER BY g.id, g.n
@@ -356,8 +356,9 @@ BEGIN
   IF p_locks IS NOT NULL THEN
     FOR n IN
       WITH given AS MATERIALIZED (
-        SELECT u.lock, u.n, v_places[u.n] AS place FROM unnest(p_locks) WITH ORDINALITY AS u (lock, n)
-        WHERE u.lock IS NOT NULL AND v_states[u.n] = 'new'
+        SELECT u.lock, u.n, u.place
+        FROM unnest(p_locks, v_states, v_places) WITH ORDINALITY AS u (lock, state, place, n)
+        WHERE u.lock IS NOT NULL AND u.state = 'new'
       ), fresh AS (
         INSERT INTO {schema}.queueing_lock AS l (queue, lock, place)
         SELECT p_queue, g.lock, g.place FROM given g ORDER BY g.lock, g.n
@@ -369,16 +370,18 @@ BEGIN
     END LOOP;
     -- an id that was noted for a job that is not enqueued does not stand in the way of a later one
     DELETE FROM {schema}.job_id i WHERE i.queue = p_queue AND p_ids IS NOT NULL AND (i.id, i.place) IN (
-      SELECT p_ids[s.n]::uuid, v_places[s.n] FROM unnest(v_states) WITH ORDINALITY AS s (state, n)
-      WHERE s.state = 'locked' AND p_ids[s.n] IS NOT NULL);
+      SELECT u.id::uuid, u.place FROM unnest(p_ids, v_states, v_places) AS u (id, state, place)
+      WHERE u.state = 'locked' AND u.id IS NOT NULL);
   END IF;
   INSERT INTO {schema}.job (queue, place, key, payload, headers, due, priority, slot, id, queueing_lock)
-  SELECT p_queue, v_places[u.n], p_keys[u.n], u.payload::jsonb, coalesce(p_headers[u.n]::jsonb, '{}'),
-    p_due[u.n], coalesce(p_priorities[u.n], 0), p_slots[u.n], p_ids[u.n]::uuid, p_locks[u.n]
-  FROM unnest(p_payloads) WITH ORDINALITY AS u (payload, n) WHERE v_states[u.n] = 'new' ORDER BY u.n;
+  SELECT p_queue, u.place, u.key, u.payload::jsonb, coalesce(u.headers::jsonb, '{}'), u.due,
+    coalesce(u.priority, 0), u.slot, u.id::uuid, u.lock
+  FROM unnest(p_keys, p_payloads, p_headers, p_due, p_priorities, p_slots, p_ids, p_locks, v_states,
+    v_places) AS u (key, payload, headers, due, priority, slot, id, lock, state, place)
+  WHERE u.state = 'new' ORDER BY u.place;
   RETURN QUERY
-  SELECT s.n::int - 1, s.state, CASE WHEN s.state = 'new' THEN v_places[s.n] END
-  FROM unnest(v_states) WITH ORDINALITY AS s (state, n) ORDER BY s.n;
+  SELECT u.n::int - 1, u.state, CASE WHEN u.state = 'new' THEN u.place END
+  FROM unnest(v_states, v_places) WITH ORDINALITY AS u (state, place, n) ORDER BY u.n;
 END $$;
 
 -- -- Claims --------------------------------------------------------------------------------------
