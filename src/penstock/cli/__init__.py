@@ -12,6 +12,8 @@ from .dlq.commands import dlq
 from .exits import BAD_USE, INTERRUPTED
 from .pg.arguments import pg_options
 from .pg.commands import pg
+from .queue.arguments import queue_options
+from .queue.commands import queue
 from .stream.arguments import stream_options
 from .stream.commands import stream
 from .tune.arguments import tune_options
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _EXTRAS = {
     "dlq": {"asyncpg": "postgres", "zstandard": "files"},
     "pg": {"asyncpg": "postgres"},
+    "queue": {"asyncpg": "postgres"},
     "stream": {"asyncpg": "postgres"},
     "pipeline": {"pyspark": "pipeline", "rich": "pipeline"},
     "tune": {"matplotlib": "tune"},
@@ -42,6 +45,11 @@ _STREAM_HELP = "look at subscriptions of a stream log, pause, reset or delete th
 _STREAM = (
     "Show how far the subscriptions of a stream log in PostgreSQL are and why they stand; pause, "
     "reset or delete them, skip a message, replay messages, delete old ones."
+)
+_QUEUE_HELP = "make queues, see what waits in them and why, unblock, park, redrive, purge"
+_QUEUE = (
+    "Make queues in PostgreSQL and change them; show what waits in them and why; continue, park or "
+    "skip keys, move slots between consumers, enqueue dead letters again, delete jobs."
 )
 _PIPELINE_HELP = "validate, explain or run a pipeline on Spark"
 _PIPELINE = "Validate a pipeline's file, explain its steps, or run it on Spark."
@@ -72,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return pg(options)
         if options.command == "stream":
             return stream(options)
+        if options.command == "queue":
+            return queue(options)
         if options.command == "pipeline":
             from .pipeline.commands import pipeline
 
@@ -118,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     tune_options(commands.add_parser("tune", help=_TUNE_HELP, description=_TUNE), _count())
     pg_options(commands.add_parser("pg", help=_PG_HELP, description=_PG))
     stream_options(commands.add_parser("stream", help=_STREAM_HELP, description=_STREAM), _count)
+    queue_options(commands.add_parser("queue", help=_QUEUE_HELP, description=_QUEUE), _count)
     _pipeline_options(commands.add_parser("pipeline", help=_PIPELINE_HELP, description=_PIPELINE))
     return parser
 

@@ -24,3 +24,11 @@ def when(text: str) -> datetime:
             "otherwise), or 90m, 12h, 7d for so long ago"
         )
         raise argparse.ArgumentTypeError(message) from None
+
+
+def age(text: str) -> timedelta:
+    """The time span of an argument, such as 90m or 7d. Raises `ArgumentTypeError`."""
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a time span such as 90m, 12h or 7d")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})

@@ -10,7 +10,7 @@ from ...letters.text import as_json, printable
 from ..dlq.output import encodable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ...streams.log_stats import SubscriptionStats
     from ...streams.slot_stats import SlotStats, SubscriptionReport
@@ -26,13 +26,17 @@ def print_json(value: object) -> None:
     print(as_json(value, encoding=sys.stdout.encoding, indent=2))
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print aligned columns, numbers to the right."""
+def print_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    numbers: Collection[str] = _NUMBERS,
+) -> None:
+    """Print aligned columns, those of `numbers` to the right."""
     lines = [heads, *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         cells = [
-            cell.rjust(width) if head in _NUMBERS else cell.ljust(width)
+            cell.rjust(width) if head in numbers else cell.ljust(width)
             for head, cell, width in zip(heads, line, widths, strict=True)
         ]
         print(encodable("  ".join(cells).rstrip()))

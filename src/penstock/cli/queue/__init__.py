@@ -1,0 +1,1 @@
+"""`penstock queue`: operate the queues of a schema."""

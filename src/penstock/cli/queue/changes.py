@@ -1,0 +1,228 @@
+"""The commands of `penstock queue` that change something, and what they ask before."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from ...queues.settings import QueueSettings
+from ..dlq.output import say
+from ..exits import OK
+from ..named import UseError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Awaitable, Callable, Generator
+
+    from ...queues.admin import QueueAdmin
+
+    Change = Callable[[argparse.Namespace, QueueAdmin], Awaitable[int]]
+    Question = Callable[[argparse.Namespace, QueueAdmin], Awaitable[str | None]]
+
+SAY_EVERY = 100_000
+"""Jobs from one line of progress to the next."""
+
+
+class _JobProgress:
+    """How many jobs a change has done, said from time to time."""
+
+    def __init__(self, done: str) -> None:
+        self.count = 0
+        self._said = 0
+        self._done = done
+
+    def note(self, count: int) -> None:
+        """A batch was done."""
+        self.count = count
+        if count - self._said >= SAY_EVERY:
+            self._said = count
+            say(f"{self} so far")
+
+    @contextmanager
+    def told(self) -> Generator[None]:
+        """Say how far an interrupted change has come."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            say(f"interrupted: at least {self}; the same command goes on")
+            raise
+
+    def __str__(self) -> str:
+        return f"{self.count} jobs were {self._done}"
+
+
+# -- settings --------------------------------------------------------------------------------------
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    names = [field.name for field in fields(QueueSettings)]
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
+
+
+async def _create(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    await admin.create(options.queue, **_given(options))
+    say(f"the queue {options.queue} is there")
+    return OK
+
+
+async def _alter(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    await admin.alter(options.queue, **_given(options))
+    say(f"the queue {options.queue} is changed; `penstock queue list` shows its settings")
+    return OK
+
+
+async def _pause(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    await admin.pause(options.queue)
+    say(f"{options.queue} is paused; `penstock queue resume` continues it")
+    return OK
+
+
+async def _resume(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    await admin.resume(options.queue)
+    say(f"{options.queue} is resumed")
+    return OK
+
+
+async def _drop(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    progress = _JobProgress("deleted")
+    with progress.told():
+        await admin.drop(options.queue, force=options.force, on_batch=progress.note)
+    say(f"the queue {options.queue} is dropped")
+    return OK
+
+
+async def _ask_drop(options: argparse.Namespace, admin: QueueAdmin) -> str:
+    (stats,) = (await admin.lag(options.queue)).values()
+    force = f" with {stats.jobs} jobs and {stats.dead} dead letters" if options.force else ""
+    return f"drop the queue {options.queue}{force} for good?"
+
+
+# -- keys ------------------------------------------------------------------------------------------
+
+
+async def _unblock(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    if options.places:
+        jobs = await admin.jobs(options.queue)
+        count = await jobs.resume(options.places, skip=options.skip)
+        say(f"{count} jobs {'are dead letters' if options.skip else 'are ready again'}")
+        return OK
+    keys = await admin.keys(options.queue)
+    await keys.unblock(options.key, skip=options.skip)
+    skipped = ", and its first job is a dead letter" if options.skip else ""
+    say(f"{_which(options)} continues{skipped}")
+    return OK
+
+
+async def _ask_unblock(options: argparse.Namespace, admin: QueueAdmin) -> str | None:
+    await admin.keys(options.queue)
+    if options.places and options.key:
+        raise UseError("name a key, or jobs without one by --place")
+    if not options.skip:
+        return None
+    what = (
+        f"{len(options.places)} jobs" if options.places else f"the first job of {_which(options)}"
+    )
+    return f"skip {what}, as dead letters?"
+
+
+async def _park(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    keys = await admin.keys(options.queue)
+    is_leased = await keys.park(options.key, options.reason)
+    still = "; a consumer still has a lease of it" if is_leased else ""
+    say(f"{_which(options)} is parked{still}; `penstock queue unpark` continues it")
+    return OK
+
+
+async def _unpark(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    keys = await admin.keys(options.queue)
+    await keys.unpark(options.key)
+    say(f"{_which(options)} continues")
+    return OK
+
+
+def _which(options: argparse.Namespace) -> str:
+    return f"the key {options.key}" if options.key else f"the queue {options.queue}"
+
+
+async def _move(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    routing = await admin.routing(options.queue, options.group)
+    if options.automatic:
+        if options.slots is not None:
+            raise UseError("--automatic takes no slots: it is about the whole group")
+        await routing.balance()
+        say(f"the ranges of the group {options.group} follow its live consumers")
+        return OK
+    if options.slots is None or options.consumer is None:
+        raise UseError("name the slots and their consumer, or give --automatic")
+    lo, hi = options.slots
+    await routing.move(lo, hi, options.consumer)
+    say(
+        f"{options.consumer} owns the slots {lo}-{hi}; the ranges of the group {options.group} stay "
+        "as they are until the next move, or --automatic"
+    )
+    return OK
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+
+async def _redrive(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    jobs, progress = await admin.jobs(options.queue), _JobProgress("enqueued again")
+    with progress.told():
+        progress.count = await jobs.redrive(
+            key=options.key, places=options.places, limit=options.limit, on_batch=progress.note
+        )
+    say(str(progress))
+    return OK
+
+
+async def _purge(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    jobs, progress = await admin.jobs(options.queue), _JobProgress("deleted")
+    with progress.told():
+        progress.count = await jobs.purge(
+            options.what, key=options.key, older_than=options.older_than, on_batch=progress.note
+        )
+    say(str(progress))
+    return OK
+
+
+async def _ask_purge(options: argparse.Namespace, admin: QueueAdmin) -> str:
+    await admin.jobs(options.queue)
+    names = {"waiting": "waiting jobs", "done": "handled jobs", "dead": "dead letters"}
+    key = "" if options.key is None else f" of the key {options.key}"
+    age = "" if options.older_than is None else f" from before {options.older_than.isoformat()}"
+    return f"delete the {names[options.what]}{key}{age} of the queue {options.queue} for good?"
+
+
+async def _retain(options: argparse.Namespace, admin: QueueAdmin) -> int:
+    names = [*await admin.queues()] if options.queue is None else [options.queue]
+    for name in names:
+        jobs = await admin.jobs(name)
+        gone = await jobs.apply_retention(
+            keep_ids=options.keep_ids, keep_clients=options.keep_clients
+        )
+        say(
+            f"{name}: {gone.done} handled jobs, {gone.dead} dead letters, {gone.ids} ids and "
+            f"{gone.clients} clients were deleted"
+        )
+    return OK
+
+
+CHANGES: dict[str, Change] = {
+    "create": _create,
+    "alter": _alter,
+    "pause": _pause,
+    "resume": _resume,
+    "drop": _drop,
+    "unblock": _unblock,
+    "park": _park,
+    "unpark": _unpark,
+    "move": _move,
+    "redrive": _redrive,
+    "purge": _purge,
+    "retain": _retain,
+}
+QUESTIONS: dict[str, Question] = {"drop": _ask_drop, "unblock": _ask_unblock, "purge": _ask_purge}
+"""What to ask before; `None`: nothing is lost."""
