@@ -209,16 +209,13 @@ async def test_a_server_that_does_not_answer_is_unavailable(real_clock: LoopCloc
     assert "secret" not in str(caught.value)
 
 
-async def test_an_error_of_a_later_part_leaves_the_earlier_ones_delivered(
-    log: Log, real_clock: LoopClock
-) -> None:
-    """A part that fails otherwise than for room fails alone, and those behind it were not sent."""
-    await create_queue(log, max_depth=4)
+async def fails_after(log: Log, number: int, times: int) -> None:
+    """Refuse the job of this number for a while, after it was taken that many times."""
     async with log.connected() as con:
         await con.execute(f"""
             CREATE SEQUENCE {log.sql}.times;
             CREATE FUNCTION {log.sql}.fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-              IF NEW.payload -> 'n' = '3' AND nextval('{log.sql}.times') > 1 THEN
+              IF NEW.payload -> 'n' = '{number}' AND nextval('{log.sql}.times') > {times} THEN
                 RAISE EXCEPTION 'busy' USING ERRCODE = '53400';
               END IF;
               RETURN NEW;
@@ -226,6 +223,14 @@ async def test_an_error_of_a_later_part_leaves_the_earlier_ones_delivered(
             CREATE TRIGGER fails BEFORE INSERT ON {log.sql}.job FOR EACH ROW
             EXECUTE FUNCTION {log.sql}.fails()
         """)
+
+
+async def test_an_error_of_a_later_part_leaves_the_earlier_ones_delivered(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """A part that fails otherwise than for room fails alone, and those behind it were not sent."""
+    await create_queue(log, max_depth=4)
+    await fails_after(log, 3, 1)
     async with sink(log) as it:
         errors = await send(it, RowBatch([item(None, n) for n in range(6)]))
         assert {n: it.classify(error) for n, error in errors.items()} == {
@@ -233,3 +238,28 @@ async def test_an_error_of_a_later_part_leaves_the_earlier_ones_delivered(
             **dict.fromkeys((4, 5), ErrorClass.THROTTLE),
         }
     assert [each.n for each in await stored(log)] == [0, 1]
+
+
+async def test_answers_of_a_search_that_found_no_room_are_forgotten(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """The search for a refused item passes a known one, and is rolled back. Then the part of the
+    known one fails: it has no outcome.
+    """
+    await create_queue(log, max_depth=4)
+    await fails_after(log, 2, 3)
+    async with log.connected() as con:
+        await con.execute(f"ALTER TABLE {log.sql}.job ADD CHECK ((payload -> 'n')::int <> 7)")
+    ids = [f"{n:032}" for n in range(8)]
+    async with sink(log, id="id") as it:
+        assert await send(it, RowBatch([item("a", 9, id=ids[3])])) == {}
+        batch = RowBatch([item("a", n, id=ids[n]) for n in range(8)], keys=["a"] * 8)
+        result = await it.write(batch)
+    assert result is not None
+    assert {n: it.classify(error) for n, error in result.errors.items()} == {
+        **dict.fromkeys((2, 3), ErrorClass.TRANSIENT),
+        **dict.fromkeys((4, 5, 6, 7), ErrorClass.THROTTLE),
+    }
+    assert result.outcomes == {}
+    assert sorted(result.details) == [0, 1]
+    assert [each.n for each in await stored(log)] == [9, 0, 1]

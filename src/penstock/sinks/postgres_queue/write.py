@@ -142,11 +142,20 @@ class QueueWrite:
         else:
             self._note(answers)
             return
+        failed = set(self._failed)
         try:
             async with con.transaction():
                 await self._search(con, places)
         except Exception as error:
+            self._failed = failed
+            self._forget(places)
             raise self._told(error)  # noqa: B904  # it has its cause
+
+    def _forget(self, places: Sequence[int]) -> None:
+        """Forget the answers of a transaction that was rolled back."""
+        for place in places:
+            for answers in (self._errors, self._outcomes, self._details):
+                answers.pop(self._given.indices[place], None)
 
     @asynccontextmanager
     async def _transaction(
