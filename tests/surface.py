@@ -18,6 +18,7 @@ PUBLIC = (
     "penstock",
     "penstock.batcher",
     "penstock.consumer",
+    "penstock.queues",
     "penstock.retry",
     "penstock.sinks",
     "penstock.sinks.elasticsearch",

@@ -1,9 +1,12 @@
 """Queues in PostgreSQL: make them, operate their keys, their jobs and their routing, watch them."""
 
 from .._core.public import publish
+from .._core.queue_observer import QueueObserver
 from .admin import QueueAdmin
 from .job_admin import JobAdmin, Retained, StoppedJob
 from .lane_admin import LaneAdmin
+from .monitor import QueueMonitor
+from .monitor_stats import QueueFigures, QueueMonitorStats
 from .queue_report import QueueReport
 from .queue_stats import (
     LaneStats,
@@ -25,6 +28,10 @@ __all__ = [
     "OpenTransaction",
     "QueueAdmin",
     "QueueChanges",
+    "QueueFigures",
+    "QueueMonitor",
+    "QueueMonitorStats",
+    "QueueObserver",
     "QueueReport",
     "QueueSettings",
     "QueueStats",

@@ -24,7 +24,16 @@ from .queue_queries import STATES, QueueQueries
 from .queue_report import QueueReport
 from .range_admin import RangeAdmin
 from .schema_access import SchemaAccess
-from .settings import COLUMNS, FIXED, QueueSettings, interval, queue_name
+from .settings import (
+    COLUMNS,
+    FIXED,
+    QueueSettings,
+    changed,
+    columns_of,
+    differences,
+    interval,
+    queue_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -180,9 +189,9 @@ class QueueAdmin(Openable):
             keep_done=interval("keep_done", keep_done),
             keep_dead=interval("keep_dead", keep_dead),
         )
-        await self._access_now.rows(_CREATE, queue_name(name), *settings.values)
+        await self._access_now.rows(_CREATE, queue_name(name), *columns_of(settings))
         stored = await self._stored(name)
-        for setting, ours, theirs in settings.differences(stored.settings):
+        for setting, ours, theirs in differences(settings, stored.settings):
             there = f"the queue {name} is there with {setting}={shown(theirs)}"
             rule = f"{there}; pass that, or change it with alter()"
             raise bad(setting, ours, rule)
@@ -200,14 +209,14 @@ class QueueAdmin(Openable):
         are jobs that the old settings have placed, or transactions that may enqueue some.
         """
         stored = await self._stored(name)
-        settings = stored.settings.changed(changes)
-        fixed = [each[0] for each in settings.differences(stored.settings) if each[0] in FIXED]
+        settings = changed(stored.settings, changes)
+        fixed = [each[0] for each in differences(settings, stored.settings) if each[0] in FIXED]
         async with self._access_now.transaction() as statements:
             if fixed:
                 await self._empty(statements, name, f"{', '.join(fixed)} may not change")
                 for query in _FORGET_LANES:
                     await statements.rows(query, name)
-            await statements.rows(_ALTER, name, *settings.values)
+            await statements.rows(_ALTER, name, *columns_of(settings))
         return await self._stored(name)
 
     async def drop(

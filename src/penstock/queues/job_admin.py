@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, cast
 
@@ -54,7 +55,8 @@ KEEP_IDS = timedelta(days=7)
 KEEP_CLIENTS = timedelta(days=90)
 
 
-class StoppedJob(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoppedJob:
     """A job without a key that is blocked or parked."""
 
     place: int

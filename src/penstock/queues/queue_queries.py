@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .schema_access import SchemaAccess
 
 STATES: tuple[LaneState, ...] = ("blocked", "parked", "leased", "ready", "delayed")
+TABLES = ("job", "lane", "bell", "finished_job", "job_id", "queue_client", "queueing_lock")
 QUEUES = (
     f"SELECT q.name, q.paused, q.created_at, {', '.join(COLUMNS)} FROM {{schema}}.queue q "  # noqa: S608
     "WHERE $1::text IS NULL OR q.name = $1 ORDER BY q.name"
@@ -100,6 +101,11 @@ class QueueQueries:
         writer = await self._access.rows(sql.WRITER)
         snapshot = await self._access.rows(sql.SNAPSHOT)
         return _transaction(writer), _transaction(snapshot)
+
+    async def tables(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The dead rows and the sizes of the tables of queues."""
+        rows = await self._access.rows(sql.TABLES, self._access.schema, [*TABLES])
+        return {row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows}
 
 
 def _transaction(rows: Sequence[Any]) -> OpenTransaction | None:

@@ -170,6 +170,6 @@ ORDER BY age(a.backend_xmin) DESC, a.xact_start LIMIT 1
 """
 """The transaction with the oldest snapshot, which keeps dead rows."""
 TABLES = """
-SELECT relname AS name, n_live_tup AS live, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
+SELECT relname AS name, n_dead_tup AS dead, pg_total_relation_size(relid) AS size
 FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::name[])
 """

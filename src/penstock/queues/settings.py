@@ -95,30 +95,30 @@ class QueueSettings:
     def _settle(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
-    def changed(self, changes: QueueChanges) -> QueueSettings:
-        """These settings with changes, which are checked together. Raises `ConfigError`."""
-        names = [field.name for field in fields(self)]
-        for name in changes:
-            if name not in names:
-                raise bad("settings", name, f"must be among {', '.join(names)}")
-        now: dict[str, Any] = {name: getattr(self, name) for name in names}
-        now.update(cast("dict[str, Any]", changes))
-        return QueueSettings(**now)
-
-    def differences(self, stored: QueueSettings) -> Iterator[tuple[str, object, object]]:
-        """The names of settings that differ, with the values here and there."""
-        for field in fields(self):
-            ours, theirs = getattr(self, field.name), getattr(stored, field.name)
-            if ours != theirs:
-                yield field.name, ours, theirs
-
-    @property
-    def values(self) -> tuple[object, ...]:
-        """The values of the columns, in the order of `COLUMNS`."""
-        return tuple(getattr(self, name) for name in COLUMNS)
-
 
 COLUMNS = tuple(field.name for field in fields(QueueSettings))
+"""The settings, which are columns of the table of queues."""
+
+
+def columns_of(settings: QueueSettings) -> tuple[object, ...]:
+    """The values of the columns, in the order of `COLUMNS`."""
+    return tuple(getattr(settings, name) for name in COLUMNS)
+
+
+def changed(settings: QueueSettings, changes: QueueChanges) -> QueueSettings:
+    """The settings with changes, which are checked together. Raises `ConfigError`."""
+    for name in changes:
+        if name not in COLUMNS:
+            raise bad("settings", name, f"must be among {', '.join(COLUMNS)}")
+    now: dict[str, Any] = dict(zip(COLUMNS, columns_of(settings), strict=True))
+    now.update(cast("dict[str, Any]", changes))
+    return QueueSettings(**now)
+
+
+def differences(ours: QueueSettings, theirs: QueueSettings) -> Iterator[tuple[str, object, object]]:
+    """The names of settings that differ, with the values here and there."""
+    pairs = zip(COLUMNS, columns_of(ours), columns_of(theirs), strict=True)
+    return (each for each in pairs if each[1] != each[2])
 
 
 def interval(name: str, value: object) -> timedelta | None:

@@ -1,29 +1,25 @@
 """Looks at a log from time to time, for metrics and alerts.
 
-1. A scrape cannot wait for the database, so figures are read beside it, on one connection.
-2. A look that fails is counted, and there are no figures until the next one: old ones would look
-   like current ones. Nothing else fails by it.
-3. The backlog of each subscription is a query of its own: one that takes too long costs only its own
-   figures.
+The backlog of each subscription is a query of its own: one that takes too long costs only its own
+figures.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any, cast
+import logging
+from typing import TYPE_CHECKING, Any
 
 from .._clients.postgres.access import Access, need_asyncpg
-from .._clients.postgres.connections import Connections
-from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name, opened_schema
+from .._clients.postgres.monitoring.looks import PeriodicLooks, checked_observers
+from .._clients.postgres.monitoring.record import LookRecord
+from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from .._core import checks
-from .._core.checks import bad
-from .._core.clock import LOOP_CLOCK, LoopClock
 from .._core.errors import ClosedError
 from .._core.observer import Watchers
 from .._core.opening import Openable
 from .._core.stream_observer import StreamObserver
-from .log_looker import LogLooker, LookRecord
-from .log_queries import LogQueries
+from .log_looker import LogLooker
+from .log_stats import LogStats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,7 +30,9 @@ if TYPE_CHECKING:
 
     from .._clients.postgres.access import PoolFactory, Prepared
     from .._core.clock import Clock
-    from .log_stats import LogFigures, LogStats
+    from .log_stats import LogFigures
+
+logger = logging.getLogger("penstock.streams")
 
 EVERY = 15.0
 """Default seconds between two looks."""
@@ -105,7 +103,7 @@ class StreamMonitor(Openable):
             prepared=prepared_statements,
         )
         self.name = self._schema if name is None else checks.text("name", name)
-        self._observers = Watchers(_checked(observers))
+        self._observers = Watchers(checked_observers(observers, StreamObserver))
         self._every = checks.seconds("every", every, usual=checks.LONG_TIMEOUT)
         self._count_to = checks.count("count_to", count_to)
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
@@ -113,34 +111,24 @@ class StreamMonitor(Openable):
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )
         self._clock = checks.checked_clock(clock)
-        self._record = LookRecord(self.name, STALE_AFTER * self._every)
-        self._looking: _Looking | None = None
+        self._record: LookRecord[LogFigures, LogStats] = LookRecord(
+            self.name,
+            STALE_AFTER * self._every,
+            LogStats,
+            what="log",
+            part="backlog of the subscription",
+            logger=logger,
+        )
+        self._looking: PeriodicLooks[LogFigures] | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        clock = self._clock
-        if clock is LOOP_CLOCK:
-            clock = LoopClock(asyncio.get_running_loop())  # can be read in the thread of a scrape
-        looker = LogLooker(self._record, self._count_to, self._lease)
-        self._looking = _Looking(self._access, self._schema, looker, clock, self._close_timeout)
-        stack.push_async_callback(self._looking.close)
-        self._record.begin(clock)
-        self._observers.tell(lambda observer: observer.on_open(self.name, self._record.stats))
-        stack.callback(self._closed)
-        task = asyncio.get_running_loop().create_task(self._run(clock))
-        stack.push_async_callback(_cancelled, task)
-
-    def _closed(self) -> None:
-        self._record.end()
-        self._observers.tell(lambda observer: observer.on_close(self.name))
-
-    async def _run(self, clock: Clock) -> None:
-        while True:
-            try:
-                await self.look()
-            except Exception as error:
-                self._record.failed(error)
-            self._observers.tell(lambda observer: observer.on_looked(self.name))
-            await clock.sleep(self._every)
+        looker = LogLooker(self._record, self._schema, self._count_to, self._lease)
+        self._looking = PeriodicLooks(
+            self._access, self._schema, looker.look, self._record, close_timeout=self._close_timeout
+        )
+        await self._looking.begin(
+            stack, self.name, self._observers, every=self._every, clock=self._clock
+        )
 
     async def look(self) -> LogFigures:
         """Look at the log now, and keep the figures.
@@ -150,9 +138,7 @@ class StreamMonitor(Openable):
         """
         if self._looking is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        figures, now = await self._looking.look()
-        self._record.looked(figures, now)
-        return figures
+        return await self._looking.look()
 
     def stats(self) -> LogStats:
         """The figures of the last look. Does not suspend; from any thread."""
@@ -160,50 +146,3 @@ class StreamMonitor(Openable):
 
     def __repr__(self) -> str:
         return f"StreamMonitor({self._access.place}, schema={self._schema!r})"
-
-
-class _Looking:
-    """The looks of an open monitor, one at a time, and their connection."""
-
-    def __init__(
-        self, access: Access, schema: str, looker: LogLooker, clock: Clock, close_timeout: float
-    ) -> None:
-        self._access = access
-        self._schema = schema
-        self._looker = looker
-        self._clock = clock
-        self._close_timeout = close_timeout
-        self._connections: Connections | None = None
-        self._is_checked = False
-        self._turn = asyncio.Lock()
-
-    async def look(self) -> tuple[LogFigures, float]:
-        """The figures, and when the look began."""
-        async with self._turn:
-            now = self._clock.now()
-            if self._connections is None:
-                self._connections = await Connections.to(self._access, self._close_timeout)
-            if not self._is_checked:
-                async with self._connections.asking() as con:
-                    await opened_schema(con, self._schema)
-                self._is_checked = True
-            queries = LogQueries(self._connections, self._schema)
-            return await self._looker.look(queries, self._clock), now
-
-    async def close(self) -> None:
-        """Close the connection."""
-        if self._connections is not None:
-            await self._connections.close()
-
-
-def _checked(observers: Iterable[StreamObserver]) -> list[StreamObserver]:
-    found = list(cast("Iterable[object]", observers))
-    for each in found:
-        if not isinstance(each, StreamObserver):
-            raise bad("observers", type(each).__name__, "must be StreamObserver objects")
-    return cast("list[StreamObserver]", found)
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])

@@ -6,6 +6,7 @@ from .._core.public import later, publish
 from .consumer_metrics import PrometheusConsumerObserver
 from .observed import Metrics, Observed
 from .prometheus import PrometheusObserver
+from .queue_metrics import PrometheusQueueObserver
 from .stream_metrics import PrometheusStreamObserver
 from .tracing import Tracing, traced
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from .consumer_otel import OpenTelemetryConsumerObserver
     from .consumer_tracing import ConsumerTracing
     from .otel_metrics import OpenTelemetryObserver
+    from .queue_otel import OpenTelemetryQueueObserver
     from .rules import alert_rules
     from .stream_otel import OpenTelemetryStreamObserver
 else:
@@ -22,6 +24,7 @@ else:
             "consumer_otel": ["OpenTelemetryConsumerObserver"],
             "consumer_tracing": ["ConsumerTracing"],
             "otel_metrics": ["OpenTelemetryObserver"],
+            "queue_otel": ["OpenTelemetryQueueObserver"],
             "rules": ["alert_rules"],
             "stream_otel": ["OpenTelemetryStreamObserver"],
         },
@@ -33,9 +36,11 @@ __all__ = [
     "Observed",
     "OpenTelemetryConsumerObserver",
     "OpenTelemetryObserver",
+    "OpenTelemetryQueueObserver",
     "OpenTelemetryStreamObserver",
     "PrometheusConsumerObserver",
     "PrometheusObserver",
+    "PrometheusQueueObserver",
     "PrometheusStreamObserver",
     "Tracing",
     "alert_rules",
@@ -43,4 +48,11 @@ __all__ = [
 ]
 
 publish("penstock", Metrics, Observed, Tracing)
-publish(__name__, PrometheusConsumerObserver, PrometheusObserver, PrometheusStreamObserver, traced)
+publish(
+    __name__,
+    PrometheusConsumerObserver,
+    PrometheusObserver,
+    PrometheusQueueObserver,
+    PrometheusStreamObserver,
+    traced,
+)

@@ -1,55 +1,20 @@
-"""The metrics of logs of streams: the observer behind all exporters, and the one for Prometheus."""
+"""The metrics of logs of streams for Prometheus, with the names of `stream_definitions`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from .._core import checks
 from .._core.stream_observer import StreamObserver
 from .families import Families
+from .monitor_metrics import MonitorMetricsObserver
 from .prometheus import require_prometheus
 from .stream_definitions import STREAM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from prometheus_client import CollectorRegistry
 
-    from .event_observer import Instruments
 
-
-class StreamMetricsObserver(StreamObserver):
-    """Shows the figures of a monitor as metrics."""
-
-    def __init__(self, find: Callable[[], Instruments], *, name: str | None) -> None:
-        self._find = find
-        self._name = None if name is None else checks.text("name", name)
-        self._found: Instruments | None = None
-
-    @property
-    def _instruments(self) -> Instruments:
-        if self._found is None:
-            self._found = self._find()
-        return self._found
-
-    def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """Show the figures of this monitor."""
-        self._instruments.watch(self._name or name, stats, tenants=0)
-
-    def on_looked(self, name: str) -> None:
-        """Show new figures where they are not read at a scrape."""
-        self._instruments.refresh()
-
-    def on_close(self, name: str) -> None:
-        """Stop reading a closed monitor; its counts stay."""
-        self._instruments.forget(self._name or name)
-
-    def __repr__(self) -> str:
-        given = "" if self._name is None else f"name={self._name!r}"
-        return f"{type(self).__name__}({given})"
-
-
-class PrometheusStreamObserver(StreamMetricsObserver):
+class PrometheusStreamObserver(MonitorMetricsObserver, StreamObserver):
     """Metrics of a log of streams, from a `StreamMonitor`; the how-to page lists their names.
 
     Args:

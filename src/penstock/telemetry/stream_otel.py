@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .._core.public import publish
+from .._core.stream_observer import StreamObserver
+from .monitor_metrics import MonitorMetricsObserver
 from .otel_metrics import OtelInstruments, otel_metrics_api
 from .stream_definitions import STREAM
-from .stream_metrics import StreamMetricsObserver
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
 
-class OpenTelemetryStreamObserver(StreamMetricsObserver):
+class OpenTelemetryStreamObserver(MonitorMetricsObserver, StreamObserver):
     """Metrics of a log of streams, from a `StreamMonitor`; the how-to page lists their names.
 
     Args:

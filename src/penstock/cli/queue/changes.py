@@ -171,7 +171,7 @@ async def _move(options: argparse.Namespace, admin: QueueAdmin) -> int:
 async def _redrive(options: argparse.Namespace, admin: QueueAdmin) -> int:
     jobs, progress = await admin.jobs(options.queue), _JobProgress("enqueued again")
     with progress.told():
-        progress.count = await jobs.redrive(
+        await jobs.redrive(
             key=options.key, places=options.places, limit=options.limit, on_batch=progress.note
         )
     say(str(progress))
@@ -181,7 +181,7 @@ async def _redrive(options: argparse.Namespace, admin: QueueAdmin) -> int:
 async def _purge(options: argparse.Namespace, admin: QueueAdmin) -> int:
     jobs, progress = await admin.jobs(options.queue), _JobProgress("deleted")
     with progress.told():
-        progress.count = await jobs.purge(
+        await jobs.purge(
             options.what, key=options.key, older_than=options.older_than, on_batch=progress.note
         )
     say(str(progress))

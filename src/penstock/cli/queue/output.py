@@ -77,7 +77,7 @@ def print_lanes(lanes: Sequence[LaneStats], jobs: Sequence[StoppedJob], *, in_js
     """Print a line per key and a line per stopped job without one, or both as JSON."""
     if in_json:
         print_json(
-            {"lanes": [asdict(each) for each in lanes], "jobs": [each._asdict() for each in jobs]}
+            {"lanes": [asdict(each) for each in lanes], "jobs": [asdict(each) for each in jobs]}
         )
         return
     rows = [

@@ -1,0 +1,1 @@
+"""Looks at a schema from time to time, for metrics and alerts."""

@@ -1,0 +1,117 @@
+"""The record of the looks at a schema."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+
+from ...._core.say import say
+from ...._core.told import for_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...._core.clock import Clock
+
+FiguresT = TypeVar("FiguresT")
+StatsT = TypeVar("StatsT")
+
+_FAILED = "%s: a look at the %s failed (%s); there are no figures until one succeeds"
+_AGAIN = "%s: looks at the %s succeed again"
+_NO_PART = "%s: the %s %r could not be read (%s); it has no figures"
+_PART_AGAIN = "%s: the %s %r can be read again"
+
+
+class LookRecord(Generic[FiguresT, StatsT]):
+    """The counts of looks, and the figures of the last one. Read from any thread.
+
+    Args:
+        name: the monitor's, for log lines.
+        stale_after: seconds after which figures are not shown.
+        make: builds the stats of its state, the counts of looks and of failures, and the figures.
+        what: what is looked at, for log lines.
+        part: what is read by itself, for log lines.
+        logger: where they go.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stale_after: float,
+        make: Callable[[Literal["open", "closed"], int, int, FiguresT | None], StatsT],
+        *,
+        what: str,
+        part: str,
+        logger: logging.Logger,
+    ) -> None:
+        self._name = name
+        self._stale_after = stale_after
+        self._make = make
+        self._what = what
+        self._part = part
+        self._logger = logger
+        self._state: Literal["open", "closed"] = "closed"
+        self._looks = self._failed = 0
+        self._figures: FiguresT | None = None
+        self._clock: Clock | None = None
+        self._at = 0.0
+        self._fails = False
+        self._unread = set[str]()
+        """The parts that could not be read by the last look."""
+        self._lock = threading.Lock()
+
+    def begin(self, clock: Clock) -> None:
+        """The monitor is open; the clock can be read from any thread."""
+        with self._lock:
+            self._clock = clock
+            self._state, self._figures = "open", None
+
+    def end(self) -> None:
+        """The monitor is closed."""
+        with self._lock:
+            self._state, self._figures = "closed", None
+
+    def looked(self, figures: FiguresT, now: float) -> None:
+        """Keep the figures of a look."""
+        with self._lock:
+            self._at = now
+            self._looks += 1
+            self._figures = figures
+        if self._fails:
+            self._fails = False
+            say(self._logger, logging.INFO, _AGAIN, self._name, self._what)
+
+    def failed(self, error: Exception) -> None:
+        """Count a look that failed, and drop the figures; log the first one in a row."""
+        with self._lock:
+            self._failed += 1
+            self._figures = None
+        if not self._fails:
+            self._fails = True
+            told = (self._name, self._what, for_log(error))
+            say(self._logger, logging.WARNING, _FAILED, *told)
+
+    def failed_in_part(self, name: str, error: Exception) -> None:
+        """Count a part that could not be read; log the first time in a row."""
+        with self._lock:
+            self._failed += 1
+        if name not in self._unread:
+            self._unread.add(name)
+            told = (self._name, self._part, name, for_log(error))
+            say(self._logger, logging.WARNING, _NO_PART, *told)
+
+    def succeeded_in_part(self, name: str) -> None:
+        """A part was read."""
+        if name in self._unread:
+            self._unread.remove(name)
+            say(self._logger, logging.INFO, _PART_AGAIN, self._name, self._part, name)
+
+    def stats(self) -> StatsT:
+        """The counts, and the figures unless they are too old."""
+        with self._lock:
+            at, clock, figures = self._at, self._clock, self._figures
+            state, looks, failed = self._state, self._looks, self._failed
+        if clock is not None and figures and clock.now() - at > self._stale_after:
+            figures = None
+        return self._make(state, looks, failed, figures)

@@ -1,0 +1,165 @@
+"""Looks at queues from time to time, for metrics and alerts.
+
+Each queue is a query of its own: one that takes too long costs only its own figures.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from .._clients.postgres.access import Access, need_asyncpg
+from .._clients.postgres.monitoring.looks import PeriodicLooks, checked_observers
+from .._clients.postgres.monitoring.record import LookRecord
+from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
+from .._core import checks
+from .._core.errors import ClosedError
+from .._core.observer import Watchers
+from .._core.opening import Openable
+from .._core.queue_observer import QueueObserver
+from .monitor_stats import QueueFigures, QueueMonitorStats
+from .queue_queries import QueueQueries
+from .schema_access import SchemaAccess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from asyncpg import Pool
+
+    from .._clients.postgres.access import PoolFactory, Prepared
+    from .._clients.postgres.connections import Connections
+    from .._core.clock import Clock
+    from .queue_stats import QueueStats, StoredQueue
+
+logger = logging.getLogger("penstock.queues")
+
+EVERY = 15.0
+"""Default seconds between two looks."""
+STALE_AFTER = 3
+"""Intervals after which figures are too old to be shown."""
+
+
+class QueueMonitor(Openable):
+    """Reads the figures of all queues of a schema every few seconds while it is open.
+
+    One process has to run it for each schema; several show the same. It may run in a consumer's
+    process or in one of its own.
+
+    Args:
+        dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
+            variables. Never shown. The role needs the right to work on queues, or to operate them.
+        schema: the schema of the queues; default `"penstock"`.
+        name: the label of its metrics; default: the schema.
+        observers: what shows the figures, as `penstock.telemetry.PrometheusQueueObserver`.
+        every: seconds between two looks; default 15.
+        count_to: the most jobs or keys of a kind that are counted in a queue; default 10,000. A look
+            reads as many entries of a few indexes for each queue.
+        pool: an asyncpg pool of the application's, or a function that makes one, instead of `dsn`.
+        close_pool: whether closing closes that pool; default: only one that a function made.
+        connect_options: any options of `asyncpg.create_pool`.
+        statement_timeout: seconds that a query may run on the server; default 5. Not with `pool`.
+        prepared_statements: as for `PostgresSink`.
+        close_timeout: seconds for closing the connection; default 5.
+        clock: the source of time; default: the loop's.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects to
+    nothing and does not fail: a server that cannot be reached, a schema that is missing and missing
+    rights are counted and logged like any failed look.
+    """
+
+    _run_time = ("_looking",)
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        schema: str = DEFAULT_SCHEMA,
+        name: str | None = None,
+        observers: Iterable[QueueObserver] = (),
+        every: float | timedelta = EVERY,
+        count_to: int = 10_000,
+        pool: Pool[Any] | PoolFactory | None = None,
+        close_pool: bool | None = None,
+        connect_options: Mapping[str, Any] | None = None,
+        statement_timeout: float | timedelta | None = None,
+        prepared_statements: Prepared = "auto",
+        close_timeout: float | timedelta = 5.0,
+        clock: Clock | None = None,
+    ) -> None:
+        need_asyncpg()
+        self._schema = check_schema_name(schema)
+        self._access = Access.of(
+            dsn,
+            pool=pool,
+            close_pool=close_pool,
+            size=1,
+            options=connect_options,
+            timeout=5.0 if statement_timeout is None and pool is None else statement_timeout,
+            prepared=prepared_statements,
+        )
+        self.name = self._schema if name is None else checks.text("name", name)
+        self._observers = Watchers(checked_observers(observers, QueueObserver))
+        self._every = checks.seconds("every", every, usual=checks.LONG_TIMEOUT)
+        self._count_to = checks.count("count_to", count_to)
+        self._close_timeout = checks.seconds(
+            "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
+        )
+        self._clock = checks.checked_clock(clock)
+        self._record: LookRecord[QueueFigures, QueueMonitorStats] = LookRecord(
+            self.name,
+            STALE_AFTER * self._every,
+            QueueMonitorStats,
+            what="queues",
+            part="queue",
+            logger=logger,
+        )
+        self._looking: PeriodicLooks[QueueFigures] | None = None
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        self._looking = PeriodicLooks(
+            self._access,
+            self._schema,
+            self._figures,
+            self._record,
+            close_timeout=self._close_timeout,
+        )
+        await self._looking.begin(
+            stack, self.name, self._observers, every=self._every, clock=self._clock
+        )
+
+    async def look(self) -> QueueFigures:
+        """Look at the queues now, and keep the figures.
+
+        Raises `ClosedError` if this is not open, `ConfigError` for a schema that is missing or
+        older, and the errors of `QueueAdmin`. Suspends for a few queries; a cancelled look keeps
+        nothing.
+        """
+        if self._looking is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        return await self._looking.look()
+
+    def stats(self) -> QueueMonitorStats:
+        """The figures of the last look. Does not suspend; from any thread."""
+        return self._record.stats()
+
+    async def _figures(self, connections: Connections, clock: Clock) -> QueueFigures:
+        del clock
+        queries = QueueQueries(SchemaAccess(connections, self._schema, self._access.place))
+        found = await queries.queues()
+        queues = {name: await self._of_queue(queries, queue) for name, queue in found.items()}
+        paused = {name: queue.is_paused for name, queue in found.items()}
+        return QueueFigures(queues, paused, *await queries.tables())
+
+    async def _of_queue(self, queries: QueueQueries, queue: StoredQueue) -> QueueStats | None:
+        try:
+            stats = await queries.stats(queue, self._count_to)
+        except Exception as error:
+            self._record.failed_in_part(queue.name, error)
+            return None
+        self._record.succeeded_in_part(queue.name)
+        return stats
+
+    def __repr__(self) -> str:
+        return f"QueueMonitor({self._access.place}, schema={self._schema!r})"

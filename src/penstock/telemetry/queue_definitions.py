@@ -1,0 +1,129 @@
+"""The metrics of queues: one table for all exporters, read from `QueueMonitor.stats()`.
+
+Several monitors of one schema show the same, so of one name the greatest value is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .measures import Catalogue, Family, Measure, one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Values = Mapping[tuple[str, ...], float]
+
+
+def _of_each(
+    name: str, text: str, unit: str, label: str, values: Callable[[Any], Mapping[str, float | None]]
+) -> Measure:
+    """A measure with a value for each queue or table."""
+
+    def read(stats: Any) -> Values:
+        if stats.figures is None:
+            return {}
+        return {(key,): each for key, each in values(stats.figures).items() if each is not None}
+
+    return Measure(Family(name, text, unit, (label,)), read, is_greatest=True)
+
+
+def _of_queue(name: str, text: str, unit: str, value: Callable[[Any], float | None]) -> Measure:
+    return _of_each(
+        name,
+        text,
+        unit,
+        "queue",
+        lambda figures: {
+            key: None if each is None else value(each) for key, each in figures.queues.items()
+        },
+    )
+
+
+_STATES = (
+    one(
+        "queue_up",
+        "1 if the last look at the queues succeeded and is recent.",
+        "1",
+        lambda stats: stats.figures is not None,
+        is_greatest=True,
+    ),
+    _of_each("queue_paused", "1 for a paused queue.", "1", "queue", lambda each: each.paused),
+    _of_queue(
+        "queue_jobs",
+        "Jobs that are not done, as far as they are counted.",
+        "{job}",
+        lambda queue: queue.jobs,
+    ),
+    _of_queue(
+        "queue_ready_keys",
+        "Keys, and jobs without one, that a claim may lease.",
+        "{key}",
+        lambda queue: queue.ready,
+    ),
+    _of_queue(
+        "queue_unmerged_bells",
+        "New keys that no claim has merged into lanes yet.",
+        "{key}",
+        lambda queue: queue.bells,
+    ),
+    _of_queue(
+        "queue_oldest_ready_seconds",
+        "Seconds for which the key that waits longest has been ready.",
+        "s",
+        lambda queue: queue.oldest_seconds,
+    ),
+    _of_queue("queue_delayed_jobs", "Jobs that are due later.", "{job}", lambda each: each.delayed),
+    _of_queue("queue_leases", "Leases of consumers.", "{lease}", lambda queue: queue.leased),
+    _of_queue(
+        "queue_blocked_keys",
+        "Keys, and jobs without one, that are blocked.",
+        "{key}",
+        lambda queue: queue.blocked,
+    ),
+    _of_queue(
+        "queue_parked_keys",
+        "Keys, and jobs without one, that are parked.",
+        "{key}",
+        lambda queue: queue.parked,
+    ),
+    _of_queue("queue_dead_letters", "Dead letters.", "{letter}", lambda queue: queue.dead),
+    _of_queue(
+        "queue_members",
+        "Consumers that were seen within their time.",
+        "{consumer}",
+        lambda queue: queue.members,
+    ),
+    _of_queue(
+        "queue_unowned_slots",
+        "Slots that no consumer owns which was seen; missing unless the queue is sticky.",
+        "{slot}",
+        lambda queue: queue.unowned_slots,
+    ),
+    _of_each(
+        "queue_table_size_bytes",
+        "Size of the table with its indexes.",
+        "By",
+        "table",
+        lambda figures: figures.sizes,
+    ),
+    _of_each(
+        "queue_table_dead_rows",
+        "Dead rows, as estimated.",
+        "{row}",
+        "table",
+        lambda figures: figures.dead_rows,
+    ),
+)
+_TOTALS = (
+    one("queue_looks", "Looks at the queues that succeeded.", "{look}", lambda stats: stats.looks),
+    one(
+        "queue_failed_looks",
+        "Looks at the queues, or at one of them, that failed.",
+        "{look}",
+        lambda stats: stats.failed,
+    ),
+)
+
+QUEUES = Catalogue("queue", (), (), (), _STATES, _TOTALS)
+"""All of them."""
