@@ -79,9 +79,10 @@ def test_queues_are_made_changed_and_listed(queue: Queue) -> None:
     queue("create", "mails", code=2)
     assert "sticky=False: the queue mails is there with sticky=True" in queue.err
     queue("alter", "mails", "--max-depth", "none", "--key-rate", "0.5", "--no-sticky")
+    queue("alter", "mails", "--keep-dead", "90s")
     queue("list")
     told = queue.lines[1].split(maxsplit=1)
-    assert told == ["mails", "poison=park_key, key_rate=0.5, keep_done=12:00:00"]
+    assert told == ["mails", "poison=park_key, key_rate=0.5, keep_done=12h, keep_dead=90s"]
     queue("list", "--json")
     settings = json.loads(queue.out)["mails"]["settings"]
     assert (settings["keep_done"], settings["max_depth"]) == (43200, None)

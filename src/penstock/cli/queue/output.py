@@ -44,8 +44,18 @@ def _settings(queue: StoredQueue) -> str:
         if field.name == "ordering_required":
             told += ["ordering_required"] if value else []
         elif field.name != "poison" and value != getattr(default, field.name):
-            told.append(field.name if value is True else f"{field.name}={value}")
+            shown = _span(value) if isinstance(value, timedelta) else value
+            told.append(field.name if value is True else f"{field.name}={shown}")
     return ", ".join(told)
+
+
+def _span(span: timedelta) -> str:
+    """A time span as the command takes it."""
+    seconds = span.total_seconds()
+    for unit, size in {"d": 86_400, "h": 3600, "m": 60}.items():
+        if seconds % size == 0:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:g}s"
 
 
 def print_lag(found: Mapping[str, QueueStats], count_to: int, *, in_json: bool) -> None:
