@@ -51,7 +51,7 @@ async def test_a_job_is_skipped_into_the_dead_letters(log: Log) -> None:
         keys = await admin.keys("mails")
         (row, _) = await claim(con, log, "mails")
         assert await keys.park("a", "by hand")
-        with pytest.raises(RefusedError, match="one has a lease of the key 'a'"):
+        with pytest.raises(RefusedError, match="a consumer has a lease of the key 'a'"):
             await keys.unblock("a", skip=True)
         await end(con, log, "mails", row, "nak")
         await keys.unblock("a", skip=True)

@@ -15,7 +15,6 @@ from .._core.errors import RefusedError
 from .queue_queries import STATES, QueueQueries
 
 if TYPE_CHECKING:
-    from .._core.errors import ConfigError
     from .queue_stats import LaneState, LaneStats, StoredQueue
     from .schema_access import SchemaAccess
 
@@ -62,11 +61,6 @@ class LaneAdmin:
 
         Raises `RefusedError` for a skip while a consumer has a lease of the key.
         """
-        if skip:
-            (lane,) = await self._stopped(key)
-            if lane.lease_left is not None and lane.lease_left > 0:
-                text = f"{lane.owner} has a lease of the key {key!r}, {lane.lease_left:.0f} s left"
-                raise RefusedError(text, repair="wait until it has ended")
         await self._resume(key, skip=skip, keeps_attempts=True)
 
     async def park(self, key: str = "", reason: str = "parked by an operator") -> bool:
@@ -89,18 +83,14 @@ class LaneAdmin:
         values = (self._queue.name, self._key(key), skip, keeps_attempts)
         ((state,),) = await self._access.rows(_RESUME, *values)
         if state == "missing":
-            raise self._not_stopped(key)
-
-    async def _stopped(self, key: str) -> list[LaneStats]:
-        found = await self._queries.lanes_of(self._queue, [self._key(key)], 1)
-        if not found or found[0].state not in {"blocked", "parked"}:
-            raise self._not_stopped(key)
-        return found
-
-    def _not_stopped(self, key: str) -> ConfigError:
-        where = f"the queue {self._queue.name}"
-        rule = f"is neither blocked nor parked in {where}; `penstock queue lanes` lists such keys"
-        return bad("key", key, rule)
+            where = f"the queue {self._queue.name}"
+            rule = (
+                f"is neither blocked nor parked in {where}; `penstock queue lanes` lists such keys"
+            )
+            raise bad("key", key, rule)
+        if state == "leased":
+            text = f"a consumer has a lease of the key {key!r} of the queue {self._queue.name}"
+            raise RefusedError(text, repair="wait until it has ended, or has expired")
 
     def _key(self, key: str) -> str:
         if self._queue.settings.ordering_required:
