@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,7 +129,8 @@ def test_lag_and_lanes(queue: Queue) -> None:
 def test_explain(queue: Queue) -> None:
     """Notes about the queue, its ranges, and a reason for each key."""
     queue("create", "mails", "--sticky")
-    queue("move", "mails", "workers", "0-32767", "A")
+    for slots in ("0-99", "100-32767"):
+        queue("move", "mails", "workers", slots, "A")
     queue("move", "mails", "workers", "32768-65535", "B")
     queue.insert(("a", 1))
     queue.claim()
@@ -135,11 +138,14 @@ def test_explain(queue: Queue) -> None:
     assert "- no consumer was seen: none has been started, or all have left" in queue.lines
     assert "workers  0-32767      A         not seen" in queue.lines, queue.out
     assert any(line.startswith("a    ") and "was never seen" in line for line in queue.lines)
+    queue("explain", "mails", "--key", "a", "--json")
+    (lane,) = json.loads(queue.out)["lanes"]
+    assert "was never seen" in lane["why"]
     queue("explain", "mails", "--key", "b", "--json")
     found = json.loads(queue.out)
     assert found["lanes"] == []
     assert found["why_key_has_no_lane"].startswith("it has no job")
-    assert len(found["ranges"]) == 2
+    assert len(found["ranges"]) == 3
 
 
 def test_keys_are_blocked_parked_and_continued(queue: Queue) -> None:
@@ -192,6 +198,19 @@ def test_a_pause_and_a_drop(queue: Queue) -> None:
     queue("drop", "mails", "--force", "--yes")
     queue("lag")
     assert "has no queue" in queue.err
+
+
+def test_a_no_changes_nothing(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    queue("create", "mails")
+    queue.insert(("a", 1))
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+    queue("purge", "mails", "waiting", code=2)
+    assert queue.err.endswith("[y/N] nothing was changed\n")
+    assert queue.handled() == [1]
 
 
 def test_slots_are_moved_and_given_back(queue: Queue) -> None:

@@ -10,8 +10,9 @@ from tests.queues.jobs_help import claim, handled, insert
 from tests.queues.operated_help import fail, operated
 from tests.streams.log_help import Log, role
 
-from penstock import ConfigError, RefusedError
+from penstock import ClosedError, ConfigError, RefusedError, UnavailableError
 from penstock.queues import QueueAdmin, QueueSettings
+from penstock.queues.queue_queries import QueueQueries
 from penstock.streams import install_streams
 
 if TYPE_CHECKING:
@@ -220,3 +221,53 @@ async def test_a_wrong_schema_or_role_is_one_clear_error(
             await (await theirs.routing("more", "g")).assign([(0, 65535, "one")])
             with pytest.raises(RefusedError, match="permission denied"):
                 await theirs.drop("mails")
+
+
+async def test_statements_work_unprepared_behind_a_pooler(log: Log) -> None:
+    """Each is in a transaction block already, and changes of several statements stay whole."""
+    async with QueueAdmin(log.dsn, schema=log.schema, prepared_statements=False) as admin:
+        await admin.create("mails", sticky=True)
+        routing = await admin.routing("mails", "g")
+        await routing.assign([(0, 65_535, "A")])
+        with pytest.raises(ConfigError, match="overlaps only in part"):
+            await routing.assign([(0, 9, "B")], complete=False)
+        await routing.move(0, 9, "B")
+        assert [each.consumer for each in await routing.ranges()] == ["B", "A"]
+        await admin.alter("mails", sticky=False)
+        await admin.drop("mails")
+        assert await admin.queues() == {}
+
+
+async def test_errors_of_the_server_are_told_for_an_operator(log: Log) -> None:
+    """A lost connection, an administration that is not open, and a queue that vanished."""
+    async with operated(log) as (con, admin):
+        stored = await admin.create("mails")
+        with pytest.raises(ClosedError, match="is not open"):
+            await QueueAdmin(log.dsn).queues()
+        jobs = await admin.jobs("mails")
+        keys = await admin.keys("mails")
+        routed = await admin.create("routed", sticky=True)
+        routing = await admin.routing(routed.name, "g")
+        for name in ("mails", "routed"):
+            await admin.drop(name)
+        with pytest.raises(ConfigError, match="there is no queue routed"):
+            await routing.move(0, 9, "A")
+        assert await jobs.purge("waiting") == 0
+        assert await keys.lanes() == []
+        assert stored.name == "mails"
+        assert await QueueQueries(admin._access_now).stats(stored, 1) is None
+        shown = [repr(each) for each in (jobs, keys, routing, admin)]
+        assert shown[:3] == [
+            "JobAdmin('mails')",
+            "LaneAdmin('mails')",
+            "RangeAdmin('routed', group='g')",
+        ]
+        assert "password" not in shown[3]
+        await con.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' AND query LIKE $1",
+            f"%{log.schema}%",
+        )
+        with pytest.raises(UnavailableError):
+            await admin.queues()
+        assert await admin.queues() == {}

@@ -66,6 +66,16 @@ async def test_a_key_waits_for_its_lease_its_backoff_and_its_operator(log: Log) 
         )
 
 
+async def test_a_key_that_is_parked_under_a_lease_names_its_consumer(log: Log) -> None:
+    """The lease goes on, and nothing else of the key is given out."""
+    async with operated(log) as (con, admin):
+        await admin.create("mails")
+        await insert(con, log, "mails", ("a", 1))
+        await claim(con, log, "mails")
+        assert await (await admin.keys("mails")).park("a", "by hand")
+        assert re.search(r"by hand; one still has a lease, (29|30) s left", await why(admin, "a"))
+
+
 async def test_a_delayed_job_is_in_no_lane(log: Log) -> None:
     """It stalls nothing; the report says until when it is delayed."""
     async with operated(log) as (con, admin):

@@ -12,7 +12,7 @@ from tests.queues.operated_help import end, operated
 from tests.streams.log_help import Log, role
 from tests.streams.test_monitor import HandClock
 
-from penstock import ConfigError
+from penstock import ClosedError, ConfigError
 from penstock.queues import QueueMonitor, QueueObserver
 from penstock.streams import install_streams
 
@@ -137,3 +137,9 @@ def test_a_bad_argument_is_named(option: str, value: object) -> None:
     options: Any = {option: value}
     with pytest.raises(ConfigError, match=option):
         QueueMonitor("postgresql://h/d", **options)
+
+
+async def test_a_monitor_that_is_not_open_says_so() -> None:
+    monitor = QueueMonitor("postgresql://u:hush@h/d", schema="s")
+    with pytest.raises(ClosedError, match=r"QueueMonitor\(h/d, schema='s'\) is not open"):
+        await monitor.look()
