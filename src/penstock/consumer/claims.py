@@ -177,7 +177,8 @@ class Claims:
             for claim in self._turns
             if not (claim.is_closing or claim.is_paused or claim in unread)
         ]
-        wanted.sort(key=self._schedule.crowded.holds_back)
+        if self._schedule.crowded:
+            wanted.sort(key=self._schedule.crowded.holds_back)
         return wanted
 
     def unread(self) -> list[Claim]:

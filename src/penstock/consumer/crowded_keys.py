@@ -27,6 +27,10 @@ class CrowdedKeys:
         """`max_per_key`; `None`: no key is ever crowded."""
         self._keys: dict[Claim, set[Hashable]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether any key may be crowded."""
+        return bool(self._keys)
+
     def arrived(self, message: Message) -> None:
         """Note a record that waits in its lane."""
         if self._held_back(message.claim, message.lane_key):

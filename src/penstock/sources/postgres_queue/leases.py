@@ -4,7 +4,9 @@
    its claim has begun, then its records are delivered in order, then it is settled as the position
    of its claim moves.
 2. A lease ends once: when all of it is settled, when it is given back, or when it is lost.
-3. Its partition is the slot of its key. While another lease of the process has that, and for jobs
+3. A key, or a job without one, that is claimed again has lost its lease before, without notice. That
+   lease ends before the claim of the new one begins.
+4. Its partition is the slot of its key. While another lease of the process has that, and for jobs
    without a key, it is one that no other lease has.
 """
 
@@ -107,6 +109,11 @@ class LeaseBook:
         self._undelivered: dict[SourceClaim, Lease] = {}
         self._claimed: dict[SourceClaim, Lease] = {}
         self._partitions: set[int] = set()
+        self._newest: dict[str | int, Lease] = {}
+        """By the lane's key, or the place of a job without one."""
+        self._replaced: list[Lease] = []
+        self.jobs = 0
+        """The jobs of all leases that have not ended."""
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._claimed)
@@ -135,7 +142,12 @@ class LeaseBook:
                 lease = Lease(job.lease, job.lane, partition, job.attempts - 1, until)
                 self._waiting.append(lease)
                 count += 1
+                what = job.place if job.lane is None else job.lane
+                if what in self._newest:
+                    self._replaced.append(self._newest[what])
+                self._newest[what] = lease
             lease.records.append(record_of(lease.partition, job))
+            self.jobs += 1
         return count
 
     def _partition_of(self, job: LeasedJob) -> int:
@@ -147,6 +159,12 @@ class LeaseBook:
                 number += RING
         self._partitions.add(number)
         return number
+
+    def take_replaced(self) -> list[Lease]:
+        """The leases whose keys were claimed again, but for those that have ended since."""
+        replaced = [each for each in self._replaced if each in self.all]
+        self._replaced.clear()
+        return replaced
 
     def take_waiting(self) -> list[Lease]:
         """The leases whose claims are to begin now."""
@@ -181,12 +199,18 @@ class LeaseBook:
         """End leases; return the claims of those that had one."""
         ended: list[SourceClaim] = []
         for lease in leases:
-            self._partitions.discard(lease.partition.partition)
-            if lease.claim is None:
+            if lease in self._waiting:
                 self._waiting.remove(lease)
-            elif self._claimed.pop(lease.claim, None) is not None:
+            elif lease.claim is None or self._claimed.pop(lease.claim, None) is None:
+                continue  # it has ended
+            else:
                 self._undelivered.pop(lease.claim, None)
                 ended.append(lease.claim)
+            self._partitions.discard(lease.partition.partition)
+            self.jobs -= len(lease.records)
+            what = lease.records[0].offset if lease.lane is None else lease.lane
+            if self._newest.get(what) is lease:
+                del self._newest[what]
         return ended
 
 

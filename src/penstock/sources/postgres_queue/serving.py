@@ -8,7 +8,9 @@
    ends, and what runs of it has no effect on the queue.
 4. A server that is not there is a reported trouble and another try; what another try cannot put right
    ends the next fetch.
-5. At the end, everything that is not settled is given back at once, without a try counted.
+5. No more jobs are claimed while `LEASED_MOST` are leased: those that are handled wait for their settle,
+   and no longer count for the consumer.
+6. At the end, everything that is not settled is given back at once, without a try counted.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import asyncio
 import logging
 import math
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from ..._clients.postgres.queues.leasing import Settlement
 from ..._core.checks import bad
@@ -47,10 +49,14 @@ if TYPE_CHECKING:
     from .leases import Lease
     from .options import QueueOptions
 
+T = TypeVar("T")
+
 logger = logging.getLogger("penstock.sources.postgres_queue")
 
 RETRY_TO = 5.0
 """The most seconds between tries after an error."""
+LEASED_MOST = 2_000
+"""The jobs under leases from which on no more are claimed."""
 GIVE_BACK_WITHIN = 2.0
 """Seconds for giving back at the end; leases run out by themselves."""
 REST = 1.0
@@ -164,8 +170,13 @@ class OpenQueue:
             if self._is_sticky is None:
                 await self._tried("opening", self._begin())
             seen = self._queue.seen(options.lease, balances=bool(self._is_sticky), pause=pause)
-            await self._tried("telling that the consumer lives", seen)
+            await self._tried("telling that the consumer lives", self._answered(seen))
             await self._clock.sleep(every)
+
+    async def _answered(self, call: Coroutine[None, None, T]) -> T:
+        """Wait for an answer as long as a lease. Raises `TimeoutError`: a server may hang."""
+        async with self._clock.timeout_at(self._clock.now() + self._options.lease):
+            return await call
 
     async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
         """Whether an attempt succeeded; its error is a trouble, or the failure of the source."""
@@ -199,6 +210,9 @@ class OpenQueue:
             heard = self.news.count
             if self._look_at <= clock.now():
                 self._look_at = math.inf
+            if self._book.jobs >= LEASED_MOST:
+                await wait_until(clock, math.inf, self.news)
+                continue
             claiming = self._claimer.claim(max(1, most - self._book.undelivered))
             leases = len(self._book)
             if await self._tried("claiming jobs", claiming):
@@ -214,6 +228,7 @@ class OpenQueue:
 
     def _begin_claims(self) -> bool:
         """Begin the claims of new leases; return whether there are any."""
+        self._lose(self._book.take_replaced(), _REPLACED)
         waiting = self._book.take_waiting()
         if not waiting:
             return False
@@ -239,7 +254,8 @@ class OpenQueue:
         ]
         if not moves:
             return []
-        fates = await self._queue.settle([_settlement(lease, offset) for lease, offset in moves])
+        settlements = [_settlement(lease, offset) for lease, offset in moves]
+        fates = await self._answered(self._queue.settle(settlements))
         lost, over, stored = [], [], []
         for lease, offset in moves:
             if self._book.of(lease.claim) is not lease:  # type: ignore[arg-type]  # it has one
@@ -253,7 +269,7 @@ class OpenQueue:
                 over.append(lease)
         self._end(over)
         self._lose(lost, _REPLACED)
-        if "freed" in fates.values():  # more jobs of a key
+        if "freed" in fates.values():  # there are more jobs of a key
             self.news.fire()
         return stored  # type: ignore[return-value]  # every one has a claim
 
@@ -302,7 +318,8 @@ class OpenQueue:
         done = [] if lease.lane is None else lease.settled_before(settled)
         name = lease.name._replace(place=record.offset)
         settlement = Settlement(name, done=done, **settled_as)  # type: ignore[arg-type]
-        fate = (await self._queue.settle([settlement])).get(lease.number, "lost")
+        fates = await self._answered(self._queue.settle([settlement]))
+        fate = fates.get(lease.number, "lost")
         if fate == "lost":
             self._lose([lease], _REPLACED)
             return None
@@ -312,8 +329,11 @@ class OpenQueue:
     # -- the end of leases -------------------------------------------------------------------------
 
     def _end(self, leases: Collection[Lease]) -> None:
+        was_full = self._book.jobs >= LEASED_MOST
         if ended := self._book.end(leases):
             self._host.ended(ended)
+        if was_full:
+            self.news.fire()
 
     def _lose(self, leases: Collection[Lease], reason: str) -> None:
         if leases:

@@ -142,6 +142,7 @@ class BatchTests(ConsumingSource):
 
     async def test_a_batch_is_closed_by_size_age_and_drain(self, clock: Clock) -> None:
         """O-T13, consumer/C:Ba5: keys that are busy are in none."""
+        self.needs("partitions")
         async with self.in_time(clock):
             topic, journal = await self.new_topic(1), Journal(clock)
             batches: list[int] = []

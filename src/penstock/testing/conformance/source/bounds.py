@@ -47,6 +47,7 @@ class BoundTests(ConsumingSource):
 
     async def test_a_full_window_is_refilled_below_its_threshold(self, clock: Clock) -> None:
         """consumer/C:B1: below three quarters, by default."""
+        self.needs("partitions")
         async with self.in_time(clock):
             topic, journal = await self.filled([20], keys=20), Journal(clock)
             gates = [asyncio.Event() for _ in range(20)]
@@ -162,6 +163,7 @@ class BoundTests(ConsumingSource):
 
     async def test_readiness_follows_the_assignment(self, clock: Clock) -> None:
         """O-T10, consumer/C:B4: not before it, and not from the beginning of the drain on."""
+        self.needs("partitions")
         async with self.in_time(clock):
             topic, journal = await self.filled([3]), Journal(clock)
             async with self.consuming(topic, journal) as run:
@@ -176,6 +178,7 @@ class BoundTests(ConsumingSource):
 
     async def test_positions_are_stored_by_count(self, clock: Clock) -> None:
         """consumer/C:C6."""
+        self.needs("partitions")
         async with self.in_time(clock):
             topic, journal = await self.filled([20], keys=1), Journal(clock)
             async with self.consuming(topic, journal, commit_after=7) as run:

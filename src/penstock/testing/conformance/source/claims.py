@@ -93,7 +93,7 @@ class ClaimTests(SourceUnderTest):
 
     async def test_a_loss_commits_nothing(self, clock: Clock) -> None:
         """O-T7, consumer/C:R2: the host is not asked, and its claims have ended."""
-        self.needs("loss")
+        self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic = await self.filled([10])
             async with self.reading(topic, 1) as reader:
@@ -106,7 +106,7 @@ class ClaimTests(SourceUnderTest):
 
     async def test_an_ended_claim_is_not_committed(self, clock: Clock) -> None:
         """O-T8, consumer/C:C3: not even when its partition has returned."""
-        self.needs("loss")
+        self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic = await self.filled([10])
             async with self.reading(topic, 1) as reader:
@@ -122,7 +122,7 @@ class ClaimTests(SourceUnderTest):
 
     async def test_a_commit_is_not_stored_after_its_claim_has_ended(self, clock: Clock) -> None:
         """consumer/C:C3: a commit that a loss has overtaken changes nothing for the next owner."""
-        self.needs("loss")
+        self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic = await self.filled([100])
             async with self.reading(topic, 1) as reader:
@@ -182,7 +182,7 @@ class ClaimTests(SourceUnderTest):
         self, clock: Clock
     ) -> None:
         """O-T8: to the new claim only, whatever the old one had."""
-        self.needs("loss")
+        self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic = await self.filled([10])
             async with self.reading(topic, 1) as reader:

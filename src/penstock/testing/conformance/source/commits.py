@@ -115,6 +115,6 @@ class CommitTests(SourceUnderTest):
             host, source = RecordingHost(), self.source(topic)
             with pytest.raises(ZeroDivisionError):
                 async with source.open(host):
-                    await host.wait_for_claims(1)
+                    await self.claimed(source, host, 1)
                     raise ZeroDivisionError
             assert host.open == []

@@ -46,6 +46,7 @@ class DeliveryTests(SourceUnderTest):
 
     async def test_a_waiting_fetch_gets_what_is_appended(self, clock: Clock) -> None:
         """To any of the claims that it names."""
+        self.needs("partitions")
         async with self.in_time(clock):
             topic = await self.new_topic(2)
             async with self.reading(topic, 2) as reader:
@@ -61,6 +62,7 @@ class DeliveryTests(SourceUnderTest):
 
     async def test_a_cancelled_fetch_has_delivered_nothing(self, clock: Clock) -> None:
         """Whenever it is cancelled, the next fetch goes on where the last answer ended."""
+        self.needs("partitions")
         async with self.in_time(clock):
             topic = await self.new_topic(1)
             async with self.reading(topic, 1) as reader:

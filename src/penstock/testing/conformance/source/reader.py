@@ -50,9 +50,9 @@ class ClaimReader:
 
     def check(self, fetched: Sequence[Fetched], claims: Sequence[HeldClaim], most: int) -> None:
         """Check one answer, and take it in."""
-        count = sum(len(records) for _, records, _ in fetched)
+        count = sum(len(each.records) for each in fetched)
         assert count <= most, f"{count} records were delivered, and at most {most} were asked for"
-        for claim, records, next_offset in fetched:
+        for claim, records, next_offset, _ in fetched:
             held = next((each for each in claims if each is claim), None)
             assert held is not None, f"records of {claim!r}, which the fetch did not name"
             assert not held.is_closed, f"records of {claim!r}, which has ended"

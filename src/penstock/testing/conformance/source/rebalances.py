@@ -99,7 +99,7 @@ class RebalanceTests(ConsumingSource):
 
     async def test_partitions_that_come_and_go_lose_nothing(self, clock: Clock) -> None:
         """O-T23, consumer/C:R4: at least once; a message is handled again only after a loss."""
-        self.needs("loss")
+        self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic, journal = await self.filled([30, 30], keys=3), Journal(clock)
 

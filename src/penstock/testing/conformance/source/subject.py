@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...._core.clock import Clock, LoopClock
     from ...._core.source import Source
 
-ABILITIES = frozenset({"metadata", "members", "cooperative", "loss", "holes"})
+ABILITIES = frozenset({"metadata", "members", "cooperative", "loss", "holes", "partitions"})
 
 
 class SourceUnderTest(ABC):
@@ -31,7 +31,9 @@ class SourceUnderTest(ABC):
 
     `metadata`: store text with a position. `members`: several sources of one group. `cooperative`:
     keep the other partitions in a rebalance. `loss`: lose partitions without a revoke, on demand.
-    `holes`: offsets without a record, on demand.
+    `holes`: offsets without a record, on demand. `partitions`: hold whole partitions, also
+    without records, and store their positions from time to time; without it, a claim is the lease of
+    records that are there.
     """
     patience: ClassVar[float] = 60.0
     """The most seconds of a test, of its clock."""
@@ -111,8 +113,14 @@ class SourceUnderTest(ABC):
         """An open source that has claimed this number of partitions, and no consumer."""
         host, source = RecordingHost(), self.source(topic)
         async with source.open(host):
-            await host.wait_for_claims(claims)
+            await self.claimed(source, host, claims)
             yield ClaimReader(source, host)
+
+    async def claimed(self, source: Source, host: RecordingHost, claims: int) -> None:
+        """Suspend until an open source has claimed this number of partitions."""
+        while "partitions" in self.lacks and len(host.open) < claims:
+            assert await source.fetch((), 100) == []
+        await host.wait_for_claims(claims)
 
     async def position(self, topic: str, partition: int = 0) -> Position | None:
         """The stored position of a partition; `None` without one."""

@@ -83,7 +83,7 @@ class WatchedSource:
             fetched = await self.inner.fetch(claims, most)
         finally:
             self.is_fetching = False
-        for claim, records, _ in fetched or ():
+        for claim, records, *_ in fetched or ():
             self._records.setdefault(claim, []).extend(records)
             self.delivered += len(records)
         self._news.fire()
