@@ -3,7 +3,8 @@
 1. One claim is under way at a time, in a task of its own: a fetch that is cancelled leaves it alone,
    and what it brings waits for the next fetch. So no lease is forgotten for that.
 2. A claim asks for as many keys as hold what the fetch has room for, by the last claims. What they
-   hold beyond that waits here, under its leases.
+   hold beyond that waits here, under its leases. While fewer keys are ready than that, each is leased
+   with more of its jobs: no other key waits for them.
 3. A lease ends `lease` seconds after it was asked for, at the latest by the server's clock, which
    has begun later.
 """
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 WEIGHT = 0.25
 """The weight of the last claim in the average of jobs per key."""
+FEW_KEYS = 10
+"""How many times as many jobs of a key are leased while few keys are ready."""
 
 
 class Claimer:
@@ -36,6 +39,8 @@ class Claimer:
         self._task: asyncio.Task[int] | None = None
         self._per_lane = float(options.per_key)
         """The average number of jobs of a claimed key."""
+        self._are_few = False
+        """Whether the last claim found fewer keys than it asked for."""
 
     async def claim(self, most: int) -> int:
         """Claim about `most` more jobs; return the number of leases. Raises errors of the client.
@@ -54,13 +59,15 @@ class Claimer:
     async def _claim(self, most: int) -> int:
         options, asked_at = self._options, self._clock.now()
         lanes = max(1, round(most / self._per_lane))
+        per = options.per_key * FEW_KEYS if self._are_few else options.per_key
         async with self._clock.timeout_at(asked_at + options.lease):  # they have ended then
-            jobs = await self._queue.claim(lanes, options.per_key, most, options.lease)
+            jobs = await self._queue.claim(lanes, min(most, per), most, options.lease)
         leases = self._book.claimed(jobs, asked_at + options.lease)
         of_lanes = [job.lease for job in jobs if job.lane is not None]
-        if of_lanes:
-            found = len(of_lanes) / len(set(of_lanes))
-            self._per_lane += WEIGHT * (found - self._per_lane)
+        found = len(set(of_lanes))
+        self._are_few = found < lanes
+        if found:
+            self._per_lane += WEIGHT * (len(of_lanes) / found - self._per_lane)
         return leases
 
     async def close(self) -> None:

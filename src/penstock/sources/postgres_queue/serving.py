@@ -8,7 +8,9 @@
    ends, and what runs of it has no effect on the queue.
 4. A server that is not there is a reported trouble and another try; what another try cannot put right
    ends the next fetch.
-5. At the end, everything that is not settled is given back at once, without a try counted.
+5. No more jobs are claimed while `LEASED_MOST` are leased: those that are handled wait for their settle,
+   and no longer count for the consumer.
+6. At the end, everything that is not settled is given back at once, without a try counted.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ logger = logging.getLogger("penstock.sources.postgres_queue")
 
 RETRY_TO = 5.0
 """The most seconds between tries after an error."""
+LEASED_MOST = 2_000
+"""The jobs under leases from which on no more are claimed."""
 GIVE_BACK_WITHIN = 2.0
 """Seconds for giving back at the end; leases run out by themselves."""
 REST = 1.0
@@ -206,6 +210,9 @@ class OpenQueue:
             heard = self.news.count
             if self._look_at <= clock.now():
                 self._look_at = math.inf
+            if self._book.jobs >= LEASED_MOST:
+                await wait_until(clock, math.inf, self.news)
+                continue
             claiming = self._claimer.claim(max(1, most - self._book.undelivered))
             leases = len(self._book)
             if await self._tried("claiming jobs", claiming):
@@ -221,6 +228,7 @@ class OpenQueue:
 
     def _begin_claims(self) -> bool:
         """Begin the claims of new leases; return whether there are any."""
+        self._lose(self._book.take_replaced(), _REPLACED)
         waiting = self._book.take_waiting()
         if not waiting:
             return False
@@ -261,7 +269,7 @@ class OpenQueue:
                 over.append(lease)
         self._end(over)
         self._lose(lost, _REPLACED)
-        if "freed" in fates.values():  # more jobs of a key
+        if "freed" in fates.values():  # there are more jobs of a key
             self.news.fire()
         return stored  # type: ignore[return-value]  # every one has a claim
 
@@ -321,8 +329,11 @@ class OpenQueue:
     # -- the end of leases -------------------------------------------------------------------------
 
     def _end(self, leases: Collection[Lease]) -> None:
+        was_full = self._book.jobs >= LEASED_MOST
         if ended := self._book.end(leases):
             self._host.ended(ended)
+        if was_full:
+            self.news.fire()
 
     def _lose(self, leases: Collection[Lease], reason: str) -> None:
         if leases:
