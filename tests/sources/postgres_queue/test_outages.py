@@ -107,9 +107,8 @@ async def test_a_server_that_is_frozen_costs_no_job_and_no_order(
         async with frozen(own_postgres):
             await here.trouble("failed (TimeoutError")
             here.gate.set()
-            await here.until(lambda: len(here.ended) == 5)
+            await here.until(lambda: len(here.ended) >= 5)
             assert here.source.trouble is not None
-        await here.until(lambda: len(here.began) == 8)
         await made.handled()
         await here.recovered()
         of_key = [place for place, _ in here.began if place in places[:5]]
