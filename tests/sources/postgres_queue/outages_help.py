@@ -81,6 +81,7 @@ class Running:
         self.gate = asyncio.Event()
         self.gate.set()
         self.consumer: Consumer
+        self.run: asyncio.Task[object]
 
     async def handle(self, message: Message) -> None:
         self.began.append((message.offset, message.attempt))
@@ -113,9 +114,9 @@ async def running(log: Log, dsn: str = "", **options: Any) -> AsyncIterator[Runn
     made = Running(Watched(dsn or log.dsn, **given))
     made.consumer = Consumer(made.source, name="here", commit_every=0.02, drain=4.0)
     async with made.consumer as consumer:
-        task = asyncio.create_task(consumer.run(made.handle))
+        made.run = asyncio.create_task(consumer.run(made.handle))
         try:
             yield made
         finally:
             consumer.stop()
-            await task
+            await made.run

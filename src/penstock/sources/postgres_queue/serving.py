@@ -238,10 +238,16 @@ class OpenQueue:
         return True
 
     async def _note_pause(self) -> None:
-        self._troubles.note("pause", _PAUSED if await self._queue.is_paused() else None)
+        is_paused = await self._answered(self._queue.is_paused())
+        self._troubles.note("pause", _PAUSED if is_paused else None)
 
     async def _is_over(self) -> bool:
-        return (await self._queue.waiting(1))[0] == 0
+        ready: list[int] = []
+
+        async def look() -> None:
+            ready.append((await self._answered(self._queue.waiting(1)))[0])
+
+        return await self._tried("looking at the queue", look()) and ready == [0]
 
     # -- settling ----------------------------------------------------------------------------------
 
