@@ -8,6 +8,8 @@
    one only if the stored position is still that one, and the ownership still its own.
 4. After an unknown outcome, `read_positions` tells where a partition stands.
 5. One open sink serves one flow: the ownership belongs to the sink.
+6. A source in the same database settles the records of a unit itself, by a `UnitMove` that runs in
+   the transaction in place of a stored position.
 """
 
 from __future__ import annotations
@@ -27,6 +29,28 @@ if TYPE_CHECKING:
     from .source import Position, TopicPartition
 
 
+class UnitMove(Protocol):
+    """The last step of a transaction: it moves the position of its unit, on a connection of the
+    destination's client. Methods suspend but for `committed`, and raise errors of the client.
+    """
+
+    @property
+    def keeper(self) -> str:
+        """What is moved, for errors: its kind and its name, as `the positions "p"`."""
+        ...
+
+    async def move(self, connection: Any) -> None:
+        """Move it. Raises `PositionLost` if it has another owner, or was moved before."""
+        ...
+
+    async def is_moved(self, connection: Any) -> bool:
+        """Whether it was moved, as another connection tells after a lost answer."""
+        ...
+
+    def committed(self) -> None:
+        """Note that it is moved."""
+
+
 @dataclass(frozen=True, slots=True)
 class PositionUnit:
     """Rows that commit together with a source's position. Raises `ConfigError` for a bad value."""
@@ -36,6 +60,8 @@ class PositionUnit:
     partition: TopicPartition
     position: Position
     """The position after these rows."""
+    own_move: UnitMove | None = None
+    """Moves it in place of a position that the destination stores."""
 
     def __post_init__(self) -> None:
         checks.text("group", self.group)
@@ -99,6 +125,16 @@ class KeepsPositions(Protocol):
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Forget claimed partitions; another owner takes them over by a claim. Does not suspend."""
+
+
+@runtime_checkable
+class TakesMoves(Protocol):
+    """A destination whose transactions take the moves of a source in the same database."""
+
+    @property
+    def takes_moves_of(self) -> str:
+        """The kind of server, such as `PostgreSQL`."""
+        ...
 
 
 def destination_of(sink: object) -> object:

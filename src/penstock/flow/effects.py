@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .._core.sink import Sink
     from ..consumer.message import Message
     from ..consumer.results import Result
-    from .positions import HeldPosition, PositionKeeper
+    from .positions import HeldPosition, KeepsMoves
 
 _TOLD_AS: Mapping[ErrorClass, type[SinkError]] = {
     ErrorClass.TRANSIENT: TransientError,
@@ -94,13 +94,12 @@ class PartitionEffects(PartitionCommits):
     def __init__(
         self,
         sink: Sink[Any],
-        group: str,
-        keeper: PositionKeeper,
+        keeper: KeepsMoves,
         handler: Callable[[Message], Awaitable[object]],
         *,
         write_size: int,
     ) -> None:
-        super().__init__(sink, group, keeper, write_size=write_size)
+        super().__init__(sink, keeper, write_size=write_size)
         self._handler = handler
 
     async def _handle_new(

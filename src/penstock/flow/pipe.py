@@ -44,7 +44,9 @@ class Pipe(Operated):
             the same in every process of a group, and another in every other group.
         on_rejected: what becomes of a record with a row that is rejected for good, or that cannot
             be transformed: `skip`, `block`, `block_and_dead_letter`, `park_key`, or `exit`: `run`
-            ends and raises its error. Default: `park_key` with a store, else `block_and_dead_letter` with dead letters, else `block`.
+            ends and raises its error. Default: `park_key` with a store, else
+            `block_and_dead_letter` with dead letters, else `block`. With a queue as the source only
+            `exit`; it does with such a job what it is set to do.
         retry: attempts and backoff of rows that ended `unknown` or `rejected`, and of a transform
             whose error may pass; tries inside the sink's stack are not counted. Default: 5
             attempts, 0.1 s doubled up to 30 s, with full jitter.

@@ -18,20 +18,22 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .._core.causes import caused
 from .._core.clock import Signal, wait_until
 from .._core.errors import PositionLost, UnavailableError
+from .._core.positions import PositionUnit
 from .._core.say import say
 from .._core.told import for_log, text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from .._core.clock import Clock
     from .._core.positions import KeepsPositions
-    from .._core.source import Position, TopicPartition
+    from .._core.source import Position, SourceClaim, TopicPartition
 
 logger = logging.getLogger("penstock.flow")
 
@@ -95,6 +97,18 @@ class HeldPosition:
         self.read(position)
         self.lost = None
         return True
+
+
+class KeepsMoves(Protocol):
+    """Moves the positions of claims in the transactions of a destination."""
+
+    def moving(self, claim: SourceClaim) -> AbstractAsyncContextManager[HeldPosition]:
+        """The position of a claim, which moves only in this context; read again if in doubt."""
+        ...
+
+    def unit(self, claim: SourceClaim, position: Position) -> PositionUnit:
+        """The unit of a transaction that moves it there."""
+        ...
 
 
 class PositionKeeper:
@@ -170,12 +184,13 @@ class PositionKeeper:
     # -- the flow's side ---------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def moving(self, partition: TopicPartition) -> AsyncIterator[HeldPosition]:
-        """The position of a partition, which moves only in this context; read again if in doubt.
+    async def moving(self, claim: SourceClaim) -> AsyncIterator[HeldPosition]:
+        """The position of a claim's partition, which moves only in this context; read again if in doubt.
 
         Raises `PositionLost`, after a while, for a partition that is not owned, and
         `UnavailableError` where the position cannot be read.
         """
+        partition = claim.partition
         held = self._held.get(partition)
         if held is None:
             raise PositionLost(f"{partition} is not owned any more")
@@ -186,7 +201,7 @@ class PositionKeeper:
                     raise PositionLost(held.lost)
             try:
                 if held.is_in_doubt:
-                    with _as_outage(partition):
+                    with as_outage(partition):
                         known = await self._destination.read_positions(self._group, [partition])
                     held.read(known.get(partition))
                 yield held
@@ -194,12 +209,16 @@ class PositionKeeper:
                 self._lose(partition, held, str(error))
                 raise
 
+    def unit(self, claim: SourceClaim, position: Position) -> PositionUnit:
+        """The unit of a transaction that stores this position."""
+        return PositionUnit(self._group, claim.partition, position)
+
     async def _regained(self, partition: TopicPartition, held: HeldPosition) -> bool:
         """Claim a lost position again, when its revoke should have come long ago."""
         is_due = self._clock.now() >= held.lost_at + RECLAIM_AFTER
         if not is_due or self._held.get(partition) is not held:
             return False
-        with _as_outage(partition):
+        with as_outage(partition):
             known = await self._destination.claim_positions(self._group, [partition])
         if self._held.get(partition) is not held:  # revoked meanwhile
             if partition not in self._held:
@@ -217,7 +236,7 @@ class PositionKeeper:
 
 
 @contextmanager
-def _as_outage(partition: TopicPartition) -> Iterator[None]:
+def as_outage(partition: TopicPartition) -> Iterator[None]:
     """Raise `UnavailableError` for any error of a position, but for a loss."""
     try:
         yield

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, cast
 
 from .._core import checks
 from .._core.errors import ErrorClass
+from .._core.source import TakesBack
 from ..batcher.batcher import Batcher
 from ..consumer.settings import checked_settings, checked_strategy
 
@@ -85,10 +86,13 @@ def checked_pipe(
     setup = checked_batcher(batcher)
     if key is not None and parked is None:
         raise checks.bad("key", key, "has no effect without parked=, which stores records by it")
+    takes_back = isinstance(source, TakesBack)
+    if not takes_back:
+        on_rejected = checked_strategy("on_rejected", on_rejected, dead_letters, parked)
     settings = checked_settings(
         source,
         name=name,
-        poison=checked_strategy("on_rejected", on_rejected, dead_letters, parked),
+        poison=on_rejected,
         retry=retry,
         dead_letters=dead_letters,
         parked=parked,
@@ -109,7 +113,7 @@ def checked_pipe(
         ordering="unordered" if parked is None else "key",
         clock=setup.clock,
     )
-    if settings.poison == "block":
+    if settings.poison == "block" and not takes_back:
         policy = replace(settings.retry, final=settings.retry.final - {ErrorClass.PERMANENT})
         settings = replace(settings, retry=policy)
     return PipeSettings(settings, checks.count("concurrency", concurrency))

@@ -25,7 +25,6 @@ from .._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from .._core.positions import PositionUnit
 from .._core.send import send
 from .._core.sink import classifier_of
 from .._core.told import text_of
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from .._core.transaction import Transaction
     from ..consumer.message import Message
     from ..consumer.results import Result
-    from .positions import HeldPosition, PositionKeeper
+    from .positions import HeldPosition, KeepsMoves
     from .transform import Transformed, Transformer
 
 _ENDS = (Terminate, ToDeadLetter)
@@ -58,11 +57,8 @@ class Refused(Exception):  # never leaves a batch
 class PartitionCommits(ABC):
     """The handler of batches: the records of each commit together with the position behind them."""
 
-    def __init__(
-        self, sink: Sink[Any], group: str, keeper: PositionKeeper, *, write_size: int
-    ) -> None:
+    def __init__(self, sink: Sink[Any], keeper: KeepsMoves, *, write_size: int) -> None:
         self._sink = sink
-        self._group = group
         self._keeper = keeper
         self._write_size = write_size
 
@@ -71,7 +67,7 @@ class PartitionCommits(ABC):
 
         Raises the error of a transaction that is to be tried again.
         """
-        async with self._keeper.moving(messages[0].claim.partition) as held:
+        async with self._keeper.moving(messages[0].claim) as held:
             done = sum(held.passes(message.offset) for message in messages)
             if done == len(messages):
                 return [ACK] * done
@@ -102,7 +98,7 @@ class PartitionCommits(ABC):
         """
         claim, last = messages[0].claim, messages[-1].index
         position = claim.snapshot_through(last, done + len(messages))
-        unit = PositionUnit(self._group, claim.partition, position)
+        unit = self._keeper.unit(claim, position)
         try:
             async with transaction(self._sink, unit) as within:
                 await self._write(within, made[: len(messages)])
@@ -137,13 +133,12 @@ class PartitionTransactions(PartitionCommits):
     def __init__(
         self,
         sink: Sink[Any],
-        group: str,
-        keeper: PositionKeeper,
+        keeper: KeepsMoves,
         transformer: Transformer,
         *,
         write_size: int,
     ) -> None:
-        super().__init__(sink, group, keeper, write_size=write_size)
+        super().__init__(sink, keeper, write_size=write_size)
         self._transformer = transformer
 
     async def _handle_new(

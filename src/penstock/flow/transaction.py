@@ -12,9 +12,11 @@ from .._core.effects import RunsEffects
 from .._core.keywords import takes
 from .._core.opening import Openable, opened
 from .._core.positions import destination_of
+from .._core.source import SettlesInTransaction
 from ..consumer.handlers import as_handler
 from ..consumer.operated import Operated
 from .effects import PartitionEffects
+from .leased import LeasedPositions
 from .positions import PositionKeeper
 from .transacting import PartitionTransactions
 from .transaction_settings import TransactionOptions, checked_transaction
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ..consumer.engine import Engine
     from ..consumer.report import DrainReport
     from ..consumer.stats import ConsumerStats
+    from .positions import KeepsMoves
     from .transacting import PartitionCommits
     from .transform import Transform
 
@@ -40,8 +43,10 @@ class TransactionalPipe(Operated):
     transaction of the destination.
 
     Args:
-        source: where the records come from, `KafkaSource` or `MemorySource`. Its positions are
-            stored in the destination, from its next assignment on.
+        source: where the records come from. The positions of a `KafkaSource`, a
+            `PostgresStreamSource` or a `MemorySource` are stored in the destination, from the next
+            assignment on. The jobs of a `PostgresQueueSource` are settled by the last statement of
+            the transaction, so the destination must be in the queue's own database.
         sink: where the rows go: a `PostgresSink`, or a stack of sinks around one, not opened. Or
             where a handler has its effects: `PostgresEffects`. `run` opens and closes it, and is
             the only one that uses it.
@@ -52,7 +57,8 @@ class TransactionalPipe(Operated):
             `PostgresEffects` it is the handler, with `message.connection` in the transaction, and
             answers as the handler of a consumer; but for `Manual()`.
         name: names the flow in logs, metrics and dead letters.
-        on_rejected: what becomes of a record with a row that is refused for good, or that cannot be
+        on_rejected: with a queue as the source only `exit`; it does with such a job what it is set
+            to do. Otherwise what becomes of a record with a row that is refused for good, or that cannot be
             transformed: `skip`, `block`, `block_and_dead_letter`, or `exit`: `run` ends and raises
             its error. The records before it commit first. Default: `block_and_dead_letter` with dead letters, else `block`.
         retry: attempts and backoff of a transaction that failed, and of a transform whose error may
@@ -88,7 +94,7 @@ class TransactionalPipe(Operated):
     @takes(TransactionOptions, checked_transaction)
     def __init__(
         self,
-        source: TransactionalSource,
+        source: TransactionalSource | SettlesInTransaction,
         sink: SinkLike[Any],
         transform: Transform | None = None,
         **options: Unpack[TransactionOptions],
@@ -105,9 +111,13 @@ class TransactionalPipe(Operated):
             self._handler = _checked_handler(destination, transform)
         else:
             self._transform = checked_transform(transform)
-        self._group = source.group
-        self._keeper = PositionKeeper(destination, source.group, settings.name, settings.clock)
-        super().__init__(source.with_positions(self._keeper), settings)
+        if isinstance(source, SettlesInTransaction):
+            self._keeper: KeepsMoves = LeasedPositions(source)
+            super().__init__(source, settings)
+        else:
+            keeper = PositionKeeper(destination, source.group, settings.name, settings.clock)
+            self._keeper = keeper
+            super().__init__(source.with_positions(keeper), settings)
         self._opened = Signal()
         self._has_ended = False
 
@@ -138,7 +148,7 @@ class TransactionalPipe(Operated):
             self._opened.fire()
 
     def _commits(self, engine: Engine) -> PartitionCommits:
-        parts = self._sink, self._group, self._keeper
+        parts = self._sink, self._keeper
         if self._handler is not None:
             return PartitionEffects(*parts, self._handler, write_size=self._write_size)
         retry = self._settings.retry
@@ -170,7 +180,7 @@ def _checked_handler(
 
 
 def transaction(
-    source: TransactionalSource,
+    source: TransactionalSource | SettlesInTransaction,
     sink: SinkLike[Any],
     transform: Transform | None = None,
     **options: Unpack[TransactionOptions],

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from .._core import checks
 from .._core.function_sink import as_sink
-from .._core.positions import check_keeps_positions, destination_of
+from .._core.positions import TakesMoves, check_keeps_positions, destination_of
 from .._core.sink import capabilities_of
-from .._core.source import TransactionalSource
+from .._core.source import SettlesInTransaction, TransactionalSource
 from .._core.transaction import check_transactional
 from ..consumer.batching.batch_options import checked_limits
 from ..consumer.settings import checked_settings, checked_strategy
@@ -98,10 +98,14 @@ def checked_transaction(
         rule = "cannot be 'park_key': a parked record is stored outside the transaction"
         raise checks.bad("on_rejected", on_rejected, rule)
     checks.count("commit_after", commit_after)
+    checked = _checked_source(source, destination_of(stack))
+    is_leased = isinstance(checked, SettlesInTransaction)
+    if not is_leased:
+        on_rejected = checked_strategy("on_rejected", on_rejected, dead_letters, None)
     settings = checked_settings(
-        _checked_source(source),
+        checked,
         name=name,
-        poison=checked_strategy("on_rejected", on_rejected, dead_letters, None),
+        poison=on_rejected,
         retry=retry,
         dead_letters=dead_letters,
         max_dead_letter_ratio=max_dead_letter_ratio,
@@ -123,14 +127,22 @@ def checked_transaction(
     limits = checked_limits(
         settings,
         size=commit_after,
-        max_wait=settings.commit_every,
+        max_wait=0.0 if is_leased else settings.commit_every,  # a lease has all its records
         max_bytes=checks.optional_count("commit_bytes", commit_bytes),
     )
     return TransactionSettings(stack, settings, limits, checks.count("write_size", write_size))
 
 
-def _checked_source(source: object) -> TransactionalSource:
+def _checked_source(
+    source: object, destination: object
+) -> TransactionalSource | SettlesInTransaction:
     if isinstance(source, TransactionalSource):
+        return source
+    if isinstance(source, SettlesInTransaction):
+        kind = source.moves_in
+        if not (isinstance(destination, TakesMoves) and destination.takes_moves_of == kind):
+            rule = f"settles its records in transactions of its own {kind}; use PostgresSink there"
+            raise checks.bad("source", source, rule)
         return source
     rule = "must be a source that can leave its positions to the destination, such as KafkaSource"
     raise checks.bad("source", source, rule)

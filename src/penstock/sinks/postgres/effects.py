@@ -168,8 +168,7 @@ class PostgresEffects(PositionsInTable):
                 idle_timeout=settings.idle_timeout,
                 close_timeout=settings.close_timeout,
             )
-            owner = parts.positions
-            made.move(owner.table, owner.of(position), position.position)
+            made.move_by(parts.positions.move_of(position))
             return made
 
         async with attempted(

@@ -142,7 +142,7 @@ class OpenTable:
             confirm=self._confirm_letters,
         )
         if isinstance(made, PositionTransaction) and isinstance(unit, PositionUnit):
-            made.move(self.positions.table, self.positions.of(unit), unit.position)
+            made.move_by(self.positions.move_of(unit))
         return made
 
     async def _confirm_letters(self, unit: Unit, target: str, count: int) -> None:

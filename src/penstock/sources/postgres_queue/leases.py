@@ -62,6 +62,11 @@ class Lease:
         self.claim: SourceClaim | None = None
 
     @property
+    def is_gone(self) -> bool:
+        """Whether it has ended in the queue with its only job, in another transaction."""
+        return self.lane is None and self.settled == len(self.records)
+
+    @property
     def start(self) -> Position:
         """Where its claim begins."""
         return Position(self.records[0].offset)

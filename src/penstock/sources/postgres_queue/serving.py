@@ -24,12 +24,13 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._clients.postgres.queues.leasing import Settlement
 from ..._core.checks import bad
 from ..._core.clock import wait_until
-from ..._core.errors import ConfigError
+from ..._core.errors import ConfigError, PositionLost
 from ..._core.say import say
 from ..._core.told import for_log, storable, text_of
 from ..waking import CountedSignal
 from .claiming import Claimer
 from .leases import LeaseBook
+from .moving import LeaseMove
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
@@ -260,14 +261,13 @@ class OpenQueue:
         ]
         if not moves:
             return []
-        settlements = [_settlement(lease, offset) for lease, offset in moves]
-        fates = await self._answered(self._queue.settle(settlements))
+        wanted = [_settlement(lease, offset) for lease, offset in moves if not lease.is_gone]
+        fates = await self._answered(self._queue.settle(wanted)) if wanted else {}
         lost, over, stored = [], [], []
         for lease, offset in moves:
             if self._book.of(lease.claim) is not lease:  # type: ignore[arg-type]  # it has one
                 continue  # lost meanwhile, by its time
-            fate = fates.get(lease.number, "lost")
-            if fate == "lost":
+            if not lease.is_gone and fates.get(lease.number, "lost") == "lost":
                 lost.append(lease)
                 continue
             stored.append(lease.claim)
@@ -278,6 +278,25 @@ class OpenQueue:
         if "freed" in fates.values():  # there are more jobs of a key
             self.news.fire()
         return stored  # type: ignore[return-value]  # every one has a claim
+
+    def move_to(self, claim: SourceClaim, offset: int) -> LeaseMove:
+        """What settles the jobs of a claim before this offset, in another transaction."""
+        return LeaseMove(self._queue, self._options.queue, self._held(claim), offset)
+
+    async def settled(self, claim: SourceClaim) -> int:
+        """The offset before which everything of a claim is settled in the queue."""
+        lease = self._held(claim)
+        places = [record.offset for record in lease.records]
+        first = await self._answered(self._queue.first_left(places))
+        offset = places[-1] + 1 if first is None else first
+        lease.settle_before(offset)
+        return offset
+
+    def _held(self, claim: SourceClaim) -> Lease:
+        lease = self._book.of(claim)
+        if lease is None:
+            raise PositionLost(f"the lease of {claim.partition} has ended")
+        return lease
 
     async def put_back(
         self, claim: SourceClaim, settled: int, record: SourceRecord, *, delay: float, tries: int

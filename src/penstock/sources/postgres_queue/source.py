@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..._clients.postgres.access import PoolFactory, Prepared
     from ..._core.clock import Clock
+    from ..._core.positions import UnitMove
     from ..._core.source import (
         ClaimHost,
         Fetched,
@@ -187,6 +188,25 @@ class PostgresQueueSource:
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Settle the jobs before these positions, in one statement. Raises errors of the client."""
         return await self._open().commit(positions)
+
+    @property
+    def moves_in(self) -> str:
+        """The server that a `flow.transaction` has to write to."""
+        return "PostgreSQL"
+
+    def move_to(self, claim: SourceClaim, position: Position) -> UnitMove:
+        """What settles the jobs of a claim in a transaction of the same database.
+
+        Raises `PositionLost` for a claim that has ended.
+        """
+        return self._open().move_to(claim, position.offset)
+
+    async def settled(self, claim: SourceClaim) -> int:
+        """The offset before which everything of a claim is settled, asked of the server.
+
+        Raises `PositionLost` for a claim that has ended, and errors of the client.
+        """
+        return await self._open().settled(claim)
 
     async def put_back(
         self, claim: SourceClaim, settled: int, record: SourceRecord, *, delay: float, tries: int

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
+    from asyncpg.pool import PoolConnectionProxy
+
     from ..connections import Connections
 
 Action = Literal["keep", "free", "done", "nak", "fail", "bury"]
@@ -111,8 +113,15 @@ class QueueLeases:
 
     async def settle(self, settlements: Sequence[Settlement]) -> dict[int, Fate]:
         """Settle leases, in one transaction; return the fate of each by its number."""
+        async with self._connections.asking() as con:
+            return await self.settle_on(con, settlements)
+
+    async def settle_on(
+        self, connection: PoolConnectionProxy[Any], settlements: Sequence[Settlement]
+    ) -> dict[int, Fate]:
+        """As `settle`, in the transaction of a connection to the same database."""
         done = [(place, each.lease.number) for each in settlements for place in each.done]
-        rows = await self._fetch(
+        rows = await connection.fetch(
             f"SELECT * FROM {self._schema}.settle_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
             self._queue,
             [each.lease.number for each in settlements],
@@ -127,6 +136,25 @@ class QueueLeases:
             [lease for _, lease in done],
         )
         return {row[0]: row[1] for row in rows}
+
+    async def left_on(self, connection: PoolConnectionProxy[Any], places: Sequence[int]) -> int:
+        """How many jobs at these places are in the queue, asked on a connection to its database."""
+        found: int = await connection.fetchval(
+            f"SELECT count(*) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",
+            self._queue,
+            list(places),
+        )
+        return found
+
+    async def first_left(self, places: Sequence[int]) -> int | None:
+        """The first of these places at which a job is in the queue."""
+        rows = await self._fetch(
+            f"SELECT min(place) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",
+            self._queue,
+            list(places),
+        )
+        first: int | None = rows[0][0]
+        return first
 
     async def extend(self, leases: Collection[LeaseName], seconds: float) -> set[int]:
         """Let these leases end in so many seconds; return the numbers of those that had not ended."""

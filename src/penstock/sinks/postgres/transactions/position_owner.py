@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ...._clients.postgres.connections import Connections
-    from ...._core.positions import PositionUnit
+    from ...._core.positions import PositionUnit, UnitMove
     from ...._core.source import Position, TopicPartition
     from .positions import OwnedPosition, PositionTable
 
@@ -39,10 +39,6 @@ class PositionOwner:
     def table(self) -> PositionTable:
         """The table of positions."""
         return self._table
-
-    def of(self, unit: PositionUnit) -> OwnedPosition:
-        """The position that a unit moves. Raises `PositionLost` for one that is not owned."""
-        return self._of(unit.group, unit.partition)
 
     def _of(self, group: str, partition: TopicPartition) -> OwnedPosition:
         owned = self._owned.get((group, partition))
@@ -97,11 +93,50 @@ class PositionOwner:
         for each in partitions:
             self._owned.pop((group, each), None)
 
+    def move_of(self, unit: PositionUnit) -> UnitMove:
+        """What moves the position of a unit. Raises `PositionLost` for one that is not owned."""
+        if unit.own_move is not None:
+            return unit.own_move
+        return TableMove(
+            self._table, self._of(unit.group, unit.partition), unit.position, self._limit
+        )
+
+
+class TableMove:
+    """Moves an owned position in its table."""
+
+    def __init__(
+        self, table: PositionTable, owned: OwnedPosition, position: Position, limit: str
+    ) -> None:
+        self._table = table
+        self._owned = owned
+        self._position = position
+        self._limit = limit
+
+    @property
+    def keeper(self) -> str:
+        """The table."""
+        return f"the positions {self._table.qualified}"
+
+    async def move(self, connection: PoolConnectionProxy[Any]) -> None:
+        """Move it. Raises `PositionLost`."""
+        await self._table.advance(connection, self._owned, self._position)
+
+    async def is_moved(self, connection: PoolConnectionProxy[Any]) -> bool:
+        """Whether the stored position is this one."""
+        stored = await self._table.read(connection, self._owned, limit=self._limit)
+        return stored == self._position
+
+    def committed(self) -> None:
+        """Note that it is moved."""
+        self._owned.moved(self._position)
+
 
 class PositionsInTable(Openable, ABC):
     """A destination that keeps positions in a table: the methods of `KeepsPositions`."""
 
     keeps_group_offsets = False
+    takes_moves_of = "PostgreSQL"
 
     @property
     @abstractmethod
@@ -138,10 +173,9 @@ class PositionsInTable(Openable, ABC):
 class MovesPosition(ServerAttempt):
     """A transaction that moves a position last."""
 
-    def move(self, table: PositionTable, owned: OwnedPosition, position: Position) -> None:
-        """Move this position at the commit."""
-        self._table, self._owned, self._position = table, owned, position
-        self._keeper = f"the positions {table.qualified}"
+    def move_by(self, move: UnitMove) -> None:
+        """Move the position so at the commit."""
+        self._move, self._keeper = move, move.keeper
 
     def _settings(self, idle_most: float = IDLE_MOST) -> str:
         """The statements that set what holds in this transaction."""
@@ -149,16 +183,15 @@ class MovesPosition(ServerAttempt):
         return f"{idle}; {self._statements.limit}"
 
     async def _advance(self) -> None:
-        await self._table.advance(self._con, self._owned, self._position)
+        await self._move.move(self._con)
 
     async def is_applied(self, con: PoolConnectionProxy[Any]) -> bool:
         """Whether it was committed, asked on another connection."""
-        limit = self._statements.limit
-        return await self._table.read(con, self._owned, limit=limit) == self._position
+        return await self._move.is_moved(con)
 
     def commits(self) -> None:
         """Note that the transaction is committed."""
-        self._owned.moved(self._position)
+        self._move.committed()
         super().commits()
 
 

@@ -1,0 +1,53 @@
+"""Settles a part of a lease in a transaction of the queue's own database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.postgres.queues.leasing import Settlement
+from ..._core.errors import PositionLost
+
+if TYPE_CHECKING:
+    from ..._clients.postgres.queues.leasing import QueueLeases
+    from .leases import Lease
+
+
+class LeaseMove:
+    """Settles the jobs of a lease before an offset, and keeps the lease.
+
+    Of a job that is gone already, nothing tells who has settled it. So a move that finds fewer jobs
+    than it settles is refused: an earlier one was applied, perhaps, and is asked about.
+    """
+
+    def __init__(self, queue: QueueLeases, name: str, lease: Lease, offset: int) -> None:
+        self._queue = queue
+        self._name = name
+        self._lease = lease
+        self._offset = offset
+        self._places = lease.settled_before(offset)
+
+    @property
+    def keeper(self) -> str:
+        """The queue."""
+        return f"the queue {self._name}"
+
+    async def move(self, connection: Any) -> None:
+        """Settle them on this connection. Raises `PositionLost` if the lease has ended."""
+        queue, lease = self._queue, self._lease
+        if await queue.left_on(connection, self._places) < len(self._places):
+            raise PositionLost(f"jobs of lease {lease.number} of {self._name} are settled already")
+        is_loose = lease.lane is None
+        done = [] if is_loose else self._places
+        settlement = Settlement(lease.name, "done" if is_loose else "keep", done)
+        fates = await queue.settle_on(connection, [settlement])
+        if fates.get(lease.number, "lost") == "lost":
+            text = f"lease {lease.number} of {self._name} has ended, or is not of this database"
+            raise PositionLost(text)
+
+    async def is_moved(self, connection: Any) -> bool:
+        """Whether they are settled, as another connection tells."""
+        return await self._queue.left_on(connection, self._places) == 0
+
+    def committed(self) -> None:
+        """Note that they are settled."""
+        self._lease.settle_before(self._offset)
