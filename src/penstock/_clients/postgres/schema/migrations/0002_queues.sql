@@ -17,7 +17,9 @@
 --    So numbers of leases come from the clock and a sequence: a sequence may be set back by a crash.
 -- 5. Locks on lanes are skipped, or taken in the order of their keys; no claim waits for a transaction
 --    that has settled and stays open.
--- 6. Functions that depend on the time take it as p_now; by default it is the server's clock.
+-- 6. A queue may be new and its tables never analyzed, so plans are not left to estimates: rows are
+--    found by subqueries that OFFSET 0 keeps apart, and changed by their ctid, under their locks.
+-- 7. Functions that depend on the time take it as p_now; by default it is the server's clock.
 
 CREATE SEQUENCE {schema}.job_place AS bigint MINVALUE 1 CACHE 1;
 CREATE SEQUENCE {schema}.job_lease AS bigint MINVALUE 1 CACHE 1;
@@ -263,16 +265,16 @@ BEGIN
   IF v_ids > 0 THEN  -- those that enqueue() has noted are left out
     INSERT INTO {schema}.job_id (queue, id, place)
     SELECT f.queue, f.id, f.place FROM fresh f
-    WHERE f.id IS NOT NULL AND NOT EXISTS (
-      SELECT FROM {schema}.job_id i WHERE i.queue = f.queue AND i.id = f.id AND i.place = f.place)
+    WHERE f.id IS NOT NULL AND f.place IS DISTINCT FROM (
+      SELECT i.place FROM {schema}.job_id i WHERE i.queue = f.queue AND i.id = f.id)
     ORDER BY f.queue, f.id;
   END IF;
   IF v_locks > 0 THEN
     INSERT INTO {schema}.queueing_lock (queue, lock, place)
     SELECT f.queue, f.queueing_lock, f.place FROM fresh f
-    WHERE f.queueing_lock IS NOT NULL AND NOT EXISTS (
-      SELECT FROM {schema}.queueing_lock k
-      WHERE k.queue = f.queue AND k.lock = f.queueing_lock AND k.place = f.place)
+    WHERE f.queueing_lock IS NOT NULL AND f.place IS DISTINCT FROM (
+      SELECT k.place FROM {schema}.queueing_lock k
+      WHERE k.queue = f.queue AND k.lock = f.queueing_lock)
     ORDER BY f.queue, f.queueing_lock;
   END IF;
   INSERT INTO {schema}.bell (queue, key, low, slot, priority)
@@ -449,12 +451,11 @@ CREATE FUNCTION {schema}.enter_due(p_queue text, p_most int, p_now timestamptz, 
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   WITH picked AS MATERIALIZED (
-    SELECT d.place AS old, nextval('{schema}.job_place') AS new FROM (
-      SELECT j.place FROM {schema}.job j WHERE j.queue = p_queue AND j.due <= p_now
+    SELECT d.row, d.place AS old, nextval('{schema}.job_place') AS new FROM (
+      SELECT j.ctid AS row, j.place FROM {schema}.job j WHERE j.queue = p_queue AND j.due <= p_now
       ORDER BY j.queue, j.due, j.place LIMIT p_most FOR UPDATE SKIP LOCKED) d
   ), entered AS (
-    UPDATE {schema}.job j SET due = NULL, place = p.new FROM picked p
-    WHERE j.queue = p_queue AND j.place = p.old
+    UPDATE {schema}.job j SET due = NULL, place = p.new FROM picked p WHERE j.ctid = p.row
     RETURNING j.key, p.old, j.place, j.slot, j.priority, j.queueing_lock
   ), locks AS (
     UPDATE {schema}.queueing_lock k SET place = e.place FROM entered e
@@ -584,6 +585,7 @@ DECLARE
   v_most int := least(10000, greatest(100, p_lanes::bigint * p_per + p_lanes));
   v_keys text[];  -- lanes that are locked; the arrays below are of those of them that are leased
   v_leased text[] := '{}';
+  v_rows tid[] := '{}';
   v_leases bigint[] := '{}';
   v_attempts int[] := '{}';
   v_heads bigint[] := '{}';
@@ -620,15 +622,17 @@ BEGIN
   END IF;
   -- in a later statement than the one that locked, and not from behind a bell that is left
   FOR v_job IN
-    SELECT l.key AS lane, l.slot AS lane_slot, l.head, l.attempts AS tries, j.place, j.key, j.at,
-      j.payload::text AS payload, j.headers::text AS headers, j.queueing_lock
+    SELECT k.key AS lane, l.*, j.place, j.key, j.at, j.payload::text AS payload,
+      j.headers::text AS headers, j.queueing_lock
     FROM unnest(v_keys) WITH ORDINALITY AS k (key, n)
-    JOIN {schema}.lane l ON l.queue = p_queue AND l.key = k.key AND l.state = 0
+    CROSS JOIN LATERAL (
+      SELECT l.ctid AS row, l.slot AS lane_slot, l.head, l.attempts AS tries, least(l.after, l.low - 1, (
+        SELECT b.low - 1 FROM {schema}.bell b WHERE b.queue = p_queue
+        ORDER BY b.queue, b.low LIMIT 1)) AS after
+      FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = k.key AND l.state = 0 OFFSET 0) l
     CROSS JOIN LATERAL {schema}.jobs_of_lane(
-      p_queue, l.key, v_queue.ordering_required,
-      least(l.after, l.low - 1, (SELECT b.low - 1 FROM {schema}.bell b WHERE b.queue = p_queue
-                                 ORDER BY b.queue, b.low LIMIT 1)),
-      CASE WHEN l.attempts > 0 OR v_queue.key_rate IS NOT NULL THEN 1 ELSE p_per END) j
+      p_queue, k.key, v_queue.ordering_required, l.after,
+      CASE WHEN l.tries > 0 OR v_queue.key_rate IS NOT NULL THEN 1 ELSE p_per END) j
     ORDER BY k.n, j.place
   LOOP
     IF v_job.lane IS DISTINCT FROM v_lane THEN
@@ -638,6 +642,7 @@ BEGIN
       r_lease := v_base + nextval('{schema}.job_lease') % 1048576;
       r_attempts := 1 + CASE WHEN v_job.place = v_job.head THEN v_job.tries ELSE 0 END;
       v_leased := v_leased || v_lane;
+      v_rows := v_rows || v_job.row;
       v_leases := v_leases || r_lease;
       v_attempts := v_attempts || r_attempts;
       v_heads := v_heads || v_job.place;
@@ -660,8 +665,8 @@ BEGIN
     attempts = g.attempts, head = g.head, after = least(l.after, l.low - 1), low = NULL,
     due = CASE WHEN v_queue.key_rate IS NULL THEN l.due
       ELSE v_now + make_interval(secs => 1 / v_queue.key_rate) END
-  FROM unnest(v_leased, v_leases, v_attempts, v_heads) AS g (key, lease, attempts, head)
-  WHERE l.queue = p_queue AND l.key = g.key;
+  FROM unnest(v_rows, v_leases, v_attempts, v_heads) AS g (row, lease, attempts, head)
+  WHERE l.ctid = g.row;
   IF cardinality(v_leased) < cardinality(v_keys) THEN
     -- a lane without a visible job; the bell of one that comes makes it again
     DELETE FROM {schema}.lane l
@@ -710,9 +715,10 @@ CREATE FUNCTION {schema}.free_locks(p_queue text, p_places bigint[]) RETURNS voi
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF EXISTS (SELECT FROM {schema}.queueing_lock k WHERE k.queue = p_queue) THEN
-    DELETE FROM {schema}.queueing_lock k USING {schema}.job j
-    WHERE j.queue = p_queue AND j.place = ANY (p_places)
-      AND k.queue = p_queue AND k.lock = j.queueing_lock AND k.place = j.place;
+    DELETE FROM {schema}.queueing_lock k
+    WHERE k.queue = p_queue AND k.place = ANY (p_places) AND k.lock = ANY (ARRAY(
+      SELECT j.queueing_lock FROM {schema}.job j
+      WHERE j.queue = p_queue AND j.place = ANY (p_places) AND j.queueing_lock IS NOT NULL));
   END IF;
 END $$;
 
@@ -783,10 +789,14 @@ SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_queue {schema}.queue;
-  v_keys text[];  -- lanes of leases that are held, in the order of their keys, and their leases
+  -- of leases that are held, in the order of their keys
+  v_rows tid[];
+  v_keys text[];
   v_held bigint[];
   v_actions text[];
   v_nexts bigint[];
+  v_afters bigint[];
+  v_may_go boolean[];
   v_passed bigint[];  -- the last handled job of each
   v_done bigint[];
   v_empty text[] := '{}';
@@ -794,13 +804,18 @@ DECLARE
   i int;
 BEGIN
   SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
-  SELECT coalesce(array_agg(h.key), '{}'), coalesce(array_agg(h.lease), '{}'), array_agg(h.action),
-    array_agg(h.place)
-  INTO v_keys, v_held, v_actions, v_nexts FROM (
-    SELECT l.lease, l.key, g.action, g.place
-    FROM unnest(p_lanes, p_leases, p_actions, p_places) AS g (key, lease, action, place)
-    JOIN {schema}.lane l ON l.queue = p_queue AND l.key = g.key AND l.lease = g.lease
-    WHERE l.lease_until > v_now ORDER BY l.key FOR NO KEY UPDATE OF l) h;
+  SELECT array_agg(l.row), coalesce(array_agg(g.key), '{}'), coalesce(array_agg(g.lease), '{}'),
+    array_agg(g.action), array_agg(g.place), array_agg(l.after), array_agg(l.may_go)
+  INTO v_rows, v_keys, v_held, v_actions, v_nexts, v_afters, v_may_go
+  FROM (
+    SELECT g.* FROM unnest(p_lanes, p_leases, p_actions, p_places) AS g (key, lease, action, place)
+    WHERE g.key IS NOT NULL ORDER BY g.key OFFSET 0) g
+  CROSS JOIN LATERAL (
+    SELECT l.ctid AS row, least(l.after, l.low - 1) AS after,
+      l.state = 0 AND (v_queue.key_rate IS NULL OR l.due <= v_now) AS may_go
+    FROM {schema}.lane l
+    WHERE l.queue = p_queue AND l.key = g.key AND l.lease = g.lease AND l.lease_until > v_now
+    OFFSET 0 FOR NO KEY UPDATE) l;
   SELECT array_agg(d.place) INTO v_done FROM unnest(p_done, p_done_leases) AS d (place, lease)
   WHERE d.lease = ANY (v_held);
   v_passed := ARRAY(
@@ -808,26 +823,29 @@ BEGIN
       SELECT d.lease, max(d.place) AS place FROM unnest(p_done, p_done_leases) AS d (place, lease)
       GROUP BY d.lease) m ON m.lease = h.lease
     ORDER BY h.n);
-  SELECT array_agg(h.place) INTO v_loose FROM (
-    SELECT j.place FROM unnest(p_places, p_leases, p_actions, p_lanes)
-      AS g (place, lease, action, key)
-    JOIN {schema}.job j ON j.queue = p_queue AND j.place = g.place AND j.lease = g.lease
-    WHERE g.key IS NULL AND g.action = 'done' AND j.lease_until > v_now
-    ORDER BY j.place FOR UPDATE OF j) h;
+  v_loose := ARRAY(
+    SELECT j.place FROM (
+      SELECT g.* FROM unnest(p_places, p_leases, p_actions, p_lanes) AS g (place, lease, action, key)
+      WHERE g.key IS NULL AND g.action = 'done' ORDER BY g.place OFFSET 0) g
+    CROSS JOIN LATERAL (
+      SELECT j.place FROM {schema}.job j WHERE j.queue = p_queue AND j.place = g.place
+        AND j.lease = g.lease AND j.lease_until > v_now OFFSET 0 FOR UPDATE) j);
   PERFORM {schema}.finish_jobs(v_queue, v_done || v_loose, v_now);
   IF 'free' = ANY (v_actions) THEN
     WITH dropped AS (
-      DELETE FROM {schema}.lane l USING unnest(v_keys, v_actions, v_passed) AS g (key, action, place)
-      WHERE g.action = 'free' AND l.queue = p_queue AND l.key = g.key AND l.state = 0
-        AND (v_queue.key_rate IS NULL OR l.due <= v_now)
-        AND NOT EXISTS (SELECT FROM {schema}.jobs_of_lane(p_queue, g.key, v_queue.ordering_required,
-          least(coalesce(g.place, l.after), l.low - 1), 1))
+      DELETE FROM {schema}.lane l WHERE l.ctid = ANY (ARRAY(
+        SELECT g.row
+        FROM unnest(v_rows, v_keys, v_actions, v_may_go, v_afters, v_passed)
+          AS g (row, key, action, may_go, after, passed)
+        WHERE g.action = 'free' AND g.may_go AND NOT EXISTS (
+          SELECT FROM {schema}.jobs_of_lane(p_queue, g.key, v_queue.ordering_required,
+            coalesce(least(g.after, g.passed), g.after), 1))))
       RETURNING l.key
     )
     SELECT coalesce(array_agg(d.key), '{}') INTO v_empty FROM dropped d;
   END IF;
   IF cardinality(v_empty) < cardinality(v_keys) THEN
-    PERFORM {schema}.pass_jobs(v_queue, v_keys, v_actions, v_nexts, v_passed, v_now);
+    PERFORM {schema}.pass_jobs(v_queue, v_rows, v_keys, v_actions, v_nexts, v_passed, v_now);
   END IF;
   FOR i IN SELECT g.n FROM unnest(p_lanes) WITH ORDINALITY AS g (key, n) ORDER BY g.key, g.n LOOP
     r_lease := p_leases[i];
@@ -859,7 +877,7 @@ END $$;
 
 -- Moves leased lanes behind their handled jobs, and ends the leases of those that are freed.
 CREATE FUNCTION {schema}.pass_jobs(
-  p_queue {schema}.queue, p_keys text[], p_actions text[], p_nexts bigint[], p_passed bigint[],
+  p_queue {schema}.queue, p_rows tid[], p_keys text[], p_actions text[], p_nexts bigint[], p_passed bigint[],
   p_now timestamptz)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -868,14 +886,14 @@ BEGIN
     head = CASE WHEN g.next > g.passed THEN g.next ELSE (
       SELECT j.place FROM {schema}.jobs_of_lane(
         p_queue.name, g.key, p_queue.ordering_required, g.passed, 1) j) END
-  FROM unnest(p_keys, p_actions, p_nexts, p_passed) AS g (key, action, next, passed)
-  WHERE l.queue = p_queue.name AND l.key = g.key AND g.passed IS NOT NULL AND g.action <> 'free';
+  FROM unnest(p_rows, p_keys, p_actions, p_nexts, p_passed) AS g (row, key, action, next, passed)
+  WHERE l.ctid = g.row AND g.passed IS NOT NULL AND g.action <> 'free';
   UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
     after = least(coalesce(g.passed, l.after), l.low - 1), low = NULL,
     attempts = CASE WHEN g.passed IS NULL THEN greatest(0, l.attempts - 1) ELSE 0 END,
     due = CASE WHEN p_queue.key_rate IS NULL THEN p_now ELSE greatest(p_now, l.due) END
-  FROM unnest(p_keys, p_actions, p_passed) AS g (key, action, passed)
-  WHERE l.queue = p_queue.name AND l.key = g.key AND g.action = 'free';
+  FROM unnest(p_rows, p_actions, p_passed) AS g (row, action, passed)
+  WHERE l.ctid = g.row AND g.action = 'free';
 END $$;
 
 -- Deletes handled jobs, and keeps them among the finished ones if the queue asks for it. One that
@@ -1011,25 +1029,33 @@ CREATE FUNCTION {schema}.extend_leases(
   p_now timestamptz DEFAULT NULL)
 RETURNS SETOF bigint LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_until timestamptz := v_now + make_interval(secs => p_seconds);
+  v_rows tid[];
 BEGIN
   PERFORM set_config('synchronous_commit', 'off', true);
-  PERFORM FROM unnest(p_lanes, p_leases) AS g (key, lease)
-  JOIN {schema}.lane l ON l.queue = p_queue AND l.key = g.key AND l.lease = g.lease
-  ORDER BY l.key FOR NO KEY UPDATE OF l;
+  v_rows := ARRAY(
+    SELECT l.row FROM (
+      SELECT g.* FROM unnest(p_lanes, p_leases) AS g (key, lease)
+      WHERE g.key IS NOT NULL ORDER BY g.key OFFSET 0) g
+    CROSS JOIN LATERAL (
+      SELECT l.ctid AS row FROM {schema}.lane l
+      WHERE l.queue = p_queue AND l.key = g.key AND l.lease = g.lease AND l.lease_until > v_now
+      OFFSET 0 FOR NO KEY UPDATE) l);
   RETURN QUERY
-  UPDATE {schema}.lane l SET lease_until = v_until FROM unnest(p_lanes, p_leases) AS g (key, lease)
-  WHERE l.queue = p_queue AND l.key = g.key AND l.lease = g.lease AND l.lease_until > v_now
-  RETURNING l.lease;
+  UPDATE {schema}.lane l SET lease_until = v_until WHERE l.ctid = ANY (v_rows) RETURNING l.lease;
+  v_rows := ARRAY(
+    SELECT j.row FROM (
+      SELECT g.* FROM unnest(p_places, p_leases, p_lanes) AS g (place, lease, key)
+      WHERE g.key IS NULL ORDER BY g.place OFFSET 0) g
+    CROSS JOIN LATERAL (
+      SELECT j.ctid AS row FROM {schema}.job j WHERE j.queue = p_queue AND j.place = g.place
+        AND j.lease = g.lease AND j.lease_until > v_now OFFSET 0 FOR NO KEY UPDATE) j);
   RETURN QUERY
-  UPDATE {schema}.job j SET lease_until = v_until
-  FROM unnest(p_places, p_leases, p_lanes) AS g (place, lease, key)
-  WHERE g.key IS NULL AND j.queue = p_queue AND j.place = g.place AND j.lease = g.lease
-    AND j.lease_until > v_now
-  RETURNING j.lease;
+  UPDATE {schema}.job j SET lease_until = v_until WHERE j.ctid = ANY (v_rows) RETURNING j.lease;
 END $$;
 
 -- -- Operating -----------------------------------------------------------------------------------
