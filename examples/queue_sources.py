@@ -1,5 +1,5 @@
-"""Consumers of queues in PostgreSQL: a service, batches, a job of cron, sticky routing, effects that
-are fenced by the lease.
+"""Consumers of queues in PostgreSQL: a service, batches, a job of cron, sticky routing, effects once,
+and effects that are fenced by the lease.
 """
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from penstock import Consumer
+from penstock import Consumer, flow
+from penstock.sinks import PostgresEffects
 from penstock.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
@@ -50,6 +51,18 @@ def sticky(dsn: str) -> PostgresQueueSource:
 
 
 # --8<-- [end:sticky]
+# --8<-- [start:effects]
+async def charge_once(dsn: str) -> DrainReport:
+    source = PostgresQueueSource(dsn, queue="charges", ends=True)
+
+    async def charge(message: Message) -> None:
+        update = "UPDATE account SET cents = cents - $2 WHERE name = $1"
+        await message.connection.execute(update, message.key, int(message.value))
+
+    return await flow.transaction(source, PostgresEffects(dsn), charge, name="charges").run()
+
+
+# --8<-- [end:effects]
 # --8<-- [start:fence]
 CHARGE = """
 UPDATE account a SET cents = a.cents - $4, lease = l.lease

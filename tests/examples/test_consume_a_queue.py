@@ -96,6 +96,21 @@ def test_a_sticky_consumer_has_the_name_that_it_is_given(monkeypatch: pytest.Mon
     assert "hunter2" not in repr(made)
 
 
+def test_effects_in_the_transaction_of_the_settle_are_there_once(database: str) -> None:
+    """Q-T11: nothing of the jobs is left."""
+
+    async def run() -> tuple[list[int], int]:
+        jobs = [("ann", 300), ("bob", 200), ("ann", 50)]
+        async with queue(database, "charges", jobs) as pool:
+            await pool.execute(ACCOUNTS)
+            await load("queue_sources").charge_once(database)
+            rows = await pool.fetch("SELECT cents FROM account ORDER BY name")
+            left = await pool.fetchval("SELECT count(*) FROM penstock.job")
+            return [row["cents"] for row in rows], left
+
+    assert asyncio.run(run()) == ([650, 800], 0)
+
+
 def test_an_effect_under_a_lease_that_was_lost_is_none(database: str) -> None:
     """Q-T13, R6: another process has taken the key when the handler of the first one writes."""
     module = load("queue_sources")
