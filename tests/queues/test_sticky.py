@@ -183,12 +183,13 @@ async def test_a_reassignment_waits_for_a_claim_that_has_begun(
     """Q-T1. Its leases are not committed, but the new owner sees them."""
     async with log.connected() as con, log.connected() as slow, log.connected() as other:
         q = await sticky(con, log)
-        await q.enqueue(con, ("a", 1))
         if automatic:
             await q.call(con, "seen_consumer", "g", "A", 50.0, at(0))
             assert await q.call(con, "balance_ranges", "g", 0.0, at(0)) == 256
         else:
             await q.assign(con, (0, ALL, "A"))
+        assert await q.claim(con, "A") == []  # no range drains any more
+        await q.enqueue(con, ("a", 1))
         pending = slow.transaction()
         await pending.start()
         assert payloads(await q.claim(slow, "A")) == [1]

@@ -84,7 +84,7 @@ CREATE INDEX job_leased ON {schema}.job (queue, lease_until) WHERE lease IS NOT 
 CREATE INDEX job_stopped ON {schema}.job (queue, place) WHERE state <> 0;
 
 -- A state is 0: ready, 1: blocked, 2: parked. "low" is the lowest place that a bell has told since
--- the lease began: what lies at or above it may not be passed by "after". "attempts" are those of the
+-- the last lease began: the lane is read from the place behind "after", or from "low". "attempts" are those of the
 -- job at the place "head"; if another one comes first by now, it has had none.
 CREATE TABLE {schema}.lane (
   queue text NOT NULL,
@@ -437,12 +437,11 @@ BEGIN
   JOIN {schema}.queue q ON q.name = p_queue
   WHERE m.key <> ALL (v_locked) ORDER BY m.key
   ON CONFLICT (queue, key) DO UPDATE SET
-    after = CASE WHEN l.lease IS NULL THEN least(l.after, excluded.low - 1) ELSE l.after END,
     low = least(l.low, excluded.low),
     priority = greatest(l.priority, excluded.priority),
     slot = CASE WHEN l.lease IS NULL THEN excluded.slot ELSE l.slot END
-  WHERE l.priority < excluded.priority
-    OR CASE WHEN l.lease IS NULL THEN l.after >= excluded.low OR l.slot <> excluded.slot
+  WHERE l.priority < excluded.priority OR (l.lease IS NULL AND l.slot <> excluded.slot)
+    OR CASE WHEN l.lease IS NULL THEN least(l.after, l.low - 1) >= excluded.low
        ELSE l.low IS NULL OR l.low > excluded.low END;
 END $$;
 
