@@ -12,11 +12,11 @@ from tests.examples.example import DOCS, ROOT
 PAGE = DOCS / "explanation" / "behaviours.md"
 CITED = re.compile(
     r"""(?<![\w/.-])(?:
-    (?:(?:batcher|consumer|spark)/)?[BGOPS]-T\d+
+    (?:(?:batcher|consumer|spark)/)?[BGOPQS]-T\d+
     | (?:batcher|consumer)/(?:C:)?[A-Z][a-z]?\d+
     | (?:batcher|consumer)/\d+[a-c]?(?:\.\d+)?(?:-\d+)?
     | [BGI]\d+ (?=[,:. ])
-    | (?<!notes\ )S\d+ (?=[,:. ])
+    | (?<!notes\ )[QS]\d+ (?=[,:. ])
     | (?:design|decisions)\ \d\.\d
     )(?![\w/])""",
     re.VERBOSE,
@@ -27,7 +27,7 @@ TEXT = re.compile(r'"""(.*?)"""', re.DOTALL)
 def normal(cited: str) -> str:
     """The form of an id that the page has."""
     part, _, rest = cited.rpartition("/")
-    if part and re.match(r"[BGOPS]-T|I\d", rest):
+    if part and re.match(r"[BGOPQS]-T|I\d", rest):
         return rest
     return f"batcher/{cited}" if re.fullmatch(r"B\d+", cited) else cited
 
@@ -73,6 +73,7 @@ def test_an_id_stands_once_and_its_anchor_follows_from_it() -> None:
         ("O-T4, consumer/C:B1: with `max_in_flight=3`", {"O-T4", "consumer/C:B1"}),
         ("batcher/I1: x, batcher/1.2-13: y", {"I1", "batcher/1.2-13"}),
         ("S-T1, S18: x", {"S-T1", "S18"}),
+        ("Q-T9, Q8: refused", {"Q-T9", "Q8"}),
         ("a path as tests/B-T3.py, or acme/42", set()),
     ],
 )
