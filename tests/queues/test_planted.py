@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from tests.queues import test_leases, test_limits, test_order, test_poison, test_sticky
+from tests.queues import test_leases, test_limits, test_order, test_plans, test_poison, test_sticky
 from tests.queues.queue_help import payloads, queue, waits_for_a_lock
 
 if TYPE_CHECKING:
@@ -134,6 +134,11 @@ FAULTS = {
         },
         test_sticky.test_slots_are_pinned,
     ),
+    "lanes are read from their beginning": Fault(
+        "claim_jobs",
+        {"least(l.after, l.low - 1, (": "least(0, ("},
+        test_plans.test_an_old_snapshot_does_not_make_a_hot_key_slow,
+    ),
     "a cap is looked at by claims at once": Fault(
         "claim_jobs",
         {"FOR NO KEY UPDATE;  -- one claim at a time": ";"},
@@ -169,7 +174,7 @@ async def test_a_planted_fault_is_found(log: Log, real_clock: LoopClock, name: s
     fault = FAULTS[name]
     await replace_text(log, fault.function, fault.changes)
     with pytest.raises((AssertionError, TimeoutError, ValueError)):
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(5):
             await fault.test(log, real_clock, *fault.more)
 
 

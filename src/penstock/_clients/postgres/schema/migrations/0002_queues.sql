@@ -499,24 +499,23 @@ CREATE FUNCTION {schema}.pick_lanes(p_queue text, p_most int, p_now timestamptz)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_keys text[];
-  v_priority smallint;
+  v_priority int := 32768;  -- above all that there are
 BEGIN
   v_keys := ARRAY(
     SELECT l.key FROM {schema}.lane l
     WHERE l.queue = p_queue AND l.lease IS NOT NULL AND l.lease_until <= p_now
     ORDER BY l.queue, l.lease_until LIMIT p_most FOR NO KEY UPDATE SKIP LOCKED);
-  SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
-  WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND NOT l.sticky;
-  WHILE v_priority IS NOT NULL AND cardinality(v_keys) < p_most LOOP
+  WHILE cardinality(v_keys) < p_most LOOP
+    SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
+    WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND NOT l.sticky
+      AND l.priority < v_priority;
+    EXIT WHEN v_priority IS NULL;
     v_keys := v_keys || ARRAY(
       SELECT l.key FROM {schema}.lane l
       WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND NOT l.sticky
         AND l.priority = v_priority AND l.due <= p_now
       ORDER BY l.queue, l.priority, l.due LIMIT p_most - cardinality(v_keys)
       FOR NO KEY UPDATE SKIP LOCKED);
-    SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
-    WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND NOT l.sticky
-      AND l.priority < v_priority;
   END LOOP;
   RETURN v_keys;
 END $$;
@@ -529,7 +528,7 @@ DECLARE
   v_keys text[];
   v_los int[];
   v_his int[];
-  v_priority smallint;
+  v_priority int := 32768;  -- above all that there are
 BEGIN
   SELECT array_agg(r.r_lo), array_agg(r.r_hi) INTO v_los, v_his
   FROM {schema}.open_ranges(p_queue, p_grp, p_consumer, p_now) r;
@@ -541,9 +540,11 @@ BEGIN
     WHERE l.queue = p_queue AND l.lease IS NOT NULL AND l.lease_until <= p_now
       AND EXISTS (SELECT FROM unnest(v_los, v_his) AS r (lo, hi) WHERE l.slot BETWEEN r.lo AND r.hi)
     ORDER BY l.queue, l.lease_until LIMIT p_most FOR NO KEY UPDATE SKIP LOCKED);
-  SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
-  WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND l.sticky;
-  WHILE v_priority IS NOT NULL AND cardinality(v_keys) < p_most LOOP
+  WHILE cardinality(v_keys) < p_most LOOP
+    SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
+    WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND l.sticky
+      AND l.priority < v_priority;
+    EXIT WHEN v_priority IS NULL;
     v_keys := v_keys || ARRAY(
       SELECT f.key FROM (
         SELECT r.lo, r.hi, b.part FROM unnest(v_los, v_his) AS r (lo, hi),
@@ -557,9 +558,6 @@ BEGIN
         ORDER BY l.queue, l.priority, (l.slot >> 8), l.due LIMIT p_most - cardinality(v_keys)
         FOR NO KEY UPDATE SKIP LOCKED) f
       LIMIT p_most - cardinality(v_keys));
-    SELECT max(l.priority) INTO v_priority FROM {schema}.lane l
-    WHERE l.queue = p_queue AND l.lease IS NULL AND l.state = 0 AND l.sticky
-      AND l.priority < v_priority;
   END LOOP;
   RETURN v_keys;
 END $$;
@@ -607,8 +605,10 @@ BEGIN
   IF EXISTS (SELECT FROM {schema}.job j WHERE j.queue = p_queue AND j.due <= v_now) THEN
     PERFORM {schema}.enter_due(p_queue, v_most, v_now, v_queue.ordering_required);
   END IF;
-  -- at least as many as the jobs that are given out, or bells would fall behind the jobs of busy keys
-  PERFORM {schema}.merge_bells(p_queue, v_most, v_now);
+  IF EXISTS (SELECT FROM {schema}.bell b WHERE b.queue = p_queue) THEN
+    -- at least as many as jobs are given out, or bells would fall behind the jobs of busy keys
+    PERFORM {schema}.merge_bells(p_queue, v_most, v_now);
+  END IF;
   IF v_queue.max_in_flight IS NOT NULL THEN
     PERFORM FROM {schema}.queue q WHERE q.name = p_queue FOR NO KEY UPDATE;  -- one claim at a time
     v_room := greatest(0, v_queue.max_in_flight - {schema}.live_leases(p_queue, v_now));
@@ -880,19 +880,23 @@ CREATE FUNCTION {schema}.pass_jobs(
   p_now timestamptz)
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-  -- the lease that goes on is the first one of the next job
-  UPDATE {schema}.lane l SET after = least(g.passed, l.low - 1), attempts = 1,
-    head = CASE WHEN g.next > g.passed THEN g.next ELSE (
-      SELECT j.place FROM {schema}.jobs_of_lane(
-        p_queue.name, g.key, p_queue.ordering_required, g.passed, 1) j) END
-  FROM unnest(p_rows, p_keys, p_actions, p_nexts, p_passed) AS g (row, key, action, next, passed)
-  WHERE l.ctid = g.row AND g.passed IS NOT NULL AND g.action <> 'free';
-  UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
-    after = least(coalesce(g.passed, l.after), l.low - 1), low = NULL,
-    attempts = CASE WHEN g.passed IS NULL THEN greatest(0, l.attempts - 1) ELSE 0 END,
-    due = CASE WHEN p_queue.key_rate IS NULL THEN p_now ELSE greatest(p_now, l.due) END
-  FROM unnest(p_rows, p_actions, p_passed) AS g (row, action, passed)
-  WHERE l.ctid = g.row AND g.action = 'free';
+  IF 'free' <> ANY (p_actions) THEN
+    -- the lease that goes on is the first one of the next job
+    UPDATE {schema}.lane l SET after = least(g.passed, l.low - 1), attempts = 1,
+      head = CASE WHEN g.next > g.passed THEN g.next ELSE (
+        SELECT j.place FROM {schema}.jobs_of_lane(
+          p_queue.name, g.key, p_queue.ordering_required, g.passed, 1) j) END
+    FROM unnest(p_rows, p_keys, p_actions, p_nexts, p_passed) AS g (row, key, action, next, passed)
+    WHERE l.ctid = g.row AND g.passed IS NOT NULL AND g.action <> 'free';
+  END IF;
+  IF 'free' = ANY (p_actions) THEN
+    UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
+      after = least(coalesce(g.passed, l.after), l.low - 1), low = NULL,
+      attempts = CASE WHEN g.passed IS NULL THEN greatest(0, l.attempts - 1) ELSE 0 END,
+      due = CASE WHEN p_queue.key_rate IS NULL THEN p_now ELSE greatest(p_now, l.due) END
+    FROM unnest(p_rows, p_actions, p_passed) AS g (row, action, passed)
+    WHERE l.ctid = g.row AND g.action = 'free';
+  END IF;
 END $$;
 
 -- Deletes handled jobs, and keeps them among the finished ones if the queue asks for it. One that
