@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..consumer.message import Message
     from ..flow import Pipe
 
+MODULE = "penstock.demo.consumer"
 GROUP = "legs"
 LETTER = ("line", "tailnum", "why")
 SESSION_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""The consumers of the scene on Kafka: child processes that do not outlive this one.
+"""The consumers of a scene: child processes that do not outlive this one.
 
 They have a session of their own, so that Ctrl-C reaches only this process, and work in a guarded
 folder, so that they end with it, whatever its end is.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import sys
+from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from .consumer import Place
+    from _typeshed import DataclassInstance
 
-MODULE = "penstock.demo.consumer"
 KILL_SECONDS = 30.0
 _LAST = 2000
 """Characters of a consumer's output that are shown if it fails."""
@@ -47,7 +46,7 @@ class _Consumer:
         self.state = "starting"
 
     async def configure(self, settings: Mapping[str, object]) -> bool:
-        """Send the settings; return whether it gets partitions before it ends."""
+        """Send the settings; return whether it is ready before it ends."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(settings).encode() + b"\n")
@@ -55,11 +54,19 @@ class _Consumer:
         self.state = "up" if is_up else "failed"
         return is_up
 
-    async def end(self, number: signal.Signals, state: str) -> int:
-        """Send a signal and wait; return the exit code."""
-        self.state = state
-        self.process.send_signal(number)
-        return await self.process.wait()
+    async def kill(self) -> None:
+        """Kill it with SIGKILL, and wait."""
+        self.state = "killed"
+        self.process.kill()
+        await self.process.wait()
+
+    async def drain(self) -> int:
+        """Let it drain, by SIGTERM; return the exit code."""
+        self.state = "draining"
+        self.process.terminate()
+        code = await self.process.wait()
+        self.state = "drained"
+        return code
 
     @property
     def has_failed(self) -> bool:
@@ -75,15 +82,22 @@ class _Consumer:
 
 
 class Consumers:
-    """A context with consumers by name; at its end those that still run are killed."""
+    """A context with consumers by name; at its end those that still run are killed.
 
-    def __init__(self, place: Place) -> None:
+    Args:
+        module: the module that each of them runs. It reads a line of JSON with `place` and its name,
+            and prints `ready`.
+        place: where they read and write.
+    """
+
+    def __init__(self, module: str, place: DataclassInstance) -> None:
+        self._module = module
         self._place = place
         self._folder: GuardedFolder | None = None
         self._started: dict[str, _Consumer] = {}
 
     async def __aenter__(self) -> Self:
-        self._folder = GuardedFolder("penstock-demo-kafka-")
+        self._folder = GuardedFolder("penstock-demo-")
         return self
 
     async def __aexit__(
@@ -104,8 +118,14 @@ class Consumers:
         """The state of each, for display."""
         return ", ".join(f"{name} {each.state}" for name, each in self._started.items()) or "none"
 
+    @property
+    def counts(self) -> str:
+        """How many are in each state, for display."""
+        counts = Counter(each.state for each in self._started.values())
+        return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
+
     async def start(self, name: str) -> None:
-        """Start a consumer; return when it has partitions. Raises `ConsumerFailed`."""
+        """Start a consumer; return when it is ready. Raises `ConsumerFailed`."""
         assert self._folder is not None
         log = self._folder.path / f"{name}.log"
         with log.open("wb") as output:
@@ -113,7 +133,7 @@ class Consumers:
                 sys.executable,
                 "-P",
                 "-m",
-                MODULE,
+                self._module,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=output,
@@ -134,14 +154,18 @@ class Consumers:
 
     async def kill(self, name: str) -> None:
         """Kill it with SIGKILL."""
-        await self._started[name].end(signal.SIGKILL, "killed")
+        await self._started[name].kill()
 
-    async def stop(self) -> list[int]:
-        """Let those that are up drain, by SIGTERM; return their exit codes."""
-        up = [each for each in self._started.values() if each.state == "up"]
-        return await asyncio.gather(*[each.end(signal.SIGTERM, "draining") for each in up])
+    async def stop(self, *names: str) -> list[int]:
+        """Let those that are up, or these of them, drain by SIGTERM; return their exit codes."""
+        up = [
+            each
+            for name, each in self._started.items()
+            if each.state == "up" and (not names or name in names)
+        ]
+        return await asyncio.gather(*[each.drain() for each in up])
 
     def _failed(self, name: str) -> ConsumerFailed:
         return ConsumerFailed(
-            f"the {name} consumer has ended by itself:\n{self._started[name].last_words}"
+            f"consumer {name!r} has ended by itself:\n{self._started[name].last_words}"
         )

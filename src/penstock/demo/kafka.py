@@ -24,7 +24,7 @@ from ..batcher import Batcher, Limits
 from ..retry import Retry
 from ..sinks.kafka import KafkaSink
 from ..testing import embedded_kafka
-from .consumer import Place
+from .consumer import MODULE, Place
 from .consumers import Consumers
 from .legs import count_stored, create_legs, legs_of, prove_legs
 from .progress import EVERY, Pace
@@ -82,7 +82,7 @@ class KafkaScene:
                 place = Place(
                     bootstrap=broker.bootstrap, topic=TOPIC, dsn=self._dsn, schema=self._schema
                 )
-                async with Consumers(place) as consumers:
+                async with Consumers(MODULE, place) as consumers:
                     codes = await self._move(broker.bootstrap, consumers, connection)
                 proven = await prove_legs(connection, self._schema, self._legs)
                 self.repeated, self.consumers = proven.repeated, proven.consumers

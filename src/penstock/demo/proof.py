@@ -71,16 +71,7 @@ async def create_table(dsn: str, schema: str) -> None:
     connection = await _connect(dsn)
     try:
         async with connection.transaction():
-            mark = await connection.fetchval(_MARK_OF, schema)
-            if mark not in {None, _MARK}:
-                raise ConfigError(
-                    f"the schema {schema} exists and is none of an earlier demo, which alone would "
-                    "be replaced: rename it, or name another database"
-                )
-            await connection.execute(
-                f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}; "
-                f"COMMENT ON SCHEMA {schema} IS '{_MARK}'"
-            )
+            await replace_schema(connection, schema)
             await connection.execute(
                 f"CREATE TABLE {schema}.flights (line bigint PRIMARY KEY CHECK (line > 0), "
                 f"{columns})"
@@ -88,6 +79,22 @@ async def create_table(dsn: str, schema: str) -> None:
             await connection.execute(f"CREATE TABLE {schema}.dead_letters ({DEAD_LETTERS})")
     finally:
         connection.terminate()
+
+
+async def replace_schema(connection: Connection[Record], schema: str) -> None:
+    """Create an empty schema, replacing that of an earlier demo, in the transaction of `connection`.
+    Raises `ConfigError` for a schema of anyone else.
+    """
+    mark = await connection.fetchval(_MARK_OF, schema)
+    if mark not in {None, _MARK}:
+        raise ConfigError(
+            f"the schema {schema} exists and is none of an earlier demo, which alone would "
+            "be replaced: rename it, or name another database"
+        )
+    await connection.execute(
+        f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}; "
+        f"COMMENT ON SCHEMA {schema} IS '{_MARK}'"
+    )
 
 
 async def prove(dsn: str, schema: str, expected: Expected) -> list[Finding]:
