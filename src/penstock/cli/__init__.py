@@ -167,6 +167,11 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="spoil a copy of one flight in N; 0 spoils none (default: 2000)",
     )
+    parser.add_argument(
+        "--no-queue",
+        action="store_true",
+        help="skip the scene on a queue in PostgreSQL, of whose workers three are killed",
+    )
     scene = parser.add_mutually_exclusive_group()
     scene.add_argument(
         "--kafka",

@@ -8,10 +8,11 @@ from .._core.clock import LOOP_CLOCK
 from .._core.errors import MissingExtra
 from ..testing import EmbeddedUnavailable
 from ..testing.servers.require import is_required
-from . import kafka, order, spark
+from . import kafka, order, queue_scene, spark
 from .flights import FlightFile, find_file
 from .kafka import KafkaScene
 from .order import OrderScene
+from .queue_scene import QueueScene
 from .spark import SparkScene
 from .tenants import TenantsScene
 
@@ -62,6 +63,7 @@ class Scenes:
         return (
             await self._order()
             and await self._tenants()
+            and await self._queue()
             and await self._kafka()
             and await self._spark()
         )
@@ -84,6 +86,23 @@ class Scenes:
         return self._say(
             "beside a carrier that sends all at once, a flight of a small one waited, in 99 "
             f"of 100 cases, at most {waits}"
+        )
+
+    async def _queue(self) -> bool:
+        """Play it if processes can be started here."""
+        reason = _NOT_ASKED_FOR if self._options.no_queue else queue_scene.unavailable_reason()
+        if reason is not None:
+            return self._say(f"no scene on a queue: {reason}")
+        began = LOOP_CLOCK.now()
+        queues = f"{self._schema}_queue"
+        scene = QueueScene(self._dsn, self._schema, queues, self._flights, self._view)
+        return self._holds(
+            await scene.play(), "the handled flights are not what was enqueued"
+        ) and self._say(
+            f"every committed flight was handled, in order per aircraft, by {scene.workers} of "
+            f"{len(queue_scene.WORKERS)} workers, and every spoiled one is a dead letter; "
+            f"{len(queue_scene.KILLED)} workers were killed, and {scene.repeated:,} flights were "
+            f"handled again: {LOOP_CLOCK.now() - began:.0f} s"
         )
 
     async def _kafka(self) -> bool:
