@@ -24,7 +24,7 @@ from penstock.cli import main
         (["demo", "--producers", "1001"], "argument --producers"),
         (["demo", "--unheard-of"], "--unheard-of"),
         (["nothing"], "nothing"),
-        ([], "{demo,dlq,tune,pg,stream,pipeline}"),
+        ([], "{demo,dlq,tune,pg,stream,queue,pipeline}"),
     ],
 )
 def test_wrong_use_is_told_with_exit_code_2(

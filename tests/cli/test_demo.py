@@ -58,6 +58,7 @@ def test_a_server_killed_half_way_costs_no_row(
                 "--batch-size",
                 "200",
                 "--no-spark",
+                "--no-queue",
                 "--no-kafka",
             ]
         )
@@ -88,7 +89,18 @@ def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
 ) -> None:
     monkeypatch.setattr("penstock.demo.spark.has_java", lambda: False)
     assert (
-        main(["demo", "--rows", "100", "--plain", "--no-kafka", "--dsn", embedded_postgres.dsn])
+        main(
+            [
+                "demo",
+                "--rows",
+                "100",
+                "--plain",
+                "--no-queue",
+                "--no-kafka",
+                "--dsn",
+                embedded_postgres.dsn,
+            ]
+        )
         == 0
     )
     assert "no scene on Spark: Spark needs Java" in capfd.readouterr().out
@@ -132,6 +144,7 @@ def test_without_chaos_the_server_stays_alive(
                 "--poison",
                 "0",
                 "--no-spark",
+                "--no-queue",
                 "--no-kafka",
             ]
         )
@@ -155,6 +168,7 @@ def test_a_given_database_is_used_and_left_alive(
                     "500",
                     "--plain",
                     "--no-spark",
+                    "--no-queue",
                     "--no-kafka",
                     "--dsn",
                     embedded_postgres.dsn,
@@ -188,6 +202,7 @@ def test_a_schema_of_its_name_that_is_not_the_demos_stays(
             "500",
             "--plain",
             "--no-spark",
+            "--no-queue",
             "--no-kafka",
             "--dsn",
             embedded_postgres.dsn,

@@ -53,7 +53,16 @@ def test_a_killed_consumer_costs_no_flight_and_no_order(
     embedded_postgres: EmbeddedPostgres, folder: Path
 ) -> None:
     """Three consumers, every flight once, every spoiled one of both kinds with the dead letters."""
-    arguments = ["--rows", "12000", "--poison", "500", "--kafka", "--no-spark", "--plain"]
+    arguments = [
+        "--rows",
+        "12000",
+        "--poison",
+        "500",
+        "--no-queue",
+        "--kafka",
+        "--no-spark",
+        "--plain",
+    ]
     with start(folder, *arguments, "--dsn", embedded_postgres.dsn) as process:
         output = process.communicate()[0]
     assert process.returncode == 0, output
@@ -96,7 +105,15 @@ def test_no_moment_to_interrupt_leaves_a_process_behind(
     embedded_postgres: EmbeddedPostgres, folder: Path, after: str, sign: signal.Signals
 ) -> None:
     """Neither Kafka nor a consumer, nor their folders."""
-    arguments = ["--rows", "8000", "--kafka", "--no-spark", "--dsn", embedded_postgres.dsn]
+    arguments = [
+        "--rows",
+        "8000",
+        "--no-queue",
+        "--kafka",
+        "--no-spark",
+        "--dsn",
+        embedded_postgres.dsn,
+    ]
     child = start(folder, *arguments)
     output = signalled(child, sign, after=after)
     assert (child.returncode, "interrupted" in output, "Traceback" in output) == (
@@ -118,7 +135,19 @@ def without_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def demo(server: EmbeddedPostgres, *arguments: str) -> int:
-    return main(["demo", "--rows", "50", "--plain", "--no-spark", "--dsn", server.dsn, *arguments])
+    return main(
+        [
+            "demo",
+            "--rows",
+            "50",
+            "--plain",
+            "--no-queue",
+            "--no-spark",
+            "--dsn",
+            server.dsn,
+            *arguments,
+        ]
+    )
 
 
 @pytest.mark.usefixtures("without_java")
@@ -158,18 +187,15 @@ def test_a_required_scene_without_aiokafka_ends_the_demo_before_it_begins(
     assert capfd.readouterr().err == f"penstock demo: {required}: aiokafka is not installed\n"
 
 
-def test_a_consumer_that_ends_by_itself_is_told_with_its_last_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_consumer_that_ends_by_itself_is_told_with_its_last_words() -> None:
     """Instead of a wait without end."""
-    monkeypatch.setattr("penstock.demo.consumers.MODULE", "penstock.no_such_module")
     place = Place(bootstrap="127.0.0.1:1", topic="flights", dsn="postgresql://x/x", schema="x")
 
     async def run() -> None:
-        async with Consumers(place) as consumers:
-            with pytest.raises(ConsumerFailed, match=r"(?s)first consumer.*no_such_module"):
+        async with Consumers("penstock.no_such_module", place) as consumers:
+            with pytest.raises(ConsumerFailed, match=r"(?s)consumer 'first'.*no_such_module"):
                 await consumers.start("first")
-            with pytest.raises(ConsumerFailed, match=r"(?s)first consumer.*no_such_module"):
+            with pytest.raises(ConsumerFailed, match=r"(?s)consumer 'first'.*no_such_module"):
                 consumers.check()
             assert await consumers.stop() == []
 
@@ -181,11 +207,10 @@ def test_a_consumer_that_still_runs_at_the_end_is_killed_and_reaped(
 ) -> None:
     (tmp_path / "stays.py").write_text("input()\nprint('ready', flush=True)\ninput()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("penstock.demo.consumers.MODULE", "stays")
     place = Place(bootstrap="127.0.0.1:1", topic="flights", dsn="postgresql://x/x", schema="x")
 
     async def run() -> None:
-        async with Consumers(place) as consumers:
+        async with Consumers("stays", place) as consumers:
             await consumers.start("first")
             process = consumers._started["first"].process
             assert consumers.states == "first up"
