@@ -142,3 +142,23 @@ async def test_waiting_jobs_are_purged_and_leased_ones_are_not(
         assert await q.claim(con, now=30) == []
         await q.enqueue(con, ("leased", 7), ("waiting", 8))
         assert sorted(payloads(await q.claim(con, now=30))) == [7, 8]
+
+
+@pytest.mark.parametrize("change", ["ordering_required = true, poison = 'block'", "sticky = true"])
+async def test_settings_that_lanes_depend_on_stay_while_there_are_jobs(
+    log: Log, real_clock: LoopClock, change: str
+) -> None:
+    """Jobs of one key would have two lanes, or none that a claim finds."""
+    async with log.connected() as con, log.connected() as slow:
+        q = await queue(con, log)
+        update = f"UPDATE {q.sql}.queue SET {change} WHERE name = $1"
+        async with slow.transaction():
+            await q.enqueue(slow, ("k", 1))
+            changing = asyncio.create_task(con.execute(update, q.name))
+            await waits_for_a_lock(log, con)
+        with pytest.raises(asyncpg.ObjectInUseError, match="has jobs"):
+            await changing
+        await con.execute(f"UPDATE {q.sql}.queue SET max_depth = 9 WHERE name = $1", q.name)
+        assert await q.settle(con, await q.claim(con)) == ["empty"]
+        await con.execute(update, q.name)
+        await q.enqueue(con, ("k", 2))

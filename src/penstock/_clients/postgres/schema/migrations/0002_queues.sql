@@ -288,6 +288,25 @@ END $$;
 CREATE TRIGGER ring AFTER INSERT ON {schema}.job REFERENCING NEW TABLE AS fresh
 FOR EACH STATEMENT EXECUTE FUNCTION {schema}.ring();
 
+-- Refuses other settings of a queue by which jobs have entered their lanes.
+CREATE FUNCTION {schema}.keep_lanes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
+BEGIN
+  IF (NEW.slot_function, NEW.ordering_required, NEW.sticky)
+    IS DISTINCT FROM (OLD.slot_function, OLD.ordering_required, OLD.sticky) THEN
+    LOCK TABLE {schema}.job IN SHARE ROW EXCLUSIVE MODE;  -- waits for jobs that enter
+    IF EXISTS (SELECT FROM {schema}.job j WHERE j.queue = OLD.name)
+      OR EXISTS (SELECT FROM {schema}.lane l WHERE l.queue = OLD.name)
+      OR EXISTS (SELECT FROM {schema}.bell b WHERE b.queue = OLD.name) THEN
+      RAISE EXCEPTION 'the queue % has jobs, so its slot_function, ordering_required and sticky stay',
+        OLD.name USING ERRCODE = 'object_in_use', HINT = 'move its jobs to another queue';
+    END IF;
+  END IF;
+  RETURN NEW;
+END $$;
+CREATE TRIGGER keep_lanes BEFORE UPDATE ON {schema}.queue
+FOR EACH ROW EXECUTE FUNCTION {schema}.keep_lanes();
+
 -- Enqueues jobs, an element of each array per job; an array that is NULL has only NULLs. Those that
 -- were enqueued before are left out: by their ids, by their numbers of a client, which must rise, or
 -- because a job with their queueing lock is waiting. The state is "new", "known" or "locked".
