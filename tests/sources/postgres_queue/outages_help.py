@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from penstock import Message
     from penstock._core.source import ClaimHost, Position, SourceClaim, TopicPartition
+    from penstock.consumer.results import Result
 
 
 class Telling:
@@ -80,15 +81,20 @@ class Running:
         self.ended: list[int] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.answer: Result | Exception | None = None
+        """What the handler returns or raises."""
         self.consumer: Consumer
         self.run: asyncio.Task[object]
 
-    async def handle(self, message: Message) -> None:
+    async def handle(self, message: Message) -> Result | None:
         self.began.append((message.offset, message.attempt))
         self.source.tell()
         await self.gate.wait()
         self.ended.append(message.offset)
         self.source.tell()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
     async def until(self, is_met: Callable[[], bool]) -> None:
         """Wait until that is so; it is looked at with each trouble and each job."""
@@ -108,11 +114,15 @@ class Running:
 
 
 @asynccontextmanager
-async def running(log: Log, dsn: str = "", **options: Any) -> AsyncIterator[Running]:
-    """A consumer of the queue `q`."""
+async def running(
+    log: Log, dsn: str = "", *, most: int = 1000, **options: Any
+) -> AsyncIterator[Running]:
+    """A consumer of the queue `q`, with at most so many jobs inside."""
     given: dict[str, Any] = {"queue": "q", "schema": log.schema, "poll": 0.02, **options}
     made = Running(Watched(dsn or log.dsn, **given))
-    made.consumer = Consumer(made.source, name="here", commit_every=0.02, drain=4.0)
+    made.consumer = Consumer(
+        made.source, name="here", commit_every=0.02, drain=4.0, max_in_flight=most
+    )
     async with made.consumer as consumer:
         made.run = asyncio.create_task(consumer.run(made.handle))
         try:
