@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from contextlib import AbstractAsyncContextManager
 
-    from .source import Position, TopicPartition
+    from .source import Position, SourceClaim, TopicPartition
 
 
 class UnitMove(Protocol):
@@ -125,6 +125,35 @@ class KeepsPositions(Protocol):
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Forget claimed partitions; another owner takes them over by a claim. Does not suspend."""
+
+
+@runtime_checkable
+class SettlesInTransaction(Protocol):
+    """A source whose records can be settled in a transaction of its own database."""
+
+    @property
+    def group(self) -> str:
+        """The group that consumes, for the names of units."""
+        ...
+
+    @property
+    def moves_in(self) -> str:
+        """The kind of server that its moves run on, such as `PostgreSQL`."""
+        ...
+
+    def move_to(self, claim: SourceClaim, position: Position) -> UnitMove:
+        """What settles the records of an open claim before this position.
+
+        Raises `PositionLost` for a claim that has ended.
+        """
+        ...
+
+    async def settled(self, claim: SourceClaim) -> int:
+        """The offset before which everything of an open claim is settled, asked of the server.
+
+        Suspends. Raises `PositionLost` for a claim that has ended, and errors of the client.
+        """
+        ...
 
 
 @runtime_checkable

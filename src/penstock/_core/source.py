@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from .positions import UnitMove
-
 
 ReturnedAs = Literal["returned", "dead_lettered", "blocked", "parked"]
 """What a source has done with a record that it took back."""
@@ -261,35 +259,6 @@ class TakesBack(Protocol):
         """Do with a record that cannot be handled what the source is set to do.
 
         `bury`: make it a dead letter, whatever that is.
-        """
-        ...
-
-
-@runtime_checkable
-class SettlesInTransaction(Source, Protocol):
-    """A source whose records can be settled in a transaction of its own database."""
-
-    @property
-    def group(self) -> str:
-        """The group that consumes, for the names of units."""
-        ...
-
-    @property
-    def moves_in(self) -> str:
-        """The kind of server that its moves run on, such as `PostgreSQL`."""
-        ...
-
-    def move_to(self, claim: SourceClaim, position: Position) -> UnitMove:
-        """What settles the records of an open claim before this position.
-
-        Raises `PositionLost` for a claim that has ended.
-        """
-        ...
-
-    async def settled(self, claim: SourceClaim) -> int:
-        """The offset before which everything of an open claim is settled, asked of the server.
-
-        Suspends. Raises `PositionLost` for a claim that has ended, and errors of the client.
         """
         ...
 

@@ -18,7 +18,8 @@ from .positions import HeldPosition, as_outage
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from .._core.source import SettlesInTransaction, SourceClaim
+    from .._core.positions import SettlesInTransaction
+    from .._core.source import SourceClaim
 
 
 class LeasedPositions:
@@ -27,6 +28,9 @@ class LeasedPositions:
     def __init__(self, source: SettlesInTransaction) -> None:
         self._source = source
         self._doubted: dict[SourceClaim, HeldPosition] = {}
+        """Those that were in doubt, until their claims end: a later try that fails, too, must not
+        write again what the doubted one has committed.
+        """
 
     @asynccontextmanager
     async def moving(self, claim: SourceClaim) -> AsyncIterator[HeldPosition]:
@@ -42,7 +46,6 @@ class LeasedPositions:
         try:
             yield held
         finally:
-            self._doubted.pop(claim, None)
             if held.is_in_doubt:
                 self._doubted[claim] = held
             for each in [each for each in self._doubted if each.is_closed]:

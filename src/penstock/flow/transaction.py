@@ -11,8 +11,8 @@ from .._core.clock import Signal, wait_until
 from .._core.effects import RunsEffects
 from .._core.keywords import takes
 from .._core.opening import Openable, opened
-from .._core.positions import destination_of
-from .._core.source import SettlesInTransaction
+from .._core.positions import SettlesInTransaction, destination_of
+from .._core.source import TransactionalSource
 from ..consumer.handlers import as_handler
 from ..consumer.operated import Operated
 from .effects import PartitionEffects
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from .._core.positions import KeepsPositions
     from .._core.sink import SinkLike
-    from .._core.source import TransactionalSource
+    from .._core.source import Source
     from ..consumer.engine import Engine
     from ..consumer.report import DrainReport
     from ..consumer.stats import ConsumerStats
@@ -94,7 +94,7 @@ class TransactionalPipe(Operated):
     @takes(TransactionOptions, checked_transaction)
     def __init__(
         self,
-        source: TransactionalSource | SettlesInTransaction,
+        source: Source,
         sink: SinkLike[Any],
         transform: Transform | None = None,
         **options: Unpack[TransactionOptions],
@@ -114,7 +114,7 @@ class TransactionalPipe(Operated):
         if isinstance(source, SettlesInTransaction):
             self._keeper: KeepsMoves = LeasedPositions(source)
             super().__init__(source, settings)
-        else:
+        elif isinstance(source, TransactionalSource):
             keeper = PositionKeeper(destination, source.group, settings.name, settings.clock)
             self._keeper = keeper
             super().__init__(source.with_positions(keeper), settings)
@@ -180,7 +180,7 @@ def _checked_handler(
 
 
 def transaction(
-    source: TransactionalSource | SettlesInTransaction,
+    source: Source,
     sink: SinkLike[Any],
     transform: Transform | None = None,
     **options: Unpack[TransactionOptions],

@@ -6,9 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from .._core import checks
 from .._core.function_sink import as_sink
-from .._core.positions import TakesMoves, check_keeps_positions, destination_of
+from .._core.positions import (
+    SettlesInTransaction,
+    TakesMoves,
+    check_keeps_positions,
+    destination_of,
+)
 from .._core.sink import capabilities_of
-from .._core.source import SettlesInTransaction, TransactionalSource
+from .._core.source import Source, TransactionalSource
 from .._core.transaction import check_transactional
 from ..consumer.batching.batch_options import checked_limits
 from ..consumer.settings import checked_settings, checked_strategy
@@ -133,12 +138,10 @@ def checked_transaction(
     return TransactionSettings(stack, settings, limits, checks.count("write_size", write_size))
 
 
-def _checked_source(
-    source: object, destination: object
-) -> TransactionalSource | SettlesInTransaction:
+def _checked_source(source: object, destination: object) -> Source:
     if isinstance(source, TransactionalSource):
         return source
-    if isinstance(source, SettlesInTransaction):
+    if isinstance(source, Source) and isinstance(source, SettlesInTransaction):
         kind = source.moves_in
         if not (isinstance(destination, TakesMoves) and destination.takes_moves_of == kind):
             rule = f"settles its records in transactions of its own {kind}; use PostgresSink there"

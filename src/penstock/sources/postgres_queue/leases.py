@@ -16,7 +16,7 @@ import json
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from ..._clients.postgres.queues.leasing import LeaseName
+from ..._clients.postgres.queues.leasing import LeaseName, Settlement
 from ..._core.source import Fetched, Position, Record, TopicPartition
 
 if TYPE_CHECKING:
@@ -82,6 +82,14 @@ class Lease:
         while end < len(self.records) and self.records[end].offset < offset:
             end += 1
         return [record.offset for record in self.records[self.settled : end]]
+
+    def settlement(self, offset: int) -> Settlement:
+        """What a position settles of it: all that is left before the offset."""
+        done = self.settled_before(offset)
+        if self.lane is None:
+            return Settlement(self.name, "done" if done else "keep")
+        is_over = self.settled + len(done) == len(self.records)
+        return Settlement(self.name, "free" if is_over else "keep", done)
 
     def begin(self, claim: SourceClaim) -> None:
         """Note its claim."""

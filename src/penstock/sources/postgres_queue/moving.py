@@ -45,8 +45,9 @@ class LeaseMove:
             raise PositionLost(text)
 
     async def is_moved(self, connection: Any) -> bool:
-        """Whether they are settled, as another connection tells."""
-        return await self._queue.left_on(connection, self._places) == 0
+        """Whether they are settled, as another connection tells once a COMMIT of them has ended."""
+        first = await self._queue.first_left(self._lease.name, self._places, connection)
+        return first is None
 
     def committed(self) -> None:
         """Note that they are settled."""

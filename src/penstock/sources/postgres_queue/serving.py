@@ -22,7 +22,6 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from ..._clients.postgres.queues.leasing import Settlement
-from ..._core.checks import bad
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, PositionLost
 from ..._core.say import say
@@ -30,6 +29,7 @@ from ..._core.told import for_log, storable, text_of
 from ..waking import CountedSignal
 from .claiming import Claimer
 from .leases import LeaseBook
+from .member import Member
 from .moving import LeaseMove
 
 if TYPE_CHECKING:
@@ -60,8 +60,6 @@ LEASED_MOST = 2_000
 """The jobs under leases from which on no more are claimed."""
 GIVE_BACK_WITHIN = 2.0
 """Seconds for giving back at the end; leases run out by themselves."""
-REST = 1.0
-"""Seconds between two moves of automatic ranges, at least."""
 
 RETURNED: Mapping[Fate, ReturnedAs] = {
     "waiting": "returned",
@@ -100,12 +98,12 @@ class OpenQueue:
         self._troubles = troubles
         self._clock = clock
         self._book = LeaseBook(options.queue)
+        self._member = Member(queue, options)
         self._claimer = Claimer(queue, self._book, options, clock)
         self.news = CountedSignal()
         """Fires when there may be jobs to claim."""
         self._look_at = math.inf
         """When a job that was put back here is due."""
-        self._is_sticky: bool | None = None
         self._failure: ConfigError | None = None
 
     @asynccontextmanager
@@ -114,7 +112,7 @@ class OpenQueue:
 
         Raises `ConfigError` from the first try to begin.
         """
-        await self._tried("opening", self._begin())
+        await self._tried("opening", self._answered(self._member.join()))
         if self._failure is not None:
             raise self._failure
         self._host.assigned({})  # a consumer without jobs is ready, too
@@ -129,13 +127,6 @@ class OpenQueue:
             await self._close()
 
     # -- the tasks ---------------------------------------------------------------------------------
-
-    async def _begin(self) -> None:
-        is_sticky = await self._queue.check()
-        if is_sticky is None:
-            create = f"`penstock queue create {self._options.queue}`"
-            raise bad("queue", self._options.queue, f"does not exist; make it with {create}")
-        self._is_sticky = is_sticky
 
     async def _keep(self) -> None:
         """Extend the leases, and end those that may have run out."""
@@ -164,15 +155,14 @@ class OpenQueue:
         self._lose([each for each in leases if each.number not in kept and each in here], _REPLACED)
 
     async def _stay(self) -> None:
-        """Stay a member of the group; ranges of slots that are automatic follow its members."""
-        options, pause = self._options, REST
-        every = min(options.extend_every, REST) if self._is_sticky else options.extend_every
+        """Stay a member of the group."""
         while True:
-            if self._is_sticky is None:
-                await self._tried("opening", self._begin())
-            seen = self._queue.seen(options.lease, balances=bool(self._is_sticky), pause=pause)
-            await self._tried("telling that the consumer lives", self._answered(seen))
-            await self._clock.sleep(every)
+            await self._clock.sleep(self._member.every)
+            if self._member.has_joined:
+                what = "telling that the consumer lives"
+                await self._tried(what, self._answered(self._member.tell()))
+            else:
+                await self._tried("opening", self._answered(self._member.join()))
 
     async def _answered(self, call: Coroutine[None, None, T]) -> T:
         """Wait for an answer as long as a lease. Raises `TimeoutError`: a server may hang."""
@@ -261,23 +251,27 @@ class OpenQueue:
         ]
         if not moves:
             return []
-        wanted = [_settlement(lease, offset) for lease, offset in moves if not lease.is_gone]
+        wanted = [lease.settlement(offset) for lease, offset in moves if not lease.is_gone]
         fates = await self._answered(self._queue.settle(wanted)) if wanted else {}
-        lost, over, stored = [], [], []
+        lost: list[Lease] = []
+        over: list[Lease] = []
+        stored: list[SourceClaim] = []
         for lease, offset in moves:
-            if self._book.of(lease.claim) is not lease:  # type: ignore[arg-type]  # it has one
+            claim = lease.claim
+            if claim is None or self._book.of(claim) is not lease:
                 continue  # lost meanwhile, by its time
             if not lease.is_gone and fates.get(lease.number, "lost") == "lost":
                 lost.append(lease)
                 continue
-            stored.append(lease.claim)
-            if lease.settle_before(offset):
+            stored.append(claim)
+            is_kept = fates.get(lease.number) == "kept"  # the rest of it may be settled meanwhile
+            if lease.settle_before(offset) and (lease.is_gone or not is_kept):
                 over.append(lease)
         self._end(over)
         self._lose(lost, _REPLACED)
         if "freed" in fates.values():  # there are more jobs of a key
             self.news.fire()
-        return stored  # type: ignore[return-value]  # every one has a claim
+        return stored
 
     def move_to(self, claim: SourceClaim, offset: int) -> LeaseMove:
         """What settles the jobs of a claim before this offset, in another transaction."""
@@ -287,7 +281,7 @@ class OpenQueue:
         """The offset before which everything of a claim is settled in the queue."""
         lease = self._held(claim)
         places = [record.offset for record in lease.records]
-        first = await self._answered(self._queue.first_left(places))
+        first = await self._answered(self._queue.first_left(lease.name, places))
         offset = places[-1] + 1 if first is None else first
         lease.settle_before(offset)
         return offset
@@ -376,7 +370,7 @@ class OpenQueue:
                 self._end(self._book.all)
                 if names:
                     await self._queue.settle([Settlement(name, "free") for name in names])
-                await self._queue.leave()
+                await self._member.leave()
         except Exception as error:
             say(
                 logger,
@@ -393,12 +387,3 @@ class OpenQueue:
         """The offset after the last job of each claim."""
         found = {claim: self._book.of(claim) for claim in claims}
         return {c: lease.records[-1].offset + 1 for c, lease in found.items() if lease is not None}
-
-
-def _settlement(lease: Lease, offset: int) -> Settlement:
-    """What a position settles of a lease."""
-    done = lease.settled_before(offset)
-    if lease.lane is None:
-        return Settlement(lease.name, "done" if done else "keep")
-    is_over = lease.settled + len(done) == len(lease.records)
-    return Settlement(lease.name, "free" if is_over else "keep", done)

@@ -1,0 +1,288 @@
+"""What a consumer and its queue make of jobs: tries, poison, order, delays, keys."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock import Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
+from penstock.consumer import PoisonError
+from penstock.queues import QueueAdmin
+from penstock.sources.postgres_queue import PostgresQueueSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from tests.streams.log_help import Log
+
+    from penstock import Message
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+
+QUICK = RetryPolicy(attempts=3, unlisted_attempts=3, backoff=lambda *_: 0.001)
+
+
+async def make(log: Log, name: str = "jobs", **settings: Any) -> None:
+    async with QueueAdmin(log.dsn, schema=log.schema) as admin:
+        await admin.create(name, **settings)
+
+
+async def enqueue(log: Log, *jobs: tuple[str | None, Any], **columns: Any) -> None:
+    """Insert jobs of these keys and payloads, each by a statement of its own."""
+    names = "".join(f", {name}" for name in columns)
+    values = "".join(f", ${n}" for n in range(3, 3 + len(columns)))
+    async with log.connected() as con:
+        for key, payload in jobs:
+            await con.execute(
+                f"INSERT INTO {log.sql}.job (queue, key, payload{names}) "
+                f"VALUES ('jobs', $1, $2{values})",
+                key,
+                json.dumps(payload),
+                *columns.values(),
+            )
+
+
+def source(log: Log, **options: Any) -> PostgresQueueSource:
+    settings = {"schema": log.schema, "poll": 0.02, "close_timeout": 2.0, "ends": True}
+    return PostgresQueueSource(log.dsn, queue="jobs", **{**settings, **options})
+
+
+async def handle_all(
+    log: Log, handler: Callable[[Message], Awaitable[object]], **options: Any
+) -> list[tuple[object, Any, int]]:
+    """Handle what is ready; return the key, the payload and the number of each try, in order."""
+    tries: list[tuple[object, Any, int]] = []
+
+    async def handle(message: Message) -> object:
+        tries.append((message.key, json.loads(message.value), message.attempt))
+        return await handler(message)
+
+    consumer = Consumer(source(log, **options), name="test", retry=QUICK)
+    report = await consumer.receive(handle)
+    assert report.complete
+    return tries
+
+
+async def left(log: Log) -> list[tuple[Any, ...]]:
+    """Key and payload of the jobs that are left, in order."""
+    async with log.connected() as con:
+        rows = await con.fetch(f"SELECT key, payload FROM {log.sql}.job ORDER BY place")
+    return [(row["key"], json.loads(row["payload"])) for row in rows]
+
+
+async def dead(log: Log) -> list[tuple[Any, ...]]:
+    """Payload, attempts, reason and error of the dead letters, in order."""
+    async with log.connected() as con:
+        rows = await con.fetch(
+            f"SELECT payload, attempts, reason, error FROM {log.sql}.finished_job "
+            "WHERE outcome = 'dead' ORDER BY place"
+        )
+    return [(json.loads(row[0]), *row[1:]) for row in rows]
+
+
+async def acknowledge(_: Message) -> None:
+    """Handle it."""
+
+
+def failing(*payloads: int, answer: Callable[[], object]) -> Callable[[Message], Awaitable[object]]:
+    async def handle(message: Message) -> object:
+        return answer() if json.loads(message.value) in payloads else None
+
+    return handle
+
+
+def raising() -> object:
+    raise PoisonError("no such customer")
+
+
+async def test_jobs_are_handled_in_order_per_key_with_their_parts(log: Log) -> None:
+    """Q-T11: and nothing is left of them."""
+    await make(log)
+    await enqueue(log, *[(f"k{n % 3}", n) for n in range(30)])
+    await enqueue(log, (None, 30), headers=json.dumps({"who": "ann", "n": 1}))
+    seen: dict[object, list[int]] = {}
+    headers: list[Any] = []
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0)
+        seen.setdefault(message.key, []).append(json.loads(message.value))
+        assert message.topic == "jobs"
+        assert message.timestamp > 0
+        if message.key is None:
+            headers.extend(message.headers)
+
+    await handle_all(log, handle)
+    expected: dict[object, list[int]] = {f"k{k}": [*range(k, 30, 3)] for k in range(3)}
+    assert seen == expected | {None: [30]}
+    assert dict(headers) == {"who": b"ann", "n": b"1"}
+    assert await left(log) == []
+    async with log.connected() as con:
+        rows = await con.fetchval(
+            f"SELECT (SELECT count(*) FROM {log.sql}.lane) + (SELECT count(*) FROM {log.sql}.bell)"
+        )
+    assert rows == 0
+
+
+async def test_a_failed_try_holds_its_key_and_no_other(log: Log) -> None:
+    """consumer/C:O2: under the lease, since the backoff is short."""
+    await make(log)
+    await enqueue(log, ("a", 1), ("a", 2), ("b", 3))
+    failures = [Nak(), Nak()]
+    tries = await handle_all(log, failing(1, answer=lambda: failures.pop() if failures else None))
+    assert [each for each in tries if each[0] == "a"] == [
+        ("a", 1, 1),
+        ("a", 1, 2),
+        ("a", 1, 3),
+        ("a", 2, 1),
+    ]
+    assert await left(log) == []
+
+
+async def test_a_long_backoff_is_left_to_the_queue_with_the_tries(log: Log) -> None:
+    """Q-T12: another process goes on counting; what was delivered behind it comes behind it."""
+    await make(log)
+    await enqueue(log, ("a", 1), ("a", 2), ("b", 3))
+    tries = await handle_all(log, failing(1, answer=lambda: Nak(delay=30.0)))
+    assert sorted(tries) == [("a", 1, 1), ("b", 3, 1)]
+    async with log.connected() as con:
+        lane = await con.fetchrow(
+            f"SELECT lease, attempts, due > now() + interval '20 s' AS waits FROM {log.sql}.lane"
+        )
+        assert tuple(lane) == (None, 1, True)
+        await con.execute(f"UPDATE {log.sql}.lane SET due = now()")
+    assert await handle_all(log, acknowledge) == [("a", 1, 2), ("a", 2, 1)]
+
+
+@pytest.mark.parametrize("answer", [raising, lambda: Terminate("no such customer")])
+@pytest.mark.parametrize(
+    ("poison", "is_left", "is_dead"),
+    [
+        ("park_key", True, False),
+        ("block", True, False),
+        ("block_and_dead_letter", True, True),
+        ("skip", False, True),
+    ],
+)
+async def test_the_queue_decides_about_poison(
+    log: Log, poison: Any, is_left: bool, is_dead: bool, answer: Callable[[], object]
+) -> None:
+    """Q-T10, Q-T15: other keys go on, and a dead letter is written once, with the reason."""
+    await make(log, poison=poison)
+    await enqueue(log, ("a", 1), ("a", 2), ("a", 3), ("b", 4))
+    tries = await handle_all(log, failing(2, answer=answer))
+    handled = [payload for _, payload, _ in tries]
+    assert sorted(handled) == ([1, 2, 4] if is_left else [1, 2, 3, 4])
+    assert await left(log) == ([("a", 2), ("a", 3)] if is_left else [])
+    letters = await dead(log)
+    assert letters == ([(2, 1, "no such customer", "PoisonError")] if is_dead else [])
+    if not is_left:
+        return
+    assert await handle_all(log, acknowledge) == []
+    async with QueueAdmin(log.dsn, schema=log.schema) as admin:
+        keys = await admin.keys("jobs")
+        await (keys.unpark("a") if poison == "park_key" else keys.unblock("a"))
+    assert [each[1] for each in await handle_all(log, acknowledge)] == [2, 3]
+    assert await dead(log) == []  # it is done, so its letter is not to be redriven
+
+
+async def test_a_handler_may_send_a_job_to_the_dead_letters(log: Log) -> None:
+    """Whatever the queue does with poison; its key goes on."""
+    await make(log)
+    await enqueue(log, ("a", 1), ("a", 2), (None, 3))
+    await handle_all(log, failing(1, 3, answer=lambda: ToDeadLetter("too old")))
+    assert [each[:3] for each in await dead(log)] == [(1, 1, "too old"), (3, 1, "too old")]
+    assert await left(log) == []
+
+
+async def test_a_job_without_a_key_that_fails_stops_no_other(log: Log) -> None:
+    """Q-T7."""
+    await make(log)
+    await enqueue(log, (None, 1), (None, 2), (None, 3))
+    await handle_all(log, failing(2, answer=raising))
+    assert await left(log) == [(None, 2)]
+
+
+async def test_exit_ends_the_run_and_leaves_the_job(log: Log) -> None:
+    await make(log)
+    await enqueue(log, ("a", 1), ("a", 2))
+    consumer = Consumer(source(log), name="test", retry=QUICK, poison="exit")
+    with pytest.raises(PoisonError):
+        await consumer.receive(failing(1, answer=raising))
+    assert await left(log) == [("a", 1), ("a", 2)]
+    assert [each[1] for each in await handle_all(log, acknowledge)] == [1, 2]
+
+
+async def test_an_ordered_queue_is_one_line_whatever_the_keys(log: Log) -> None:
+    """R7, Q-T8: the job's own key is a header; poison stops the line."""
+    await make(log, ordering_required=True)
+    await enqueue(log, *[(None if n == 3 else f"k{n}", n) for n in range(8)])
+    running: list[int] = []
+    keys: list[Any] = []
+
+    async def handle(message: Message) -> None:
+        assert not running
+        running.append(message.offset)
+        await asyncio.sleep(0)
+        running.pop()
+        keys.append(dict(message.headers).get("key"))
+        if json.loads(message.value) == 5:
+            raising()
+
+    tries = await handle_all(log, handle)
+    assert [(key, payload) for key, payload, _ in tries] == [("", n) for n in range(6)]
+    assert keys[:5] == [b"k0", b"k1", b"k2", None, b"k4"]
+    assert await left(log) == [("k5", 5), ("k6", 6), ("k7", 7)]
+
+
+async def test_a_batch_handler_settles_jobs_of_many_keys(log: Log) -> None:
+    """O-T12: by position; a failed one holds its key."""
+    await make(log)
+    await enqueue(log, *[(f"k{n % 5}", n) for n in range(20)])
+    sizes: list[int] = []
+
+    async def handle(messages: Sequence[Message]) -> list[object]:
+        sizes.append(len(messages))
+        return [
+            Terminate("bad") if json.loads(message.value) == 7 else None for message in messages
+        ]
+
+    consumer = Consumer(source(log), name="test", retry=QUICK)
+    await consumer.receive_batch(handle, size=20, max_wait=0.05)
+    assert max(sizes) > 1
+    assert await left(log) == [("k2", 7), ("k2", 12), ("k2", 17)]
+
+
+async def test_a_consumer_is_told_of_a_pause(log: Log) -> None:
+    await make(log)
+    await enqueue(log, ("a", 1))
+    async with QueueAdmin(log.dsn, schema=log.schema) as admin:
+        await admin.pause("jobs")
+    consumer = Consumer(source(log, ends=False), name="test")
+    async with running(consumer, acknowledge):
+        await told(consumer, "the queue is paused")
+
+
+@asynccontextmanager
+async def running(
+    consumer: Consumer, handler: Callable[[Message], Awaitable[object]]
+) -> AsyncIterator[None]:
+    async with consumer:
+        run = asyncio.create_task(consumer.run(handler))
+        try:
+            yield
+        finally:
+            consumer.stop()
+            await run
+
+
+async def told(consumer: Consumer, text: str) -> None:
+    """Suspend until the explanation has this text."""
+    signal = consumer._open().commons.signals.state  # there is no public news of it
+    while text not in str(consumer.explain()):
+        future = asyncio.get_running_loop().create_future()
+        signal.join(future)
+        await future
