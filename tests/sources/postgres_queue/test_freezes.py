@@ -29,7 +29,7 @@ async def holding(made: Queue, key: str, **options: object) -> Member:
 
 async def assert_lost(made: Queue, first: Member, places: list[int]) -> None:
     """Let another process take the key of these jobs over and handle them; the first one continues."""
-    second = await made.member()
+    second = await made.member(lease=LONG)  # it blocks as well
     await second.told("holds")
     lane = await made.lane("k")
     assert (lane["owner"], lane["attempts"]) == (second.name, 2), "Q-T12"
