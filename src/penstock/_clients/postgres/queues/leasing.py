@@ -146,14 +146,27 @@ class QueueLeases:
         )
         return found
 
-    async def first_left(self, places: Sequence[int]) -> int | None:
-        """The first of these places at which a job is in the queue."""
-        rows = await self._fetch(
+    async def first_left(
+        self,
+        lease: LeaseName,
+        places: Sequence[int],
+        connection: PoolConnectionProxy[Any] | None = None,
+    ) -> int | None:
+        """The first of these places of a lease at which a job is in the queue; asked on a connection
+        to its database, or one of its own.
+
+        Suspends while a transaction that settles jobs under the lease commits.
+        """
+        if connection is None:
+            async with self._connections.asking() as con:
+                return await self.first_left(lease, places, con)
+        # waits for the lock of the lease; what was settled meanwhile, only a later statement sees
+        await self.settle_on(connection, [Settlement(lease, "keep")])
+        first: int | None = await connection.fetchval(
             f"SELECT min(place) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",
             self._queue,
             list(places),
         )
-        first: int | None = rows[0][0]
         return first
 
     async def extend(self, leases: Collection[LeaseName], seconds: float) -> set[int]:

@@ -1,0 +1,183 @@
+"""A queue whose jobs flow into a table of its own schema, and what SQL says of the rows there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tests.children import child
+from tests.queues.jobs_help import create
+from tests.sources.postgres_queue.kills_help import (
+    CROSSED,
+    CROSSED_IN_TRANSACTIONS,
+    LEFT,
+    WITHIN,
+    Member,
+    Queue,
+    Sent,
+)
+from tests.streams.log_help import Log, fresh_name, install_log
+
+from penstock import RetryPolicy, flow
+from penstock.consumer import DoublingBackoff
+from penstock.sinks.postgres import PostgresEffects, PostgresSink
+from penstock.sources.postgres_queue import PostgresQueueSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from penstock import Message
+
+    Hook = Callable[[Message], Awaitable[object]]
+
+Kind = Literal["rows", "effects"]
+KINDS: tuple[Kind, ...] = ("rows", "effects")
+LONG = 60.0
+"""Seconds for which no test waits."""
+LEASE = 1.0
+PROGRAM = Path(__file__).with_name("queue_child.py")
+COLUMNS = ("worker", "key", "place", "word")
+TABLES = """
+CREATE TABLE {schema}.effect (
+  n bigserial, worker text, key text, place bigint, word text CHECK (word <> 'refused'));
+CREATE TABLE {schema}.sent (place bigint, key text, tx int, began int, ended int);
+CREATE INDEX ON {schema}.effect (place);
+"""
+INSERT = "INSERT INTO {schema}.effect (worker, key, place, word) VALUES ($1, $2, $3, $4)"
+LOST = """
+SELECT count(*) FROM {schema}.sent s
+WHERE NOT EXISTS (SELECT FROM {schema}.effect e WHERE e.place = s.place)
+"""
+TWICE = "SELECT count(*) - count(DISTINCT place) FROM {schema}.effect"
+
+
+class FlowQueue(Queue):
+    """A queue `q` beside a table `effect`."""
+
+    def source(self, dsn: str = "", **options: Any) -> PostgresQueueSource:
+        """A source that ends, unless told otherwise."""
+        given = {"schema": self.log.schema, "ends": True, "poll": 0.02, "lease": LONG, **options}
+        return PostgresQueueSource(dsn or self.log.dsn, queue="q", **given)
+
+    def sink(self, dsn: str = "", **options: Any) -> PostgresSink:
+        """Writes rows into the table."""
+        given = {"table": "effect", "schema": self.log.schema, "columns": COLUMNS, **options}
+        return PostgresSink(dsn or self.log.dsn, **given)
+
+    def flow(
+        self,
+        kind: Kind,
+        hook: Hook | None = None,
+        *,
+        source: PostgresQueueSource | None = None,
+        sink: Any = None,
+        worker: str = "here",
+        **options: Any,
+    ) -> flow.TransactionalPipe:
+        """A flow from the queue into the table. What the hook answers is the answer for the job;
+        `None` writes its row.
+        """
+
+        async def rows(message: Message) -> object:
+            answer = None if hook is None else await hook(message)
+            return row_of(message, worker) if answer is None else answer
+
+        async def handle(message: Message) -> object:
+            row = row_of(message, worker)
+            await message.connection.execute(INSERT.format(schema=self.log.sql), *row)
+            return None if hook is None else await hook(message)
+
+        if sink is None:
+            sink = self.sink() if kind == "rows" else PostgresEffects(self.log.dsn)
+        given = {"retry": RetryPolicy(backoff=DoublingBackoff(first=0.01, longest=0.1)), **options}
+        transform = rows if kind == "rows" else handle
+        return flow.transaction(source or self.source(), sink, transform, **given)
+
+    async def worker(self, kind: str, **options: Any) -> Member:
+        """Start a process with a flow; it is ready."""
+        name = f"{kind}-{next(self._names)}"
+        given = {"dsn": self.log.dsn, "schema": self.log.schema, "consumer": name, "kind": kind}
+        command = (str(PROGRAM), json.dumps({"lease": LEASE, **given, **options}))
+        process = await self._stack.enter_async_context(
+            child(sys.executable, *command, stdin=PIPE, stdout=PIPE)
+        )
+        return Member(process, name)
+
+    async def places(self) -> list[int]:
+        """The places of the rows, in the order in which they were written."""
+        rows = await self.con.fetch(f"SELECT place FROM {self.log.sql}.effect ORDER BY n")
+        return [row["place"] for row in rows]
+
+    async def waiting(self) -> list[int]:
+        """The places of the jobs that are in the queue."""
+        rows = await self.con.fetch(f"SELECT place FROM {self.log.sql}.job ORDER BY place")
+        return [row["place"] for row in rows]
+
+    async def letters(self) -> list[int]:
+        """The places of the dead letters."""
+        query = f"SELECT place FROM {self.log.sql}.finished_job WHERE outcome = 'dead' ORDER BY 1"
+        return [row["place"] for row in await self.con.fetch(query)]
+
+    async def until_waits(self, kind: str, name: str = "%") -> None:
+        """Wait until a session of an application of this name waits for a lock of this kind."""
+        waits = (
+            "SELECT -count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) "
+            "WHERE NOT granted AND locktype = $1 AND application_name LIKE $2"
+        )
+        await self.until(waits, kind, name, is_at_most=-1)
+
+    async def assert_in_order(self) -> None:
+        """No job is lost, and the first rows of those of a key are in order."""
+        await self.until(LEFT)
+        await self.con.execute(f"TRUNCATE {self.log.sql}.sent")
+        await self.con.copy_records_to_table(
+            "sent", schema_name=self.log.schema, records=self.sent, columns=Sent._fields
+        )
+        assert await self.ask(LOST) == 0
+        assert await self.ask(CROSSED, table="effect") == 0
+        assert await self.ask(CROSSED_IN_TRANSACTIONS, table="effect") == 0
+
+    async def assert_exact(self) -> None:
+        """Each job has one row, and those of a key are in order."""
+        await self.assert_in_order()
+        assert await self.ask(TWICE) == 0
+        assert await self.ask("SELECT count(*) FROM {schema}.effect") == len(self.sent)
+
+
+def row_of(message: Message, worker: str) -> tuple[str, object, int, str]:
+    """The row of a job."""
+    assert isinstance(message.value, bytes)
+    return worker, message.key, message.offset, str(json.loads(message.value))
+
+
+@asynccontextmanager
+async def flow_queue(dsn: str, **options: Any) -> AsyncIterator[FlowQueue]:
+    """A new queue in a schema of its own. A lost lease makes no job poison unless the options say
+    so. Within a time that no test takes.
+    """
+    log = Log(dsn, fresh_name())
+    await install_log(log)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(asyncio.timeout(WITHIN))
+        con = await stack.enter_async_context(log.connected())
+        await create(con, log, "q", **{"max_attempts": 1_000_000, **options})
+        await con.execute(TABLES.format(schema=log.sql))
+        yield FlowQueue(log, con, stack)
+
+
+@asynccontextmanager
+async def running(pipe: flow.TransactionalPipe | flow.Pipe) -> AsyncIterator[None]:
+    """Run a flow within, and stop it at the end."""
+    task = asyncio.create_task(pipe.run())
+    try:
+        yield
+        pipe.stop()
+        await task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

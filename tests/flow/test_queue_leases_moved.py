@@ -1,0 +1,126 @@
+"""Leases that transactions settle, while the consumer settles them, too: step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from queue_flows import FlowQueue, flow_queue
+
+from penstock import PositionLost
+from penstock.sources import Position
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from penstock._core.positions import UnitMove
+    from penstock._core.source import SourceClaim, TopicPartition
+    from penstock.sources.postgres_queue import PostgresQueueSource
+    from penstock.testing import EmbeddedPostgres
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+
+
+class Claim:
+    """A claim of one lease."""
+
+    is_closed = False
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+
+    def pass_settled(self, offset: int, least: int) -> int:
+        del least
+        return offset
+
+
+class Host:
+    """Begins the claims that a source asks for."""
+
+    def __init__(self) -> None:
+        self.claims: list[Claim] = []
+
+    def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
+        made = [Claim(each) for each in starts]
+        self.claims += made
+        return made
+
+    async def revoked(
+        self, claims: Collection[SourceClaim], within: float
+    ) -> Mapping[SourceClaim, Position]:
+        raise AssertionError(f"nothing revokes {claims} within {within}")
+
+    def ended(self, claims: Collection[SourceClaim]) -> None:
+        for claim in claims:
+            assert isinstance(claim, Claim)
+            claim.is_closed = True
+
+    def reported(self, trouble: str | None) -> None:
+        assert trouble is None
+
+
+async def leased(source: PostgresQueueSource, host: Host) -> Claim:
+    """The claim of the first lease, of which all records are delivered."""
+    while not host.claims:
+        await source.fetch([], 10)
+    assert await source.fetch(host.claims, 10)
+    return host.claims[0]
+
+
+async def apply(made: FlowQueue, move: UnitMove) -> None:
+    """Run a move in a transaction of its own."""
+    async with made.con.transaction():
+        await move.move(made.con)
+
+
+async def owners(made: FlowQueue) -> list[Any]:
+    """The owners of the lanes."""
+    return [row["owner"] for row in await made.con.fetch(f"SELECT owner FROM {made.log.sql}.lane")]
+
+
+async def test_a_lease_whose_rest_is_settled_during_a_commit_is_freed_by_the_next_one(
+    embedded_postgres: EmbeddedPostgres,
+) -> None:
+    """Q-T13: and not left to run out, which would hold up later jobs of the key."""
+    async with flow_queue(embedded_postgres.dsn) as made:
+        first, second = await made.enqueue("k", "a", "b")
+        source, host = made.source(), Host()
+        async with source.open(host):
+            claim = await leased(source, host)
+            moves = [source.move_to(claim, Position(first + 1))]
+            await apply(made, moves[0])
+            moves[0].committed()
+            moves.append(source.move_to(claim, Position(second + 1)))
+            await apply(made, moves[1])
+            commit = asyncio.create_task(source.commit({claim: Position(first + 1)}))
+            await asyncio.sleep(0)  # it has decided what it settles
+            moves[1].committed()
+            assert await commit == [claim]
+            assert await source.commit({claim: Position(second + 1)}) == [claim]
+            assert claim.is_closed
+            assert await owners(made) == []
+
+
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_move_is_refused_once_its_jobs_are_settled_or_its_lease_has_ended(
+    embedded_postgres: EmbeddedPostgres, key: str | None
+) -> None:
+    """Q-T13: nothing of its transaction is applied then."""
+    async with flow_queue(embedded_postgres.dsn) as made:
+        (place,) = await made.enqueue(key, "a")
+        source, host = made.source(), Host()
+        async with source.open(host):
+            claim = await leased(source, host)
+            move, again = (source.move_to(claim, Position(place + 1)) for _ in range(2))
+            await apply(made, move)
+            with pytest.raises(PositionLost, match="are settled already"):
+                await apply(made, again)
+            assert await again.is_moved(made.con)
+            assert await source.settled(claim) == place + 1
+            move.committed()
+            assert await source.commit({claim: Position(place + 1)}) == [claim]
+            with pytest.raises(PositionLost, match="has ended"):
+                source.move_to(claim, Position(place + 1))
+            with pytest.raises(PositionLost, match="has ended"):
+                await source.settled(claim)

@@ -1,0 +1,225 @@
+"""Leases, connections, answers and servers that are lost under flows from a queue into tables of its
+own database: each job has its row once, and none is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from queue_flows import KINDS, LEASE, LONG, FlowQueue, Kind, flow_queue, running
+from tests.sinks.postgres_help import Proxy, proxied
+from tests.sources.kafka.storm_help import log_lines
+
+from penstock.sinks.postgres import PostgresEffects
+from penstock.testing import embedded_postgres as start_postgres
+from penstock.testing.servers.require import there_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock import Message
+    from penstock.testing import EmbeddedPostgres
+
+pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.parametrize("kind", KINDS)]
+
+JOBS = 40
+CUT_EVERY = 61
+HANGS = """
+CREATE FUNCTION {schema}.hang() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER hang AFTER INSERT ON {schema}.effect DEFERRABLE INITIALLY DEFERRED
+FOR EACH ROW EXECUTE FUNCTION {schema}.hang()
+"""
+"""Lets a COMMIT wait while another session has the advisory lock 4711."""
+
+
+def sink(made: FlowQueue, kind: Kind, dsn: str, **options: Any) -> Any:
+    """A destination that is reached by this way."""
+    return made.sink(dsn, **options) if kind == "rows" else PostgresEffects(dsn, **options)
+
+
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_lease_that_is_lost_before_the_commit_applies_nothing(
+    embedded_postgres: EmbeddedPostgres, kind: Kind, key: str | None
+) -> None:
+    """Q-T13, Q-T2: the rows are written, and the settle is refused."""
+    async with flow_queue(embedded_postgres.dsn) as made:
+        places = await made.enqueue(key, "a", "b")
+        began, gate = asyncio.Event(), asyncio.Event()
+
+        async def hold(message: Message) -> None:
+            if message.attempt == 1 and not gate.is_set():
+                began.set()
+                await gate.wait()
+
+        source = made.source(ends=False, lease=LEASE)
+        async with log_lines() as log, running(made.flow(kind, hold, source=source)):
+            await began.wait()
+            table = "lane" if key else "job"
+            assert await made.con.fetchval(
+                f"UPDATE {made.log.sql}.{table} SET owner = 'other', lease = lease + 1, "
+                "lease_until = clock_timestamp() + '1 hour' WHERE lease IS NOT NULL RETURNING true"
+            )
+            gate.set()
+            await log.wait("leases are lost")
+            assert await made.places() == []
+            assert await made.waiting() == places
+            await made.con.execute(
+                f"UPDATE {made.log.sql}.{table} SET lease_until = clock_timestamp()"
+            )
+            await made.handled()
+        await made.assert_exact()
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+@pytest.mark.parametrize("key", ["k", None])
+async def test_a_lost_answer_to_the_commit_neither_repeats_nor_loses_a_job(
+    embedded_postgres: EmbeddedPostgres, kind: Kind, key: str | None, is_applied: bool
+) -> None:
+    """Q-T13: another connection tells whether the jobs are settled."""
+    async with (
+        flow_queue(embedded_postgres.dsn) as made,
+        proxied(embedded_postgres.dsn) as (proxy, dsn),
+    ):
+        places = await made.enqueue(key, "a", "b", "c")
+        tries: list[int] = []
+
+        async def cut(message: Message) -> None:
+            tries.append(message.offset)
+            if message.offset == places[1] and tries.count(places[1]) == 1:
+                cut_commit(proxy, is_applied=is_applied)
+
+        await made.flow(kind, cut, sink=sink(made, kind, dsn), commit_after=2).run()
+        assert proxy.cuts == 1
+        assert (len(tries) == len(places)) is is_applied
+        await made.assert_exact()
+
+
+def cut_commit(proxy: Proxy, *, is_applied: bool) -> None:
+    """Cut the connection of the next COMMIT, behind or before it."""
+    if is_applied:
+        proxy.cut_answer = "COMMIT"
+    else:
+        proxy.cut_request = lambda _, body: body.startswith(b"COMMIT")
+
+
+@pytest.mark.parametrize("fails_again", [False, True])
+async def test_a_commit_that_nothing_is_known_of_repeats_no_job(
+    embedded_postgres: EmbeddedPostgres, kind: Kind, fails_again: bool
+) -> None:
+    """Q-T13: the source is asked before the next try. If that fails, the jobs that are settled stay
+    settled.
+    """
+    async with (
+        flow_queue(embedded_postgres.dsn, poison="skip") as made,
+        proxied(embedded_postgres.dsn) as (proxy, dsn),
+    ):
+        places = await made.enqueue("k", "a", "b", "refused", "c")
+        # the transaction settles its jobs, the question about it has no answer, the next one breaks
+        cuts = [(b"settle_jobs", False), (b"settle_jobs", True), (b"INSERT INTO", fails_again)]
+
+        async def cut(message: Message) -> None:
+            if message.offset == places[1]:
+                proxy.cut_answer = "COMMIT"
+                proxy.cut_request = cut_in_turn
+
+        def cut_in_turn(_: bytes, body: bytes) -> bool:
+            if not cuts or cuts[0][0] not in body:
+                return False
+            asyncio.get_running_loop().call_soon(setattr, proxy, "cut_request", cut_in_turn)
+            return cuts.pop(0)[1]
+
+        await made.flow(kind, cut, sink=sink(made, kind, dsn)).run()
+        assert proxy.cuts == 2 + fails_again
+        assert await made.places() == [places[0], places[1], places[3]]
+        assert await made.letters() == [places[2]]
+
+
+@pytest.mark.parametrize("asks", ["sink", "source"])
+async def test_a_commit_that_is_under_way_is_waited_for(
+    embedded_postgres: EmbeddedPostgres, kind: Kind, asks: str
+) -> None:
+    """Q-T13: its answer is lost; it is applied later, and no other transaction with it. A sink that
+    cannot wait so long leaves the question to the source.
+    """
+    if kind == "rows":
+        pytest.skip("its deferred constraints are checked before the COMMIT")
+    async with (
+        flow_queue(embedded_postgres.dsn) as made,
+        proxied(embedded_postgres.dsn) as (proxy, dsn),
+    ):
+        await made.enqueue("k", "a", "b")
+        await made.con.execute(HANGS.format(schema=made.log.sql))
+        await made.con.execute("SELECT pg_advisory_lock(4711)")
+        into = sink(made, kind, dsn, close_timeout=LONG if asks == "sink" else 0.2, **named("sink"))
+        source = made.source(ends=False, **named("source"))
+        async with running(made.flow(kind, sink=into, source=source)):
+            await made.until_waits("advisory")
+            await proxy.close()
+            await made.until_waits("transactionid", asks)
+            await made.con.execute("SELECT pg_advisory_unlock(4711)")
+            await made.handled()
+        await made.assert_exact()
+
+
+def named(name: str) -> dict[str, Any]:
+    """Options of connections that are found by this name."""
+    return {"connect_options": {"server_settings": {"application_name": name}}}
+
+
+async def test_connections_that_are_cut_at_every_statement_cost_no_job(
+    embedded_postgres: EmbeddedPostgres, kind: Kind
+) -> None:
+    """Q-T13, R6: each request in turn, whichever it is, is its connection's last one; of the source
+    and of the sink.
+    """
+    async with (
+        flow_queue(embedded_postgres.dsn) as made,
+        proxied(embedded_postgres.dsn) as (proxy, dsn),
+    ):
+        seen = 0
+
+        def cut(_: bytes, __: bytes) -> bool:
+            nonlocal seen
+            seen += 1
+            if is_cut := seen % CUT_EVERY == 0:
+                asyncio.get_running_loop().call_soon(setattr, proxy, "cut_request", cut)
+            return is_cut
+
+        source = made.source(dsn, ends=False, lease=LEASE, per_key=2)
+        pipe = made.flow(kind, sink=sink(made, kind, dsn), source=source)
+        async with running(pipe):
+            await pipe.wait_ready()
+            proxy.cut_request = cut
+            await made.produce(JOBS, random.Random(1))
+            await made.handled()
+            proxy.cut_request = None
+        assert proxy.cuts > 3
+        await made.assert_exact()
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """A server that tests may kill; they leave it running."""
+    with there_or_skip("postgres", start_postgres({"fsync": "off"})) as server:
+        yield server
+
+
+async def test_a_server_that_is_killed_costs_no_job_and_repeats_none(
+    own_postgres: EmbeddedPostgres, kind: Kind
+) -> None:
+    """Q-T2, R6: in the middle of transactions; the flow continues by itself."""
+    async with flow_queue(own_postgres.dsn) as made:
+        pipe = made.flow(kind, source=made.source(ends=False, lease=LEASE, per_key=2))
+        async with running(pipe):
+            await made.con.execute(f"BEGIN; LOCK TABLE {made.log.sql}.effect")
+            await made.produce(JOBS, random.Random(2))
+            await made.until_waits("relation")
+            await asyncio.to_thread(own_postgres.kill)
+            await asyncio.to_thread(own_postgres.start)
+            await made.reconnect()
+            await made.handled()
+        await made.assert_exact()
