@@ -39,6 +39,7 @@ class Job(NamedTuple):
     payload: Any
     headers: Any
     at: datetime
+    alone: bool
 
 
 @dataclass(frozen=True)

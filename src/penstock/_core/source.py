@@ -241,9 +241,18 @@ class TakesBack(Protocol):
         ...
 
     async def put_back(
-        self, claim: SourceClaim, settled: int, record: SourceRecord, *, delay: float, tries: int
+        self,
+        claim: SourceClaim,
+        settled: int,
+        record: SourceRecord,
+        *,
+        error: BaseException | None,
+        delay: float,
+        tries: int,
     ) -> ReturnedAs | None:
-        """Deliver a record again after `delay` seconds, with `tries` failed tries."""
+        """Deliver a record again after `delay` seconds, with `tries` failed tries, the last one with
+        this error.
+        """
         ...
 
     async def give_up(

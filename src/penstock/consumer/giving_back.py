@@ -57,8 +57,11 @@ class Returns:
 
     def put_back(self, message: Message, delay: float) -> None:
         """Give back a message that is to be tried again later."""
-        tries = message.attempts.counted
-        self._start(message, partial(self._source.put_back, delay=delay, tries=tries))
+        tries = message.attempts
+        put_back = partial(
+            self._source.put_back, error=tries.error, delay=delay, tries=tries.counted
+        )
+        self._start(message, put_back)
 
     def give_up(self, message: Message, error: BaseException, *, bury: bool = False) -> None:
         """Give back a message that cannot be handled."""

@@ -109,9 +109,6 @@ async def test_a_job_that_ends_its_process_parks_its_key_and_the_others_go_on(lo
         assert await made.effects(*deadly) == []
 
 
-@pytest.mark.xfail(
-    reason="a lost lease counts as a try of every key that the process had", strict=True
-)
 async def test_a_job_that_ends_its_process_parks_no_key_that_was_leased_beside_it(log: Log) -> None:
     """Q-T12: the jobs that had not begun when the process ended."""
     async with queue(log, max_attempts=3) as made:

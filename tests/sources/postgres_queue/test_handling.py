@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
+from penstock import Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter, TransientError
 from penstock.consumer import PoisonError
 from penstock.queues import QueueAdmin
 from penstock.sources.postgres_queue import PostgresQueueSource
@@ -155,6 +155,21 @@ async def test_a_long_backoff_is_left_to_the_queue_with_the_tries(log: Log) -> N
         assert tuple(lane) == (None, 1, True)
         await con.execute(f"UPDATE {log.sql}.lane SET due = now()")
     assert await handle_all(log, acknowledge) == [("a", 1, 2), ("a", 2, 1)]
+
+
+async def test_the_last_error_is_told_when_the_queue_allows_fewer_tries(log: Log) -> None:
+    """Q-T12: of tries that were left to the queue, by the claim that gives the job up."""
+    await make(log, max_attempts=2)
+    await enqueue(log, ("a", 1))
+    patient = RetryPolicy(attempts=9, backoff=lambda *_: 5.0)
+    consumers = (Consumer(source(log), name="test", retry=patient) for _ in range(3))
+    for consumer in consumers:
+        await consumer.receive(failing(1, answer=lambda: Nak(error=TransientError("too busy"))))
+        async with log.connected() as con:
+            await con.execute(f"UPDATE {log.sql}.lane SET due = now() WHERE state = 0")
+    async with log.connected() as con:
+        lane = await con.fetchrow(f"SELECT state, attempts, reason FROM {log.sql}.lane")
+    assert tuple(lane) == (2, 2, "too busy")
 
 
 @pytest.mark.parametrize("answer", [raising, lambda: Terminate("no such customer")])

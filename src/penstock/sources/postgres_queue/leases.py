@@ -6,7 +6,9 @@
 2. A lease ends once: when all of it is settled, when it is given back, or when it is lost.
 3. A key, or a job without one, that is claimed again has lost its lease before, without notice. That
    lease ends before the claim of the new one begins.
-4. Its partition is the slot of its key. While another lease of the process has that, and for jobs
+4. Of the leases that are to be alone in their process, one is kept: its claim begins when no other
+   lease is left, and nothing is claimed until it has ended. The others are to be given back.
+5. Its partition is the slot of its key. While another lease of the process has that, and for jobs
    without a key, it is one that no other lease has.
 """
 
@@ -20,13 +22,25 @@ from ..._clients.postgres.queues.leasing import LeaseName, Settlement
 from ..._core.source import Fetched, Position, Record, TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from ..._clients.postgres.queues.leasing import LeasedJob
-    from ..._core.source import SourceClaim
+    from ..._clients.postgres.queues.leasing import Fate, LeasedJob
+    from ..._core.source import ReturnedAs, SourceClaim
 
 RING = 65_536
 """The slots of the ring."""
+LEASED_MOST = 2_000
+"""The jobs under leases from which on no more are claimed."""
+
+RETURNED: Mapping[Fate, ReturnedAs] = {
+    "waiting": "returned",
+    "freed": "returned",
+    "empty": "returned",
+    "dead": "dead_lettered",
+    "blocked": "blocked",
+    "parked": "parked",
+}
+"""What the queue's fate of a job is for its consumer."""
 
 
 class Lease:
@@ -125,16 +139,24 @@ class LeaseBook:
         self._newest: dict[str | int, Lease] = {}
         """By the lane's key, or the place of a job without one."""
         self._replaced: list[Lease] = []
+        self._alone: Lease | None = None
+        self._surplus: list[Lease] = []
         self.jobs = 0
         """The jobs of all leases that have not ended."""
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._claimed)
+        return len(self.all)
 
     @property
     def all(self) -> list[Lease]:
         """Every lease that has not ended."""
-        return [*self._waiting, *self._claimed.values()]
+        alone = [] if self._alone is None or self._alone.claim is not None else [self._alone]
+        return [*self._waiting, *self._claimed.values(), *alone, *self._surplus]
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether more jobs may be claimed."""
+        return self.jobs < LEASED_MOST and self._alone is None
 
     @property
     def undelivered(self) -> int:
@@ -153,7 +175,7 @@ class LeaseBook:
             if lease is None or lease.number != job.lease:
                 partition = TopicPartition(self._topic, self._partition_of(job))
                 lease = Lease(job.lease, job.lane, partition, job.attempts - 1, until)
-                self._waiting.append(lease)
+                self._take_in(lease, is_alone=job.is_alone)
                 count += 1
                 what = job.place if job.lane is None else job.lane
                 if what in self._newest:
@@ -162,6 +184,14 @@ class LeaseBook:
             lease.records.append(record_of(lease.partition, job))
             self.jobs += 1
         return count
+
+    def _take_in(self, lease: Lease, *, is_alone: bool) -> None:
+        if not is_alone:
+            self._waiting.append(lease)
+        elif self._alone is None:
+            self._alone = lease
+        else:
+            self._surplus.append(lease)
 
     def _partition_of(self, job: LeasedJob) -> int:
         if job.lane is None:
@@ -183,7 +213,14 @@ class LeaseBook:
         """The leases whose claims are to begin now."""
         waiting = [*self._waiting]
         self._waiting.clear()
+        if self._alone is not None and not (waiting or self._claimed or self._surplus):
+            waiting.append(self._alone)
         return waiting
+
+    @property
+    def surplus(self) -> list[Lease]:
+        """The leases to give back."""
+        return [*self._surplus]
 
     def begun(self, lease: Lease, claim: SourceClaim) -> None:
         """Note the claim of a lease."""
@@ -214,11 +251,17 @@ class LeaseBook:
         for lease in leases:
             if lease in self._waiting:
                 self._waiting.remove(lease)
+            elif lease in self._surplus:
+                self._surplus.remove(lease)
+            elif lease is self._alone and lease.claim is None:
+                pass
             elif lease.claim is None or self._claimed.pop(lease.claim, None) is None:
                 continue  # it has ended
             else:
                 self._undelivered.pop(lease.claim, None)
                 ended.append(lease.claim)
+            if lease is self._alone:
+                self._alone = None
             self._partitions.discard(lease.partition.partition)
             self.jobs -= len(lease.records)
             what = lease.records[0].offset if lease.lane is None else lease.lane

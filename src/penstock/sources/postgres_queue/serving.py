@@ -9,7 +9,7 @@
 4. A server that is not there is a reported trouble and another try; what another try cannot put right
    ends the next fetch.
 5. No more jobs are claimed while `LEASED_MOST` are leased: those that are handled wait for their settle,
-   and no longer count for the consumer.
+   and no longer count for the consumer. Nor while one is to be alone, since it may end the process.
 6. At the end, everything that is not settled is given back at once, without a try counted.
 """
 
@@ -28,14 +28,14 @@ from ..._core.say import say
 from ..._core.told import for_log, storable, text_of
 from ..waking import CountedSignal
 from .claiming import Claimer
-from .leases import LeaseBook
+from .leases import RETURNED, LeaseBook
 from .member import Member
 from .moving import LeaseMove
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
 
-    from ..._clients.postgres.queues.leasing import Fate, LeaseName, QueueLeases
+    from ..._clients.postgres.queues.leasing import LeaseName, QueueLeases
     from ..._core.clock import Clock
     from ..._core.source import (
         ClaimHost,
@@ -56,19 +56,8 @@ logger = logging.getLogger("penstock.sources.postgres_queue")
 
 RETRY_TO = 5.0
 """The most seconds between tries after an error."""
-LEASED_MOST = 2_000
-"""The jobs under leases from which on no more are claimed."""
 GIVE_BACK_WITHIN = 2.0
 """Seconds for giving back at the end; leases run out by themselves."""
-
-RETURNED: Mapping[Fate, ReturnedAs] = {
-    "waiting": "returned",
-    "freed": "returned",
-    "empty": "returned",
-    "dead": "dead_lettered",
-    "blocked": "blocked",
-    "parked": "parked",
-}
 
 _FAILED = "%s: %s failed (%s); another try follows"
 _FAILED_FOR_GOOD = "%s: %s failed: %s"
@@ -201,15 +190,20 @@ class OpenQueue:
             heard = self.news.count
             if self._look_at <= clock.now():
                 self._look_at = math.inf
-            if self._book.jobs >= LEASED_MOST:
+            if surplus := self._book.surplus:
+                worked = has_news = await self._tried("giving jobs back", self._give_back(surplus))
+            elif self._book.may_claim:
+                claiming = self._claimer.claim(max(1, most - self._book.undelivered))
+                leases = len(self._book)
+                worked = await self._tried("claiming jobs", claiming)
+                has_news = worked and (len(self._book) > leases or self.news.count != heard)
+            else:
                 await wait_until(clock, math.inf, self.news)
                 continue
-            claiming = self._claimer.claim(max(1, most - self._book.undelivered))
-            leases = len(self._book)
-            if await self._tried("claiming jobs", claiming):
+            if has_news:
+                continue
+            if worked:
                 delay = self._options.poll
-                if len(self._book) > leases or self.news.count != heard:
-                    continue
                 await self._tried("looking at the queue", self._note_pause())
                 if self._options.ends and not self._book and await self._is_over():
                     return None
@@ -293,12 +287,19 @@ class OpenQueue:
         return lease
 
     async def put_back(
-        self, claim: SourceClaim, settled: int, record: SourceRecord, *, delay: float, tries: int
+        self,
+        claim: SourceClaim,
+        settled: int,
+        record: SourceRecord,
+        *,
+        error: BaseException | None,
+        delay: float,
+        tries: int,
     ) -> ReturnedAs | None:
         """Deliver a job again later, with what is behind it."""
-        fate = await self._settle_one(
-            claim, settled, record, action="nak", delay=delay, attempts=tries
-        )
+        reason = None if error is None else storable(text_of(error))
+        given = {"delay": delay, "attempts": tries, "reason": reason}
+        fate = await self._settle_one(claim, settled, record, action="nak", **given)
         if fate is not None:
             self._look_at = min(self._look_at, self._clock.now() + delay)
             self.news.fire()
@@ -348,10 +349,10 @@ class OpenQueue:
     # -- the end of leases -------------------------------------------------------------------------
 
     def _end(self, leases: Collection[Lease]) -> None:
-        was_full = self._book.jobs >= LEASED_MOST
+        may_claim = self._book.may_claim
         if ended := self._book.end(leases):
             self._host.ended(ended)
-        if was_full:
+        if not may_claim:
             self.news.fire()
 
     def _lose(self, leases: Collection[Lease], reason: str) -> None:
@@ -359,6 +360,10 @@ class OpenQueue:
             first = next(iter(leases)).lane
             say(logger, logging.WARNING, _LOST, self._options.queue, len(leases), reason, first)
             self._end(leases)
+
+    async def _give_back(self, leases: Collection[Lease]) -> None:
+        await self._answered(self._queue.settle([Settlement(each.name, "free") for each in leases]))
+        self._end(leases)
 
     async def _close(self) -> None:
         """End all claims, and give back what is not settled of them."""

@@ -66,7 +66,8 @@ class PostgresQueueSource:
         group: the group of consumers whose ranges of slots this one shares, in a queue with sticky
             routing; default `"default"`.
         consumer: the name of this process in the group; default: one of its own, from the host's
-            name and the process id. A name that stays the same over restarts keeps its ranges.
+            name and the process id. One that stays the same over restarts keeps manual ranges,
+            and automatic ones if the process was killed and is back within `lease`.
         lease: seconds after which the keys of a process that died pass to others; default 30. Leases
             are extended three times in that time.
         per_key: the most jobs of a key in a lease; default 10. Of a key whose lease was lost, one.
@@ -209,10 +210,19 @@ class PostgresQueueSource:
         return await self._open().settled(claim)
 
     async def put_back(
-        self, claim: SourceClaim, settled: int, record: SourceRecord, *, delay: float, tries: int
+        self,
+        claim: SourceClaim,
+        settled: int,
+        record: SourceRecord,
+        *,
+        error: BaseException | None,
+        delay: float,
+        tries: int,
     ) -> ReturnedAs | None:
         """Leave a job to the queue for `delay` seconds, with those of its key behind it."""
-        return await self._open().put_back(claim, settled, record, delay=delay, tries=tries)
+        return await self._open().put_back(
+            claim, settled, record, error=error, delay=delay, tries=tries
+        )
 
     async def give_up(
         self,

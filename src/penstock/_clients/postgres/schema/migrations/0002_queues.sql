@@ -68,6 +68,7 @@ CREATE TABLE {schema}.job (
   id uuid,
   queueing_lock text CHECK (octet_length(queueing_lock) <= 1000),
   attempts int NOT NULL DEFAULT 0,
+  lost int NOT NULL DEFAULT 0,
   state smallint NOT NULL DEFAULT 0,
   lease bigint,
   owner text,
@@ -85,7 +86,8 @@ CREATE INDEX job_stopped ON {schema}.job (queue, place) WHERE state <> 0;
 
 -- A state is 0: ready, 1: blocked, 2: parked. "low" is the lowest place that a bell has told since
 -- the last lease began: the lane is read from the place behind "after", or from "low". "attempts" are those of the
--- job at the place "head"; if another one comes first by now, it has had none.
+-- job at the place "head"; if another one comes first by now, it has had none. "lost" are the leases in a row
+-- that were lost, and "reason" is why the last try failed, or the lane was stopped.
 CREATE TABLE {schema}.lane (
   queue text NOT NULL,
   key text NOT NULL,
@@ -95,6 +97,7 @@ CREATE TABLE {schema}.lane (
   due timestamptz NOT NULL,
   state smallint NOT NULL DEFAULT 0,
   attempts int NOT NULL DEFAULT 0,
+  lost int NOT NULL DEFAULT 0,
   head bigint,
   after bigint NOT NULL DEFAULT 0,
   low bigint,
@@ -583,12 +586,14 @@ END $$;
 
 -- Leases up to p_lanes keys with up to p_per jobs each, and up to p_loose jobs without a key, for
 -- p_seconds. A row per job; r_lane is the lane's key, NULL without one; r_attempts counts the leases of
--- the lane's first job, this one included. Behind a lease that was lost, a job is leased alone.
+-- the lane's first job, this one included. Behind a lease that was lost, a job is leased alone. One whose
+-- leases were lost twice in a row, or whose last try this is after a loss, is to be handled by a process
+-- that has no other lease, which r_alone says: jobs beside one that ends its process are not to blame.
 CREATE FUNCTION {schema}.claim_jobs(
   p_queue text, p_grp text, p_consumer text, p_lanes int, p_per int, p_loose int, p_seconds float8,
   p_now timestamptz DEFAULT NULL)
 RETURNS TABLE (r_lease bigint, r_lane text, r_slot int, r_attempts int, r_place bigint, r_key text,
-  r_payload text, r_headers text, r_at timestamptz)
+  r_payload text, r_headers text, r_at timestamptz, r_alone boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off AS $$
@@ -605,6 +610,7 @@ DECLARE
   v_leases bigint[] := '{}';
   v_attempts int[] := '{}';
   v_heads bigint[] := '{}';
+  v_losts int[] := '{}';
   v_poison int[] := '{}';
   v_begun bigint[] := '{}';  -- jobs with a queueing lock
   v_loose bigint[];
@@ -644,7 +650,8 @@ BEGIN
       j.headers::text AS headers, j.queueing_lock
     FROM unnest(v_keys) WITH ORDINALITY AS k (key, n)
     CROSS JOIN LATERAL (
-      SELECT l.ctid AS row, l.slot AS lane_slot, l.head, l.attempts AS tries, least(l.after, l.low - 1, (
+      SELECT l.ctid AS row, l.slot AS lane_slot, l.head, l.attempts AS tries,
+        l.lost + (l.lease IS NOT NULL)::int AS lost, least(l.after, l.low - 1, (
         SELECT b.low - 1 FROM {schema}.bell b WHERE b.queue = p_queue
         ORDER BY b.queue, b.low LIMIT 1)) AS after
       FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = k.key AND l.state = 0 OFFSET 0) l
@@ -664,6 +671,8 @@ BEGIN
       v_leases := v_leases || r_lease;
       v_attempts := v_attempts || r_attempts;
       v_heads := v_heads || v_job.place;
+      v_losts := v_losts || v_job.lost;
+      r_alone := v_job.lost > 1 OR (v_job.lost > 0 AND r_attempts >= v_queue.max_attempts);
       IF r_attempts > v_queue.max_attempts THEN
         v_poison := v_poison || cardinality(v_leased);
       END IF;
@@ -680,10 +689,10 @@ BEGIN
     END IF;
   END LOOP;
   UPDATE {schema}.lane l SET lease = g.lease, grp = p_grp, owner = p_consumer, lease_until = v_until,
-    attempts = g.attempts, head = g.head, after = least(l.after, l.low - 1), low = NULL,
+    attempts = g.attempts, lost = g.lost, head = g.head, after = least(l.after, l.low - 1), low = NULL,
     due = CASE WHEN v_queue.key_rate IS NULL THEN l.due
       ELSE v_now + make_interval(secs => 1 / v_queue.key_rate) END
-  FROM unnest(v_rows, v_leases, v_attempts, v_heads) AS g (row, lease, attempts, head)
+  FROM unnest(v_rows, v_leases, v_attempts, v_losts, v_heads) AS g (row, lease, attempts, lost, head)
   WHERE l.ctid = g.row;
   IF cardinality(v_leased) < cardinality(v_keys) THEN
     -- a lane without a visible job; the bell of one that comes makes it again
@@ -704,14 +713,14 @@ BEGIN
       p_queue, least(p_loose, v_room - cardinality(v_leased) + cardinality(v_poison))::int, v_now);
     IF cardinality(v_loose) > 0 THEN
       UPDATE {schema}.job j SET lease = v_base + nextval('{schema}.job_lease') % 1048576, owner = p_consumer,
-        lease_until = v_until, attempts = j.attempts + 1
+        lease_until = v_until, attempts = j.attempts + 1, lost = j.lost + (j.lease IS NOT NULL)::int
       WHERE j.queue = p_queue AND j.place = ANY (v_loose);
       PERFORM {schema}.give_up_loose(v_queue, j.place, NULL, NULL, NULL, false, v_now)
       FROM {schema}.job j
       WHERE j.queue = p_queue AND j.place = ANY (v_loose) AND j.attempts > v_queue.max_attempts;
       RETURN QUERY
       SELECT j.lease, NULL::text, 0, j.attempts, j.place, NULL::text, j.payload::text,
-        j.headers::text, j.at
+        j.headers::text, j.at, j.lost > 1 OR (j.lost > 0 AND j.attempts >= v_queue.max_attempts)
       FROM {schema}.job j
       WHERE j.queue = p_queue AND j.place = ANY (v_loose) AND j.lease IS NOT NULL
       ORDER BY j.priority DESC, j.place;
@@ -877,6 +886,7 @@ BEGIN
     ELSIF p_actions[i] = 'nak' THEN
       UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
         after = least(l.after, l.low - 1), low = NULL, attempts = coalesce(p_attempts[i], l.attempts),
+        lost = 0, reason = CASE WHEN l.state = 0 THEN p_reasons[i] ELSE l.reason END,
         head = coalesce(p_places[i], l.head),
         due = greatest(v_now + make_interval(secs => coalesce(p_delays[i], 0)),
           CASE WHEN v_queue.key_rate IS NOT NULL THEN l.due END)
@@ -901,7 +911,7 @@ RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF 'free' <> ANY (p_actions) THEN
     -- the lease that goes on is the first one of the next job
-    UPDATE {schema}.lane l SET after = least(g.passed, l.low - 1), attempts = 1,
+    UPDATE {schema}.lane l SET after = least(g.passed, l.low - 1), attempts = 1, lost = 0,
       head = CASE WHEN g.next > g.passed THEN g.next ELSE (
         SELECT j.place FROM {schema}.jobs_of_lane(
           p_queue.name, g.key, p_queue.ordering_required, g.passed, 1) j) END
@@ -912,6 +922,7 @@ BEGIN
     UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
       after = least(coalesce(g.passed, l.after), l.low - 1), low = NULL,
       attempts = CASE WHEN g.passed IS NULL THEN greatest(0, l.attempts - 1) ELSE 0 END,
+      lost = CASE WHEN g.passed IS NULL THEN l.lost ELSE 0 END,
       due = CASE WHEN p_queue.key_rate IS NULL THEN p_now ELSE greatest(p_now, l.due) END
     FROM unnest(p_rows, p_actions, p_passed) AS g (row, action, passed)
     WHERE l.ctid = g.row AND g.action = 'free';
@@ -962,7 +973,9 @@ CREATE FUNCTION {schema}.give_up(
 RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_is_buried boolean := p_bury OR p_queue.poison = 'skip';
-  v_reason text := coalesce(p_reason, {schema}.lost_too_often());
+  v_reason text := coalesce(p_reason, (
+    SELECT l.reason FROM {schema}.lane l
+    WHERE l.queue = p_queue.name AND l.key = p_key AND l.lost = 0), {schema}.lost_too_often());
 BEGIN
   IF v_is_buried OR p_queue.poison = 'block_and_dead_letter' THEN
     PERFORM {schema}.bury_job(p_queue.name, p_place, p_attempts, v_reason, p_error, p_now);
@@ -973,9 +986,10 @@ BEGIN
   UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
     after = least(l.after, l.low - 1), low = NULL, head = p_place,
     due = CASE WHEN p_queue.key_rate IS NULL THEN p_now ELSE greatest(p_now, l.due) END,
-    attempts = CASE WHEN v_is_buried THEN 0 ELSE p_attempts END,
+    attempts = CASE WHEN v_is_buried THEN 0 ELSE p_attempts END, lost = 0,
     state = CASE WHEN v_is_buried THEN l.state WHEN p_queue.poison = 'park_key' THEN 2 ELSE 1 END,
-    reason = CASE WHEN v_is_buried THEN l.reason ELSE v_reason END,
+    reason = CASE WHEN v_is_buried AND l.state = 0 THEN NULL WHEN v_is_buried THEN l.reason
+      ELSE v_reason END,
     stopped_at = CASE WHEN v_is_buried THEN l.stopped_at ELSE p_now END
   WHERE l.queue = p_queue.name AND l.key = p_key AND l.lease = p_lease;
   RETURN CASE WHEN v_is_buried THEN 'dead' WHEN p_queue.poison = 'park_key' THEN 'parked'
@@ -1006,7 +1020,7 @@ BEGIN
     RETURN 'lost';
   ELSIF p_action = 'nak' THEN
     UPDATE {schema}.job j SET lease = NULL, owner = NULL, lease_until = NULL, attempts = p_attempts,
-      due = p_now + make_interval(secs => p_delay)
+      lost = 0, reason = p_reason, due = p_now + make_interval(secs => p_delay)
     WHERE j.queue = p_queue.name AND j.place = p_place;
     RETURN 'waiting';
   ELSIF p_action IN ('fail', 'bury') THEN
@@ -1029,7 +1043,9 @@ RETURNS text LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
   v_attempts int := coalesce(p_attempts, (
     SELECT j.attempts - 1 FROM {schema}.job j WHERE j.queue = p_queue.name AND j.place = p_place));
-  v_reason text := coalesce(p_reason, {schema}.lost_too_often());
+  v_reason text := coalesce(p_reason, (
+    SELECT j.reason FROM {schema}.job j
+    WHERE j.queue = p_queue.name AND j.place = p_place AND j.lost = 0), {schema}.lost_too_often());
 BEGIN
   IF p_bury OR p_queue.poison IN ('skip', 'block_and_dead_letter') THEN
     PERFORM {schema}.bury_job(p_queue.name, p_place, v_attempts, v_reason, p_error, p_now);
@@ -1039,7 +1055,7 @@ BEGIN
     RETURN 'dead';
   END IF;
   UPDATE {schema}.job j SET lease = NULL, owner = NULL, lease_until = NULL, attempts = v_attempts,
-    state = CASE p_queue.poison WHEN 'park_key' THEN 2 ELSE 1 END,
+    lost = 0, state = CASE p_queue.poison WHEN 'park_key' THEN 2 ELSE 1 END,
     reason = v_reason
   WHERE j.queue = p_queue.name AND j.place = p_place;
   RETURN CASE p_queue.poison WHEN 'park_key' THEN 'parked' ELSE 'blocked' END;
