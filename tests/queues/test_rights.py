@@ -12,6 +12,7 @@ from tests.queues.jobs_help import claim, create, handled, insert, settle
 from tests.streams.log_help import role
 
 from penstock._clients.postgres.schema.opened import opened_schema
+from penstock.queues import QueueAdmin
 from penstock.streams import check_streams, install_streams
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ WRITES = (
     "INSERT INTO {s}.bell (queue, key, low, priority) VALUES ('q', 'k', 1, 0)",
     "DELETE FROM {s}.bell",
     "DELETE FROM {s}.finished_job",
-    "DELETE FROM {s}.job_id",
+    "UPDATE {s}.job_id SET place = 1",
     "DELETE FROM {s}.queueing_lock",
     "UPDATE {s}.ring_range SET consumer = 'c'",
     "DELETE FROM {s}.queue_member",
@@ -173,6 +174,21 @@ async def test_a_role_that_operates_changes_queues_and_neither_claims_nor_enqueu
             await con.execute(statement.format(s=log.sql))
         await _refused(con, log, NOT_TO_OPERATE)
         assert await handled(owner, log, "q") == [1]
+
+
+async def test_a_role_that_operates_uses_every_command(log: Log, real_clock: LoopClock) -> None:
+    """Automatic ranges and retention write tables of their own."""
+    async with role(log) as app, log.connected() as owner:
+        await create(owner, log, "q", sticky=True)
+        await insert(owner, log, "q", ("k", 1))
+        await install_streams(log.dsn, schema=log.schema, operate=app.name)
+        async with QueueAdmin(app.dsn, schema=log.schema) as admin:
+            routing = await admin.routing("q", "g")
+            await routing.move(0, 100, "c")
+            await routing.balance()
+            assert await routing.is_automatic()
+            await (await admin.jobs("q")).apply_retention()
+            assert await (await admin.jobs("q")).purge("waiting") == 1
 
 
 async def test_a_role_of_queues_alone_is_told_that_messages_were_not_checked(

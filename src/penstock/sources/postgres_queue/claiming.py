@@ -71,9 +71,17 @@ class Claimer:
         return leases
 
     async def close(self) -> None:
-        """Wait for a claim that is under way, so that its leases can be given back."""
+        """Wait for a claim that is under way, so that its leases can be given back.
+
+        A cancelled call leaves it alone; its leases run out.
+        """
         if self._task is not None:
+            self._task.add_done_callback(_ignored)
             await asyncio.wait([self._task])
-            if not self._task.cancelled():
-                self._task.exception()  # told by the next fetch, which there is none of
             self._task = None
+
+
+def _ignored(task: asyncio.Task[int]) -> None:
+    """Take the error that no fetch is left to tell."""
+    if not task.cancelled():
+        task.exception()

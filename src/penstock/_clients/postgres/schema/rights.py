@@ -6,8 +6,8 @@ operate). Pure.
    enqueues does the same with jobs, and learns neither payloads nor places.
 2. A subscriber reads, too, and writes the tables of subscriptions. It deletes no message.
 3. A worker reads the tables of queues, and changes them only through functions, under its leases.
-4. An operator reads them, too, and has its own functions. It writes one table: it makes and
-   changes queues. To drop one with its jobs is for the owner.
+4. An operator reads them, too, and has its own functions. It makes and changes queues, says whether
+   ranges are automatic, and deletes what is only remembered. To drop a queue is for the owner.
 5. Migrations, retention and everything else are for the owner.
 """
 
@@ -105,7 +105,8 @@ GRANTS: Mapping[Rights, tuple[Grant, ...]] = {
     ),
     "operate": (
         *_READ_QUEUES,
-        *_tables("queue", privileges=("INSERT", "UPDATE")),
+        *_tables("queue", "queue_group", privileges=("INSERT", "UPDATE")),
+        *_tables("job_id", "queue_client", privileges=("DELETE",)),
         *_functions("resume_lane", "park_lane", "resume_loose", "redrive_jobs"),
         *_functions("purge_finished", "purge_waiting", "assign_ranges", "ring_again"),
     ),
