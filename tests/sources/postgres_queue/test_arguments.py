@@ -21,6 +21,11 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 DSN = "postgresql://u:secret@localhost/db"
 
 
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of any type."""
+    return options
+
+
 async def handle(_: Message) -> None:
     raise AssertionError
 
@@ -42,7 +47,7 @@ async def handle(_: Message) -> None:
 )
 def test_a_bad_argument_is_named_with_its_rule(options: dict[str, Any], rule: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        PostgresQueueSource(DSN, **{"queue": "jobs", **options})
+        PostgresQueueSource(DSN, **given({"queue": "jobs", **options}))
     assert rule in str(raised.value)
     assert "secret" not in str(raised.value)
 
@@ -71,9 +76,8 @@ def test_a_source_shows_no_password() -> None:
 
 async def refused(log: Log, dsn: str = "", **options: Any) -> str:
     """The error of opening a consumer."""
-    source = PostgresQueueSource(
-        dsn or log.dsn, **{"queue": "jobs", "schema": log.schema, **options}
-    )
+    settings = given({"queue": "jobs", "schema": log.schema, **options})
+    source = PostgresQueueSource(dsn or log.dsn, **settings)
     with pytest.raises(ConfigError) as raised:
         await Consumer(source, name="test").receive(handle)
     return str(raised.value)

@@ -23,7 +23,20 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
-QUICK = RetryPolicy(attempts=3, unlisted_attempts=3, backoff=lambda *_: 0.001)
+
+def quick(tries: int, error: BaseException | None = None, waited: float = 0.0) -> float:
+    """No wait to speak of."""
+    del tries, error, waited
+    return 0.001
+
+
+def long(tries: int, error: BaseException | None = None, waited: float = 0.0) -> float:
+    """A wait that is left to the queue."""
+    del tries, error, waited
+    return 5.0
+
+
+QUICK = RetryPolicy(attempts=3, unlisted_attempts=3, backoff=quick)
 
 
 async def make(log: Log, name: str = "jobs", **settings: Any) -> None:
@@ -47,8 +60,9 @@ async def enqueue(log: Log, *jobs: tuple[str | None, Any], **columns: Any) -> No
 
 
 def source(log: Log, **options: Any) -> PostgresQueueSource:
-    settings = {"schema": log.schema, "poll": 0.02, "close_timeout": 2.0, "ends": True}
-    return PostgresQueueSource(log.dsn, queue="jobs", **{**settings, **options})
+    settings: dict[str, Any] = {"schema": log.schema, "poll": 0.02, "close_timeout": 2.0}
+    settings |= {"ends": True, **options}
+    return PostgresQueueSource(log.dsn, queue="jobs", **settings)
 
 
 async def handle_all(
@@ -161,7 +175,7 @@ async def test_the_last_error_is_told_when_the_queue_allows_fewer_tries(log: Log
     """Q-T12: of tries that were left to the queue, by the claim that gives the job up."""
     await make(log, max_attempts=2)
     await enqueue(log, ("a", 1))
-    patient = RetryPolicy(attempts=9, backoff=lambda *_: 5.0)
+    patient = RetryPolicy(attempts=9, backoff=long)
     consumers = (Consumer(source(log), name="test", retry=patient) for _ in range(3))
     for consumer in consumers:
         await consumer.receive(failing(1, answer=lambda: Nak(error=TransientError("too busy"))))
