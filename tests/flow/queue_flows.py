@@ -99,13 +99,15 @@ class FlowQueue(Queue):
         return flow.transaction(source or self.source(), sink, transform, **given)
 
     async def worker(self, kind: str, **options: Any) -> Member:
-        """Start a process with a flow; it is ready."""
+        """Start a process with a flow; return when it has opened the queue."""
         name = f"{kind}-{next(self._names)}"
         given = {"dsn": self.log.dsn, "schema": self.log.schema, "consumer": name, "kind": kind}
         command = (str(PROGRAM), json.dumps({"lease": LEASE, **given, **options}))
         process = await self._stack.enter_async_context(
             child(sys.executable, *command, stdin=PIPE, stdout=PIPE)
         )
+        joined = "SELECT -count(*) FROM {schema}.queue_member WHERE consumer = $1"
+        await self.until(joined, name, is_at_most=-1)
         return Member(process, name)
 
     async def places(self) -> list[int]:
@@ -156,14 +158,16 @@ def row_of(message: Message, worker: str) -> tuple[str, object, int, str]:
 
 
 @asynccontextmanager
-async def flow_queue(dsn: str, **options: Any) -> AsyncIterator[FlowQueue]:
+async def flow_queue(
+    dsn: str, *, within: float | None = WITHIN, **options: Any
+) -> AsyncIterator[FlowQueue]:
     """A new queue in a schema of its own. A lost lease makes no job poison unless the options say
-    so. Within a time that no test takes.
+    so. `within`: the most seconds of the test.
     """
     log = Log(dsn, fresh_name())
     await install_log(log)
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(asyncio.timeout(WITHIN))
+        await stack.enter_async_context(asyncio.timeout(within))
         con = await stack.enter_async_context(log.connected())
         await create(con, log, "q", **{"max_attempts": 1_000_000, **options})
         await con.execute(TABLES.format(schema=log.sql))

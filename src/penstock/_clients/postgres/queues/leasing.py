@@ -45,6 +45,8 @@ class LeasedJob(NamedTuple):
     headers: str
     """A JSON object."""
     at: datetime
+    is_alone: bool
+    """Whether it is to be handled by a process that has no other lease."""
 
 
 class LeaseName(NamedTuple):
@@ -208,8 +210,8 @@ class QueueLeases:
         )
 
     async def waiting(self, most: int) -> tuple[int, float]:
-        """The number of ready keys and jobs without one, counted up to `most`, and the seconds since
-        the longest waiting one of them was due.
+        """The number of ready lanes and of jobs without one, counted up to `most`, and the seconds
+        since the longest waiting one of them was due.
         """
         (row,) = await self._fetch(
             f"""
@@ -219,7 +221,8 @@ class QueueLeases:
                 AND l.lease IS NULL AND l.due <= clock_timestamp() LIMIT $2)
               UNION ALL
               (SELECT j.at FROM {self._schema}.job j WHERE j.queue = $1 AND j.key IS NULL
-                AND j.due IS NULL AND j.lease IS NULL AND j.state = 0 LIMIT $2)
+                AND j.due IS NULL AND j.lease IS NULL AND j.state = 0 AND NOT (
+                  SELECT q.ordering_required FROM {self._schema}.queue q WHERE q.name = $1) LIMIT $2)
             ) w
             """,
             self._queue,
