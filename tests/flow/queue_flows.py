@@ -61,12 +61,23 @@ class FlowQueue(Queue):
 
     def source(self, dsn: str = "", **options: Any) -> PostgresQueueSource:
         """A source that ends, unless told otherwise."""
-        given = {"schema": self.log.schema, "ends": True, "poll": 0.02, "lease": LONG, **options}
+        given: dict[str, Any] = {
+            "schema": self.log.schema,
+            "ends": True,
+            "poll": 0.02,
+            "lease": LONG,
+            **options,
+        }
         return PostgresQueueSource(dsn or self.log.dsn, queue="q", **given)
 
     def sink(self, dsn: str = "", **options: Any) -> PostgresSink:
         """Writes rows into the table."""
-        given = {"table": "effect", "schema": self.log.schema, "columns": COLUMNS, **options}
+        given: dict[str, Any] = {
+            "table": "effect",
+            "schema": self.log.schema,
+            "columns": COLUMNS,
+            **options,
+        }
         return PostgresSink(dsn or self.log.dsn, **given)
 
     def flow(
@@ -94,7 +105,10 @@ class FlowQueue(Queue):
 
         if sink is None:
             sink = self.sink() if kind == "rows" else PostgresEffects(self.log.dsn)
-        given = {"retry": RetryPolicy(backoff=DoublingBackoff(first=0.01, longest=0.1)), **options}
+        given: dict[str, Any] = {
+            "retry": RetryPolicy(backoff=DoublingBackoff(first=0.01, longest=0.1)),
+            **options,
+        }
         transform = rows if kind == "rows" else handle
         return flow.transaction(source or self.source(), sink, transform, **given)
 

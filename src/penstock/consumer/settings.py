@@ -210,17 +210,23 @@ def _check_left_to_source(
     poison: object, dead_letters: object, parked: object, on_nak: object
 ) -> None:
     """Raise `ConfigError` for what a source that takes records back decides itself."""
-    rule = (
-        "is the source's own: it keeps what cannot be handled, and is set up with what to do then"
-    )
+    check_left_to_source("poison", poison)
     for name, value, is_left in (
-        ("poison", poison, poison in {None, "exit"}),
         ("dead_letters", dead_letters, dead_letters is None),
         ("parked", parked, parked is None),
         ("on_nak", on_nak, on_nak == "block"),
     ):
         if not is_left:
-            raise checks.bad(name, value, rule)
+            raise checks.bad(name, value, _LEFT)
+
+
+_LEFT = "is the source's own: it keeps what cannot be handled, and is set up with what to do then"
+
+
+def check_left_to_source(name: str, strategy: object) -> None:
+    """Raise `ConfigError` for a poison strategy that a source which takes records back has itself."""
+    if strategy is not None and strategy != "exit":
+        raise checks.bad(name, strategy, _LEFT)
 
 
 def checked_strategy(

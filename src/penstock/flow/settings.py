@@ -9,7 +9,7 @@ from .._core import checks
 from .._core.errors import ErrorClass
 from .._core.source import TakesBack
 from ..batcher.batcher import Batcher
-from ..consumer.settings import checked_settings, checked_strategy
+from ..consumer.settings import check_left_to_source, checked_settings, checked_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -87,7 +87,9 @@ def checked_pipe(
     if key is not None and parked is None:
         raise checks.bad("key", key, "has no effect without parked=, which stores records by it")
     takes_back = isinstance(source, TakesBack)
-    if not takes_back:
+    if takes_back:
+        check_left_to_source("on_rejected", on_rejected)
+    else:
         on_rejected = checked_strategy("on_rejected", on_rejected, dead_letters, parked)
     settings = checked_settings(
         source,

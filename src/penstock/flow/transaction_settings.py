@@ -16,7 +16,7 @@ from .._core.sink import capabilities_of
 from .._core.source import Source, TransactionalSource
 from .._core.transaction import check_transactional
 from ..consumer.batching.batch_options import checked_limits
-from ..consumer.settings import checked_settings, checked_strategy
+from ..consumer.settings import check_left_to_source, checked_settings, checked_strategy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -97,14 +97,18 @@ def checked_transaction(
 ) -> TransactionSettings:
     """Check the arguments of a transactional flow. Raises `ConfigError`."""
     stack = as_sink(sink, "sink")
+    is_leased = False
+    if isinstance(source, SettlesInTransaction):
+        is_leased = True
+        _check_takes_moves(source, destination_of(stack))
+        check_left_to_source("on_rejected", on_rejected)
     check_keeps_positions(destination_of(stack))
     check_transactional(stack, positions=True)
     if on_rejected == "park_key":
         rule = "cannot be 'park_key': a parked record is stored outside the transaction"
         raise checks.bad("on_rejected", on_rejected, rule)
     checks.count("commit_after", commit_after)
-    checked = _checked_source(source, destination_of(stack))
-    is_leased = isinstance(checked, SettlesInTransaction)
+    checked = _checked_source(source)
     if not is_leased:
         on_rejected = checked_strategy("on_rejected", on_rejected, dead_letters, None)
     settings = checked_settings(
@@ -138,17 +142,24 @@ def checked_transaction(
     return TransactionSettings(stack, settings, limits, checks.count("write_size", write_size))
 
 
-def _checked_source(source: object, destination: object) -> Source:
+def _checked_source(source: object) -> Source:
     if isinstance(source, TransactionalSource):
         return source
     if isinstance(source, Source) and isinstance(source, SettlesInTransaction):
-        kind = source.moves_in
-        if not (isinstance(destination, TakesMoves) and destination.takes_moves_of == kind):
-            rule = f"settles its records in transactions of its own {kind}; use PostgresSink there"
-            raise checks.bad("source", source, rule)
         return source
     rule = "must be a source that can leave its positions to the destination, such as KafkaSource"
     raise checks.bad("source", source, rule)
+
+
+def _check_takes_moves(source: SettlesInTransaction, destination: object) -> None:
+    """Raise `ConfigError` for a destination whose transactions cannot settle the source's records."""
+    kind = source.moves_in
+    if not (isinstance(destination, TakesMoves) and destination.takes_moves_of == kind):
+        rule = (
+            f"settles its records in transactions of its own {kind}; use PostgresSink or "
+            "PostgresEffects there, or flow.pipe (at least once)"
+        )
+        raise checks.bad("source", source, rule)
 
 
 def _concurrency(concurrency: int | None, stack: Sink[Any]) -> int:

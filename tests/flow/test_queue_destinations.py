@@ -1,0 +1,131 @@
+"""Destinations that cannot settle the jobs of a queue, and arguments that are the queue's own."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from queue_flows import KINDS, TABLES, FlowQueue, Kind, flow_queue
+from tests.streams.log_help import Log, install_log
+
+from penstock import Batcher, ConfigError, flow
+from penstock.consumer import ConsumerObserver
+from penstock.sinks import MemorySink
+from penstock.sinks.kafka import KafkaSink
+from penstock.sinks.postgres import PostgresEffects, PostgresSink
+from penstock.sources.postgres_queue import PostgresQueueSource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.testing import EmbeddedPostgres
+
+NOWHERE = "postgresql://nowhere/none"
+
+
+def source() -> PostgresQueueSource:
+    return PostgresQueueSource(NOWHERE, queue="q")
+
+
+def table() -> PostgresSink:
+    return PostgresSink(NOWHERE, table="t", columns=("n",))
+
+
+@pytest.mark.parametrize("sink", [MemorySink(), KafkaSink("t", bootstrap="nowhere:1")], ids=repr)
+def test_a_destination_elsewhere_is_refused_at_construction(sink: Any) -> None:
+    """With the rule, and what to use."""
+    rule = "transactions of its own PostgreSQL; use PostgresSink or PostgresEffects there, or flow.pipe"
+    with pytest.raises(ConfigError, match=rule):
+        flow.transaction(source(), sink)
+
+
+@pytest.mark.parametrize("strategy", ["skip", "block", "block_and_dead_letter", "park_key", "drop"])
+def test_what_becomes_of_a_job_that_cannot_be_handled_is_the_queues_own(strategy: Any) -> None:
+    """Q9: the error says so, and names the argument."""
+    with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is the source's own"):
+        flow.transaction(source(), table(), on_rejected=strategy)
+    with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is the source's own"):
+        flow.pipe(source(), Batcher(table()), on_rejected=strategy)
+
+
+def test_dead_letters_are_the_queues_own() -> None:
+    """Q9."""
+    letters = MemorySink[Any]()
+    with pytest.raises(ConfigError, match=r"dead_letters=.*is the source's own"):
+        flow.transaction(source(), table(), dead_letters=letters)
+    with pytest.raises(ConfigError, match=r"dead_letters=.*is the source's own"):
+        flow.pipe(source(), Batcher(table()), dead_letters=letters)
+
+
+class Stalls(ConsumerObserver):
+    """Tells when the consumer has stalled."""
+
+    def __init__(self) -> None:
+        self.has_stalled = asyncio.Event()
+
+    def on_state(self, name: str, state: str) -> None:
+        del name
+        if state == "stalled":
+            self.has_stalled.set()
+
+
+@asynccontextmanager
+async def another_database(made: FlowQueue, what: str) -> AsyncIterator[Log]:
+    """A database with a table of the same name, and with `what` of the queue."""
+    name = f"other_{made.log.schema}"
+    await made.con.execute(f"DROP DATABASE IF EXISTS {name}")
+    await made.con.execute(f"CREATE DATABASE {name}")
+    base, _, tail = made.log.dsn.rpartition("/")
+    log = Log(f"{base}/{name}{tail[tail.find('?') :] if '?' in tail else ''}", made.log.schema)
+    con = await asyncpg.connect(log.dsn)
+    try:
+        if what == "nothing":
+            await con.execute(f"CREATE SCHEMA {log.sql}")
+        else:
+            await install_log(log)
+            await con.execute(f"INSERT INTO {log.sql}.queue (name) VALUES ('q')")
+        if what == "jobs":
+            await con.execute(
+                f"INSERT INTO {log.sql}.job (queue, key, payload) VALUES "
+                "('q', 'k', '1'), ('q', 'k', '1'), ('q', NULL, '1')"
+            )
+        await con.execute(TABLES.format(schema=log.sql))
+        yield log
+        assert await con.fetchval(f"SELECT count(*) FROM {log.sql}.effect") == 0
+        if what == "jobs":
+            assert await con.fetchval(f"SELECT count(*) FROM {log.sql}.job") == 3
+    finally:
+        await con.close()
+        await made.con.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.mark.usefixtures("real_clock")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("nothing", "refuses the queue q: UndefinedTableError"),
+        ("queue", "are settled already"),
+        ("jobs", "or is not of this database"),
+    ],
+)
+async def test_another_database_as_the_destination_costs_no_job_and_has_no_row(
+    embedded_postgres: EmbeddedPostgres, kind: Kind, what: str, told: str
+) -> None:
+    """Q-T13: every transaction is refused, also where the same queue is installed."""
+    async with flow_queue(embedded_postgres.dsn) as made, another_database(made, what) as other:
+        places = [*await made.enqueue("k", "a", "b"), *await made.enqueue(None, "c")]
+        sink = made.sink(other.dsn) if kind == "rows" else PostgresEffects(other.dsn)
+        stalls = Stalls()
+        pipe = made.flow(kind, sink=sink, stall_after=0.3, observers=[stalls])
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(pipe.run())
+            await stalls.has_stalled.wait()
+            assert told in str(pipe.explain())
+            pipe.stop()
+        assert await made.waiting() == places
+        assert await made.places() == await made.letters() == []
+        assert await made.ask("SELECT count(*) FROM {schema}.lane WHERE lease IS NOT NULL") == 0
