@@ -18,6 +18,8 @@ LIBRARIES = (
     "sqlalchemy",
     "eventsourcing",
     "depeche-db",
+    "procrastinate",
+    "pgmq",
     "pyspark",
     "pyarrow",
     "uvloop",

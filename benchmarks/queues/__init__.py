@@ -1,0 +1,1 @@
+"""Queues in PostgreSQL, each with the same jobs."""

@@ -1,0 +1,112 @@
+"""The functions of Penstock's queue, called by SQL."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ..stopwatch import Stopwatch, Took
+from .ways import LEASE, PAYLOAD, filled
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncpg import Connection
+
+    from .ways import Jobs
+
+QUEUE = "benchmark"
+CLAIM = "SELECT * FROM penstock.claim_jobs($1, 'default', 'benchmark', $2, $3, 0, $4)"
+SETTLE = "SELECT * FROM penstock.settle_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+FILL = """INSERT INTO penstock.job (queue, key, payload)
+SELECT $1, 'order-' || g % $2, $3 FROM generate_series(0, $4::int - 1) AS g"""
+
+INSERT = "INSERT INTO penstock.job (queue, key, payload) VALUES ($1, $2, $3)"
+
+
+class Lanes:
+    """`claim_jobs` and `settle_jobs`."""
+
+    tables = ("penstock.job", "penstock.lane", "penstock.bell")
+
+    async def install(self, dsn: str) -> None:
+        """Make the schema and the queue."""
+        import asyncpg
+
+        from penstock.streams import install_streams
+
+        await install_streams(dsn)  # queues are part of the schema
+        con = await asyncpg.connect(dsn)
+        await con.execute("INSERT INTO penstock.queue (name) VALUES ($1)", QUEUE)
+        await con.close()
+
+    async def fill(self, con: Connection, jobs: Jobs) -> None:
+        """Enqueue jobs in one statement."""
+        await con.execute(FILL, QUEUE, jobs.keys, PAYLOAD, jobs.count)
+
+    async def take(self, con: Connection, lanes: int, per: int) -> Sequence[Any]:
+        """Lease keys with their first jobs."""
+        rows: Sequence[Any] = await con.fetch(CLAIM, QUEUE, lanes, per, float(LEASE))
+        return rows
+
+    async def done(self, con: Connection, taken: Sequence[Any]) -> None:
+        """Settle jobs, and give back their keys."""
+        leases = {row["r_lease"]: row["r_lane"] for row in taken}
+        nothing = [None] * len(leases)
+        fates = await con.fetch(
+            SETTLE,
+            QUEUE,
+            list(leases),
+            list(leases.values()),
+            ["free"] * len(leases),
+            *(nothing for _ in range(5)),
+            [row["r_place"] for row in taken],
+            [row["r_lease"] for row in taken],
+        )
+        assert all(fate["r_fate"] in {"freed", "empty"} for fate in fates)
+
+
+class LanesWithoutBells(Lanes):
+    """The table of jobs without its trigger: jobs that are enqueued there are never handled."""
+
+    async def fill(self, con: Connection, jobs: Jobs) -> None:
+        """Enqueue jobs as usual, and disable the trigger."""
+        await super().fill(con, jobs)
+        await con.execute("ALTER TABLE penstock.job DISABLE TRIGGER ring")
+
+
+class LanesWithBells(Lanes):
+    """The same table with its trigger again."""
+
+    async def fill(self, con: Connection, jobs: Jobs) -> None:
+        """Enqueue jobs as usual."""
+        await con.execute("ALTER TABLE penstock.job ENABLE TRIGGER ring")
+        await super().fill(con, jobs)
+
+
+async def insert(con: Connection, key: str) -> None:
+    """Enqueue a job."""
+    await con.execute(INSERT, QUEUE, key, PAYLOAD)
+
+
+def consumed(dsn: str, jobs: Jobs) -> Took:
+    """The time of a consumer for these jobs, with a handler that does nothing."""
+    from penstock import Consumer
+    from penstock.sources.postgres_queue import PostgresQueueSource
+
+    seen = 0
+
+    async def handle(message: Any) -> None:
+        nonlocal seen
+        seen += 1
+
+    async def turn() -> Took:
+        async with filled(dsn, Lanes(), jobs):
+            watch = Stopwatch()
+            source = PostgresQueueSource(dsn, queue=QUEUE, ends=True)
+            await Consumer(source, name="benchmark").receive(handle)
+            took = watch.read()
+        assert seen == jobs.count, f"{seen} of {jobs.count}"
+        return took
+
+    return asyncio.run(turn())
