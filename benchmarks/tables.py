@@ -63,7 +63,8 @@ def _tables(results: Results) -> list[list[list[str]]]:
         tables[0][0][0] = ", ".join(filter(None, (results.case.along, f"{results.case.by} time")))
         tables.append(_figures_along(results, results.beside))
         tables[1][0][0] = f"{_other(results)} time"
-    return tables + [_ratios_along(results, peer) for peer in results.case.peers]
+    ratios = [_ratios_along(results, peer) for peer in results.case.peers]
+    return tables + [rows for rows in ratios if len(rows) > 1]  # a peer may be left out
 
 
 def _figures_along(results: Results, figures: Mapping[str, Sequence[float]]) -> list[list[str]]:
