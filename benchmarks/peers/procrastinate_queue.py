@@ -70,10 +70,11 @@ def worked(dsn: str, jobs: Jobs) -> Took:
     connector = PsycopgConnector(conninfo=dsn, min_size=AT_ONCE, max_size=AT_ONCE)
     app = App(connector=connector)
 
-    @app.task(name=TASK, queue="benchmark")
     async def handle(**job: Any) -> None:
         nonlocal seen
         seen += 1
+
+    app.task(name=TASK, queue="benchmark")(handle)
 
     async def turn() -> Took:
         async with filled(dsn, Procrastinate(), jobs), app.open_async():
