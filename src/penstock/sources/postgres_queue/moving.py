@@ -35,14 +35,15 @@ class LeaseMove:
         """Settle them on this connection. Raises `PositionLost` if the lease has ended."""
         queue, lease = self._queue, self._lease
         if await queue.left_on(connection, self._places) < len(self._places):
-            raise PositionLost(f"jobs of lease {lease.number} of {self._name} are settled already")
+            text = f"jobs of lease {lease.number} of {self._name} are settled already, or the sink"
+            raise PositionLost(f"{text} is in another database than the queue")
         is_loose = lease.lane is None
         done = [] if is_loose else self._places
         settlement = Settlement(lease.name, "done" if is_loose else "keep", done)
         fates = await queue.settle_on(connection, [settlement])
         if fates.get(lease.number, "lost") == "lost":
-            text = f"lease {lease.number} of {self._name} has ended, or is not of this database"
-            raise PositionLost(text)
+            text = f"lease {lease.number} of {self._name} has ended, or the sink"
+            raise PositionLost(f"{text} is in another database than the queue")
 
     async def is_moved(self, connection: Any) -> bool:
         """Whether they are settled, as another connection tells once a COMMIT of them has ended."""
