@@ -124,3 +124,18 @@ async def test_a_move_is_refused_once_its_jobs_are_settled_or_its_lease_has_ende
                 source.move_to(claim, Position(place + 1))
             with pytest.raises(PositionLost, match="has ended"):
                 await source.settled(claim)
+
+
+async def test_a_job_behind_a_lease_has_no_try_counted_for_it(
+    embedded_postgres: EmbeddedPostgres,
+) -> None:
+    """Q-T12: the process dies with a lease of which all is settled."""
+    async with flow_queue(embedded_postgres.dsn, max_attempts=1) as made:
+        first, second = await made.enqueue("k", "a", "b")
+        source, host = made.source(per_key=1), Host()
+        async with source.open(host):
+            claim = await leased(source, host)
+            await apply(made, source.move_to(claim, Position(first + 1)))
+            await made.con.execute(f"UPDATE {made.log.sql}.lane SET lease_until = now()")
+            await made.flow("rows").run()
+            assert await made.places() == [second]

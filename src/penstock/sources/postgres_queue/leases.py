@@ -103,7 +103,12 @@ class Lease:
         if self.lane is None:
             return Settlement(self.name, "done" if done else "keep")
         is_over = self.settled + len(done) == len(self.records)
-        return Settlement(self.name, "free" if is_over else "keep", done)
+        return Settlement(self.name, "free", done) if is_over else self.kept(done)
+
+    def kept(self, done: Sequence[int]) -> Settlement:
+        """What settles these next jobs of a lane, and keeps the lease."""
+        left = self.records[self.settled + len(done) :] or self.records[-1:]
+        return Settlement(self.name._replace(place=left[0].offset), "keep", done)
 
     def begin(self, claim: SourceClaim) -> None:
         """Note its claim."""

@@ -38,8 +38,7 @@ class LeaseMove:
             text = f"jobs of lease {lease.number} of {self._name} are settled already, or the sink"
             raise PositionLost(f"{text} is in another database than the queue")
         is_loose = lease.lane is None
-        done = [] if is_loose else self._places
-        settlement = Settlement(lease.name, "done" if is_loose else "keep", done)
+        settlement = Settlement(lease.name, "done") if is_loose else lease.kept(self._places)
         fates = await queue.settle_on(connection, [settlement])
         if fates.get(lease.number, "lost") == "lost":
             text = f"lease {lease.number} of {self._name} has ended, or the sink"

@@ -797,7 +797,7 @@ END $$;
 -- Settles leases: an element of the first arrays for each of them, and of the last two for each job of a
 -- lane that was handled, with its lease: the first ones that it was given, in order. The action says
 -- what becomes of the lease, and the place is that of the job that it is about:
---   keep  nothing else
+--   keep  nothing else; the place is that of its next job, if it is behind those that were handled
 --   free  it ends; jobs that were not handled are given back
 --   done  of a job without a key: it was handled
 --   nak   it ends; the job is due again in so many seconds, after so many tries
@@ -826,9 +826,9 @@ DECLARE
   v_may_go boolean[];
   v_passed bigint[];  -- the last handled job of each
   v_done bigint[];
-  v_empty text[] := '{}';
+  v_empty bigint[] := '{}';  -- of them, those without a job that is left
   v_loose bigint[];
-  i int;
+  v_given record;
 BEGIN
   SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
   SELECT array_agg(l.row), coalesce(array_agg(g.key), '{}'), coalesce(array_agg(g.lease), '{}'),
@@ -841,7 +841,8 @@ BEGIN
     SELECT l.ctid AS row, least(l.after, l.low - 1) AS after,
       l.state = 0 AND (v_queue.key_rate IS NULL OR l.due <= v_now) AS may_go
     FROM {schema}.lane l
-    WHERE l.queue = p_queue AND l.key = g.key AND l.lease = g.lease AND l.lease_until > v_now
+    WHERE l.queue = p_queue AND l.key = g.key  -- by the key, and not by the index of leases
+      AND coalesce(l.lease = g.lease AND l.lease_until > v_now, false)
     OFFSET 0 FOR NO KEY UPDATE) l;
   SELECT array_agg(d.place) INTO v_done FROM unnest(p_done, p_done_leases) AS d (place, lease)
   WHERE d.lease = ANY (v_held);
@@ -856,7 +857,7 @@ BEGIN
       WHERE g.key IS NULL AND g.action = 'done' ORDER BY g.place OFFSET 0) g
     CROSS JOIN LATERAL (
       SELECT j.place FROM {schema}.job j WHERE j.queue = p_queue AND j.place = g.place
-        AND j.lease = g.lease AND j.lease_until > v_now OFFSET 0 FOR UPDATE) j);
+        AND coalesce(j.lease = g.lease AND j.lease_until > v_now, false) OFFSET 0 FOR UPDATE) j);
   PERFORM {schema}.finish_jobs(v_queue, v_done || v_loose, v_now);
   IF 'free' = ANY (v_actions) THEN
     WITH dropped AS (
@@ -867,37 +868,41 @@ BEGIN
         WHERE g.action = 'free' AND g.may_go AND NOT EXISTS (
           SELECT FROM {schema}.jobs_of_lane(p_queue, g.key, v_queue.ordering_required,
             coalesce(least(g.after, g.passed), g.after), 1))))
-      RETURNING l.key
+      RETURNING l.lease
     )
-    SELECT coalesce(array_agg(d.key), '{}') INTO v_empty FROM dropped d;
+    SELECT coalesce(array_agg(d.lease), '{}') INTO v_empty FROM dropped d;
   END IF;
   IF cardinality(v_empty) < cardinality(v_keys) THEN
     PERFORM {schema}.pass_jobs(v_queue, v_rows, v_keys, v_actions, v_nexts, v_passed, v_now);
   END IF;
-  FOR i IN SELECT g.n FROM unnest(p_lanes) WITH ORDINALITY AS g (key, n) ORDER BY g.key, g.n LOOP
-    r_lease := p_leases[i];
-    IF p_lanes[i] IS NULL AND p_actions[i] = 'done' THEN
-      r_fate := CASE WHEN p_places[i] = ANY (v_loose) THEN 'empty' ELSE 'lost' END;
-    ELSIF p_lanes[i] IS NULL THEN
-      r_fate := {schema}.settle_loose(v_queue, p_leases[i], p_actions[i], p_places[i], p_delays[i],
-        p_attempts[i], p_reasons[i], p_errors[i], v_now);
-    ELSIF p_leases[i] <> ALL (v_held) THEN
+  FOR v_given IN
+    SELECT * FROM unnest(p_leases, p_lanes, p_actions, p_places, p_delays, p_attempts, p_reasons, p_errors)
+      WITH ORDINALITY AS g (lease, lane, action, place, delay, attempts, reason, error, n)
+    ORDER BY g.lane, g.n
+  LOOP
+    r_lease := v_given.lease;
+    IF v_given.lane IS NULL AND v_given.action = 'done' THEN
+      r_fate := CASE WHEN v_given.place = ANY (v_loose) THEN 'empty' ELSE 'lost' END;
+    ELSIF v_given.lane IS NULL THEN
+      r_fate := {schema}.settle_loose(v_queue, v_given.lease, v_given.action, v_given.place,
+        v_given.delay, v_given.attempts, v_given.reason, v_given.error, v_now);
+    ELSIF v_given.lease <> ALL (v_held) THEN
       r_fate := 'lost';
-    ELSIF p_actions[i] = 'nak' THEN
+    ELSIF v_given.action = 'nak' THEN
       UPDATE {schema}.lane l SET lease = NULL, grp = NULL, owner = NULL, lease_until = NULL,
-        after = least(l.after, l.low - 1), low = NULL, attempts = coalesce(p_attempts[i], l.attempts),
-        lost = 0, reason = CASE WHEN l.state = 0 THEN p_reasons[i] ELSE l.reason END,
-        head = coalesce(p_places[i], l.head),
-        due = greatest(v_now + make_interval(secs => coalesce(p_delays[i], 0)),
+        after = least(l.after, l.low - 1), low = NULL, attempts = coalesce(v_given.attempts, l.attempts),
+        lost = 0, reason = CASE WHEN l.state = 0 THEN v_given.reason ELSE l.reason END,
+        head = coalesce(v_given.place, l.head),
+        due = greatest(v_now + make_interval(secs => coalesce(v_given.delay, 0)),
           CASE WHEN v_queue.key_rate IS NOT NULL THEN l.due END)
-      WHERE l.queue = p_queue AND l.key = p_lanes[i];
+      WHERE l.queue = p_queue AND l.key = v_given.lane;
       r_fate := 'waiting';
-    ELSIF p_actions[i] IN ('fail', 'bury') THEN
-      r_fate := {schema}.give_up(v_queue, p_lanes[i], p_leases[i], p_places[i], p_attempts[i],
-        p_reasons[i], p_errors[i], p_actions[i] = 'bury', v_now);
+    ELSIF v_given.action IN ('fail', 'bury') THEN
+      r_fate := {schema}.give_up(v_queue, v_given.lane, v_given.lease, v_given.place, v_given.attempts,
+        v_given.reason, v_given.error, v_given.action = 'bury', v_now);
     ELSE
-      r_fate := CASE WHEN p_actions[i] <> 'free' THEN 'kept'
-        WHEN p_lanes[i] = ANY (v_empty) THEN 'empty' ELSE 'freed' END;
+      r_fate := CASE WHEN v_given.action <> 'free' THEN 'kept'
+        WHEN v_given.lease = ANY (v_empty) THEN 'empty' ELSE 'freed' END;
     END IF;
     RETURN NEXT;
   END LOOP;
@@ -910,11 +915,9 @@ CREATE FUNCTION {schema}.pass_jobs(
 RETURNS void LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   IF 'free' <> ANY (p_actions) THEN
-    -- the lease that goes on is the first one of the next job
-    UPDATE {schema}.lane l SET after = least(g.passed, l.low - 1), attempts = 1, lost = 0,
-      head = CASE WHEN g.next > g.passed THEN g.next ELSE (
-        SELECT j.place FROM {schema}.jobs_of_lane(
-          p_queue.name, g.key, p_queue.ordering_required, g.passed, 1) j) END
+    -- the lease that goes on is the first one of its next job, if it has one
+    UPDATE {schema}.lane l SET after = least(g.passed, l.low - 1), lost = 0,
+      attempts = (g.next > g.passed)::int, head = CASE WHEN g.next > g.passed THEN g.next END
     FROM unnest(p_rows, p_keys, p_actions, p_nexts, p_passed) AS g (row, key, action, next, passed)
     WHERE l.ctid = g.row AND g.passed IS NOT NULL AND g.action <> 'free';
   END IF;
@@ -1081,7 +1084,8 @@ BEGIN
       WHERE g.key IS NOT NULL ORDER BY g.key OFFSET 0) g
     CROSS JOIN LATERAL (
       SELECT l.ctid AS row FROM {schema}.lane l
-      WHERE l.queue = p_queue AND l.key = g.key AND l.lease = g.lease AND l.lease_until > v_now
+      WHERE l.queue = p_queue AND l.key = g.key
+        AND coalesce(l.lease = g.lease AND l.lease_until > v_now, false)
       OFFSET 0 FOR NO KEY UPDATE) l);
   RETURN QUERY
   UPDATE {schema}.lane l SET lease_until = v_until WHERE l.ctid = ANY (v_rows) RETURNING l.lease;
@@ -1091,7 +1095,8 @@ BEGIN
       WHERE g.key IS NULL ORDER BY g.place OFFSET 0) g
     CROSS JOIN LATERAL (
       SELECT j.ctid AS row FROM {schema}.job j WHERE j.queue = p_queue AND j.place = g.place
-        AND j.lease = g.lease AND j.lease_until > v_now OFFSET 0 FOR NO KEY UPDATE) j);
+        AND coalesce(j.lease = g.lease AND j.lease_until > v_now, false)
+      OFFSET 0 FOR NO KEY UPDATE) j);
   RETURN QUERY
   UPDATE {schema}.job j SET lease_until = v_until WHERE j.ctid = ANY (v_rows) RETURNING j.lease;
 END $$;
