@@ -28,6 +28,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "_clients/compression.py": ("files", "http"),
     "_clients/kafka": ("kafka",),
     "_clients/postgres": ("postgres",),
+    "_clients/postgres/queues/slots.py": ("blake3",),
     "cli/pipeline": ("pipeline",),
     "cli/tune": ("tune",),
     "consumer/confluent_map.py": ("files",),

@@ -182,7 +182,11 @@ async def test_messages_of_streams_have_their_effects_once_and_in_order(
         await made.assert_exact(leases=False)
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "leases",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["transactions", "leases"],
+)
 async def test_kills_and_frozen_processes_lose_no_effect_and_transactions_repeat_none(
     embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
 ) -> None:

@@ -85,6 +85,7 @@ async def _kill_at_random(
         assert_in_order(rows)
 
 
+@pytest.mark.long
 async def test_stops_at_random_moments_before_a_slow_table_repeat_nothing(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:

@@ -77,6 +77,7 @@ async def test_many_kills_and_frozen_processes(
         await made.assert_exact()
 
 
+@pytest.mark.long
 async def test_a_pipe_that_is_killed_loses_no_job(embedded_postgres: EmbeddedPostgres) -> None:
     """Q-T2, Q-T11: rows may be there twice, the first of each in order per key."""
     async with flow_queue(embedded_postgres.dsn) as made:
