@@ -1,4 +1,4 @@
-"""What a claim reads, whatever waits: counted in buffers, with tables that were never analyzed."""
+"""What claims and settles read, whatever waits: counted in buffers, with tables that were never analyzed."""
 
 from __future__ import annotations
 
@@ -107,6 +107,39 @@ async def test_a_claim_does_not_read_keys_that_back_off_or_are_parked(
         )
         many = await median(con, q)
         assert many <= 2 * few, (few, many)
+
+
+async def test_a_settle_reads_as_much_for_each_lease_however_many_there_are(
+    log: Log, real_clock: LoopClock
+) -> None:
+    """With statistics of a queue that was drained, as before a burst of jobs."""
+    async with log.connected() as con:
+        q = await queue(con, log)
+        await con.execute(f"ALTER TABLE {log.sql}.lane SET (autovacuum_enabled = off)")
+        jobs = [(f"k{n}", n) for n in range(440)]
+        await q.enqueue(con, *jobs)
+        await settle_all(con, q, 100, 1, 440)
+        await con.execute(f"ANALYZE {log.sql}.lane")
+        await q.enqueue(con, *jobs)
+        few, many = [await settle_buffers(con, q, lanes) / lanes for lanes in (40, 400)]
+        assert many <= 1.3 * few, (few, many)
+
+
+async def settle_buffers(con: Any, q: Queue, lanes: int) -> int:
+    """The buffers that a settle reads that frees leases of so many keys."""
+    jobs = await q.claim(con, lanes=lanes, per=1)
+    assert len(jobs) == lanes
+    nothing: list[Any] = [None] * lanes
+    leases, places = [job.lease for job in jobs], [job.place for job in jobs]
+    (plan,) = json.loads(
+        await con.fetchval(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM "
+            f"{q.sql}.settle_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $5, $2, $10)",
+            *(q.name, leases, [job.lane for job in jobs], ["free"] * lanes, places),
+            *(nothing, nothing, nothing, nothing, at(0)),
+        )
+    )
+    return int(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
 
 
 async def test_an_old_snapshot_does_not_make_a_hot_key_slow(
