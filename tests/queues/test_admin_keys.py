@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import pytest
 from tests.queues.jobs_help import claim, handled, insert
 from tests.queues.operated_help import end, fail, operated
@@ -107,6 +108,36 @@ async def test_an_ordered_queue_is_unblocked_without_a_key(log: Log) -> None:
         assert await handled(con, log, "line") == [1, 2, 3]
 
 
+async def test_a_key_without_characters_is_a_key(log: Log) -> None:
+    async with operated(log) as (_, admin):
+        await admin.create("mails")
+        keys = await admin.keys("mails")
+        await keys.park("")
+        await keys.unpark("")
+
+
+async def test_a_purge_leaves_no_keys_in_the_way(log: Log) -> None:
+    """Nor those whose jobs came meanwhile, nor parked ones."""
+    async with operated(log) as (con, admin):
+        await admin.create("mails")
+        await con.execute(
+            f"INSERT INTO {log.sql}.job (queue, key, payload) "
+            "SELECT 'mails', 'k' || n, '1' FROM generate_series(1, 300) AS n"
+        )
+        await con.execute(f"SELECT {log.sql}.merge_bells('mails', 1000, now())")
+        await (await admin.keys("mails")).park("k7")
+        assert await (await admin.jobs("mails")).purge("waiting") == 300
+        lanes = await con.fetch(f"SELECT key FROM {log.sql}.lane")
+        assert [row["key"] for row in lanes] == ["k7"]
+
+
+async def test_a_queue_keeps_its_name(log: Log) -> None:
+    async with operated(log) as (con, admin):
+        await admin.create("mails")
+        with pytest.raises(asyncpg.ObjectInUseError, match="keeps its name"):
+            await con.execute(f"UPDATE {log.sql}.queue SET name = 'letters'")
+
+
 async def test_a_key_in_another_state_is_told(log: Log) -> None:
     async with operated(log) as (con, admin):
         await admin.create("mails")
@@ -115,8 +146,8 @@ async def test_a_key_in_another_state_is_told(log: Log) -> None:
         for change in (keys.unblock("a"), keys.unpark("b"), keys.unblock("a", skip=True)):
             with pytest.raises(ConfigError, match="is neither blocked nor parked"):
                 await change
-        with pytest.raises(ConfigError, match="key='': must be text that is not empty"):
-            await keys.park("")
+        with pytest.raises(ConfigError, match="must be text, without NUL"):
+            await keys.park("a\0b")
         with pytest.raises(ConfigError, match="state='busy': must be one of"):
             await keys.lanes("busy")  # type: ignore[arg-type]  # what is tested
 

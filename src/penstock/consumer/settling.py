@@ -173,7 +173,8 @@ class Settler:
         if self._is_over(kind, tries, now + wait):
             self._poison.take(message, error)
             return
-        if self._returns is not None and wait >= self._returns.after:
+        is_own = counts or delay is not None  # an outage is waited for here, where it is told
+        if self._returns is not None and is_own and wait >= self._returns.after:
             self._returns.put_back(message, wait)
         else:
             keeps_key = self._keeps_key or message.is_unparked

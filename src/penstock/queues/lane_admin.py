@@ -98,7 +98,7 @@ class LaneAdmin:
                 rule = "must be left out: the queue has ordering_required, so its jobs are one lane"
                 raise bad("key", key, rule)
             return key
-        return checks.text("key", key)
+        return checks.text("key", key, empty=True)
 
     def __repr__(self) -> str:
         return f"LaneAdmin({self._queue.name!r})"

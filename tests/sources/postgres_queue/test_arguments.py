@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.streams.log_help import role
 
 from penstock import ConfigError, Consumer
 from penstock.queues import QueueAdmin
 from penstock.sinks import MemorySink
 from penstock.sources.postgres_queue import PostgresQueueSource
+from penstock.streams import install_streams
 
 if TYPE_CHECKING:
     from tests.streams.log_help import Log
@@ -98,6 +100,15 @@ async def test_an_older_schema_is_named_with_its_command(log: Log) -> None:
     async with log.connected() as con:
         await con.execute(f"DELETE FROM {log.sql}.migration WHERE version > 1")
     assert f"run `penstock pg upgrade DSN --schema {log.schema}`" in await refused(log)
+
+
+@pytest.mark.parametrize("right", ["enqueue", "read"])
+async def test_a_role_with_another_right_is_told_of_the_one_to_work(log: Log, right: Any) -> None:
+    async with QueueAdmin(log.dsn, schema=log.schema) as admin:
+        await admin.create("jobs")
+    async with role(log) as app:
+        await install_streams(log.dsn, schema=log.schema, **{right: app.name})  # type: ignore[arg-type]  # a right's name
+        assert f"with --work {app.name}" in await refused(log, app.dsn)
 
 
 async def test_a_role_without_rights_is_told_how_to_get_them(log: Log) -> None:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock import Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter, TransientError
+from penstock import (
+    Consumer,
+    Nak,
+    RetryPolicy,
+    Terminate,
+    ToDeadLetter,
+    TransientError,
+    UnavailableError,
+)
+from penstock._core.clock import LOOP_CLOCK, wait_until
 from penstock.consumer import PoisonError
 from penstock.queues import QueueAdmin
 from penstock.sources.postgres_queue import PostgresQueueSource
@@ -171,6 +181,26 @@ async def test_a_long_backoff_is_left_to_the_queue_with_the_tries(log: Log) -> N
     assert await handle_all(log, acknowledge) == [("a", 1, 2), ("a", 2, 1)]
 
 
+async def test_an_outage_is_waited_for_under_the_lease(log: Log) -> None:
+    """However long the waits are: it counts no try, and the consumer explains it."""
+    await make(log)
+    await enqueue(log, ("a", 1))
+    failed = asyncio.Event()
+
+    async def handle(_: Message) -> None:
+        failed.set()
+        raise UnavailableError("the bank is away")
+
+    policy = RetryPolicy(attempts=2, backoff=long)
+    async with running(Consumer(source(log), name="test", retry=policy), handle) as consumer:
+        await failed.wait()
+        await told(consumer, "backing off")
+        assert "the bank is away" in str(consumer.explain())
+        async with log.connected() as con:
+            assert await con.fetchval(f"SELECT lease IS NOT NULL FROM {log.sql}.lane")
+    assert [each[2] for each in await handle_all(log, acknowledge)] == [1]
+
+
 async def test_the_last_error_is_told_when_the_queue_allows_fewer_tries(log: Log) -> None:
     """Q-T12: of tries that were left to the queue, by the claim that gives the job up."""
     await make(log, max_attempts=2)
@@ -298,11 +328,11 @@ async def test_a_consumer_is_told_of_a_pause(log: Log) -> None:
 @asynccontextmanager
 async def running(
     consumer: Consumer, handler: Callable[[Message], Awaitable[object]]
-) -> AsyncIterator[None]:
+) -> AsyncIterator[Consumer]:
     async with consumer:
         run = asyncio.create_task(consumer.run(handler))
         try:
-            yield
+            yield consumer
         finally:
             consumer.stop()
             await run
@@ -310,8 +340,6 @@ async def running(
 
 async def told(consumer: Consumer, text: str) -> None:
     """Suspend until the explanation has this text."""
-    signal = consumer._open().commons.signals.state  # there is no public news of it
+    signals = consumer._open().commons.signals  # there is no public news of it
     while text not in str(consumer.explain()):
-        future = asyncio.get_running_loop().create_future()
-        signal.join(future)
-        await future
+        await wait_until(LOOP_CLOCK, math.inf, signals.state, signals.settled)

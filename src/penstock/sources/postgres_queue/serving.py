@@ -379,7 +379,7 @@ class OpenQueue:
         except Exception as error:
             say(
                 logger,
-                logging.INFO,
+                logging.INFO if names else logging.DEBUG,
                 _NOT_GIVEN_BACK,
                 self._options.queue,
                 len(names),

@@ -12,6 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ...._core.causes import caused
+from ...._core.checks import bad
+from ...._core.errors import UnavailableError
+from ..errors import sqlstate
 from ..names import quoted
 from ..schema.opened import opened_schema
 
@@ -27,6 +31,13 @@ Action = Literal["keep", "free", "done", "nak", "fail", "bury"]
 """What becomes of a lease; see `settle_jobs` in the schema."""
 Fate = Literal["kept", "freed", "empty", "waiting", "dead", "blocked", "parked", "lost"]
 """What has become of it. `freed` has jobs left, `empty` none."""
+
+
+_MAY_WORK = """
+SELECT bool_and(has_function_privilege(oid, 'EXECUTE')) FROM pg_proc
+WHERE pronamespace = $1::text::regnamespace AND proname IN ('claim_jobs', 'settle_jobs')
+"""
+_NO_QUEUE = "PS010"
 
 
 class LeasedJob(NamedTuple):
@@ -89,10 +100,17 @@ class QueueLeases:
     async def check(self) -> bool | None:
         """Whether the queue is sticky; `None` if there is none of that name.
 
-        Raises `ConfigError` for a schema that is missing or older, or may not be used.
+        Raises `ConfigError` for a schema that is missing or older, or may not be used, and for a
+        role without the right to work.
         """
         async with self._connections.asking() as con:
             await opened_schema(con, self._name)
+            if not await con.fetchval(_MAY_WORK, self._schema):
+                role = await con.fetchval("SELECT current_user::text")
+                rule = (
+                    f"gives the role {role!r} no right to handle jobs; run `penstock pg install DSN"
+                )
+                raise bad("schema", self._name, f"{rule} --schema {self._name}` with --work {role}")
             found: bool | None = await con.fetchval(
                 f"SELECT sticky AND NOT ordering_required FROM {self._schema}.queue WHERE name = $1",
                 self._queue,
@@ -238,6 +256,12 @@ class QueueLeases:
         return bool(rows and rows[0][0])
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[Any]:
-        async with self._connections.asking() as con:
-            rows: Sequence[Any] = await con.fetch(query, *arguments)
-            return rows
+        try:
+            async with self._connections.asking() as con:
+                rows: Sequence[Any] = await con.fetch(query, *arguments)
+                return rows
+        except Exception as error:
+            if sqlstate(error) != _NO_QUEUE:
+                raise
+            text = f"there is no queue {self._queue!r} any more; `penstock queue create` makes it"
+            raise caused(UnavailableError(text), error)  # noqa: B904  # it has its cause

@@ -295,6 +295,10 @@ FOR EACH STATEMENT EXECUTE FUNCTION {schema}.ring();
 CREATE FUNCTION {schema}.keep_lanes() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s' AS $$
 BEGIN
+  IF NEW.name <> OLD.name THEN
+    RAISE EXCEPTION 'the queue % keeps its name, which its jobs have', OLD.name
+      USING ERRCODE = 'object_in_use', HINT = 'make another queue, and move its jobs';
+  END IF;
   IF (NEW.slot_function, NEW.ordering_required, NEW.sticky)
     IS DISTINCT FROM (OLD.slot_function, OLD.ordering_required, OLD.sticky) THEN
     LOCK TABLE {schema}.job IN SHARE ROW EXCLUSIVE MODE;  -- waits for jobs that enter
@@ -1236,6 +1240,7 @@ DECLARE
   v_now timestamptz := coalesce(p_now, clock_timestamp());
   v_queue {schema}.queue;
   v_places bigint[];
+  v_keys text[];
 BEGIN
   SELECT * INTO v_queue FROM {schema}.queue q WHERE q.name = p_queue;
   v_places := ARRAY(
@@ -1248,7 +1253,20 @@ BEGIN
           AND l.key = CASE WHEN v_queue.ordering_required THEN '' ELSE d.key END) <= v_now, true)
     LIMIT p_most FOR UPDATE SKIP LOCKED);
   PERFORM {schema}.free_locks(p_queue, v_places);
-  DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (v_places);
+  WITH gone AS (
+    DELETE FROM {schema}.job j WHERE j.queue = p_queue AND j.place = ANY (v_places) RETURNING j.key
+  )
+  SELECT array_agg(DISTINCT CASE WHEN v_queue.ordering_required THEN '' ELSE g.key END) INTO v_keys
+  FROM gone g;
+  -- Lanes without jobs would be in the way of claims. They are locked first: a bell that was merged
+  -- before has a job that the later statement sees, and one that is merged now waits for the end.
+  v_keys := ARRAY(
+    SELECT l.key FROM {schema}.lane l
+    WHERE l.queue = p_queue AND l.key = ANY (v_keys) AND l.lease IS NULL AND l.state = 0
+    ORDER BY l.key FOR UPDATE SKIP LOCKED);
+  DELETE FROM {schema}.lane l WHERE l.queue = p_queue AND l.key = ANY (v_keys) AND NOT EXISTS (
+    SELECT FROM {schema}.jobs_of_lane(
+      p_queue, l.key, v_queue.ordering_required, least(l.after, l.low - 1), 1));
   RETURN cardinality(v_places);
 END $$;
 
