@@ -91,7 +91,12 @@ async def test_a_claim_reads_as_much_of_a_long_queue_as_of_a_short_one(
 
 
 @pytest.mark.parametrize(
-    "lanes", [20_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
+    "lanes",
+    [
+        20_000,
+        pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
+        pytest.param(10_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)]),
+    ],
 )
 async def test_a_claim_does_not_read_keys_that_back_off_or_are_parked(
     log: Log, real_clock: LoopClock, lanes: int
