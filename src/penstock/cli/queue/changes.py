@@ -45,7 +45,7 @@ class _JobProgress:
         """Say how far an interrupted change has come."""
         try:
             yield
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt):
             say(f"interrupted: at least {self}; the same command goes on")
             raise
 

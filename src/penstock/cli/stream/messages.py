@@ -83,7 +83,7 @@ async def _deleted(options: argparse.Namespace, *, ask_only: bool = False) -> De
                     force=options.force,
                     on_batch=progress.note,
                 )
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, KeyboardInterrupt):  # as the handler of SIGINT has it
                 say(
                     f"interrupted: at least {progress.done.deleted} messages were deleted; "
                     "the same command goes on"
