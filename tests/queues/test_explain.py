@@ -173,7 +173,7 @@ async def test_strict_order_makes_ranges_inactive(log: Log) -> None:
 
 
 async def test_open_transactions_are_named(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that has enqueued, whose jobs nobody sees; and one with an old snapshot."""
+    """One that has enqueued, whose jobs are invisible; and one with an old snapshot."""
     monkeypatch.setattr("penstock.queues.queue_report.LONG", 0.0)
     async with operated(log) as (_, admin):
         await admin.create("mails")

@@ -36,7 +36,7 @@ class QueueReport:
     ranges: tuple[RangeStats, ...]
     """Who owns which slots, by group."""
     writer: OpenTransaction | None
-    """The oldest open transaction that has written jobs: nobody sees them until it commits."""
+    """The oldest open transaction that has written jobs, which stay invisible until it commits."""
     snapshot: OpenTransaction | None
     """The transaction with the oldest snapshot, which keeps vacuum from removing handled jobs."""
     key: str | None = None
@@ -156,7 +156,7 @@ class QueueReport:
 
     def _notes_of_transactions(self) -> Iterator[str]:
         if self.writer is not None:
-            yield f"an open transaction has written jobs, which nobody sees yet ({self.writer})"
+            yield f"an open transaction has written jobs, invisible until it commits ({self.writer})"
         if self.snapshot is not None and (self.snapshot.age or 0) >= LONG:
             yield f"an old snapshot keeps vacuum from removing handled jobs ({self.snapshot})"
 
