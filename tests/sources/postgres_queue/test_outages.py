@@ -235,7 +235,7 @@ async def test_a_source_that_ends_looks_again_after_a_lost_connection(log: Log) 
         proxied(log.dsn) as (proxy, dsn),
     ):
         (place,) = await made.enqueue("k", 1)
-        cut_answer(proxy, "extract(epoch")
+        cut_answer(proxy, "SELECT EXISTS (SELECT FROM")
         async with running(log, dsn, ends=True) as here:
             await here.run
         assert (here.ended, proxy.cuts) == ([place], 1)

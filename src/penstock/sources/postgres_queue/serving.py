@@ -227,12 +227,12 @@ class OpenQueue:
         self._troubles.note("pause", _PAUSED if is_paused else None)
 
     async def _is_over(self) -> bool:
-        ready: list[int] = []
+        ready: list[bool] = []
 
         async def look() -> None:
-            ready.append((await self._answered(self._queue.waiting(1)))[0])
+            ready.append(await self._answered(self._queue.has_ready()))
 
-        return await self._tried("looking at the queue", look()) and ready == [0]
+        return await self._tried("looking at the queue", look()) and ready == [False]
 
     # -- settling ----------------------------------------------------------------------------------
 

@@ -227,26 +227,19 @@ class QueueLeases:
             self._consumer,
         )
 
-    async def waiting(self, most: int) -> tuple[int, float]:
-        """The number of ready lanes and of jobs without one, counted up to `most`, and the seconds
-        since the longest waiting one of them was due.
-        """
+    async def has_ready(self) -> bool:
+        """Whether a lane, or a job without one, is due and not leased."""
         (row,) = await self._fetch(
             f"""
-            SELECT count(*), coalesce(extract(epoch FROM clock_timestamp() - min(w.since)), 0)::float8
-            FROM (
-              (SELECT l.due AS since FROM {self._schema}.lane l WHERE l.queue = $1 AND l.state = 0
-                AND l.lease IS NULL AND l.due <= clock_timestamp() LIMIT $2)
-              UNION ALL
-              (SELECT j.at FROM {self._schema}.job j WHERE j.queue = $1 AND j.key IS NULL
+            SELECT EXISTS (SELECT FROM {self._schema}.lane l WHERE l.queue = $1 AND l.state = 0
+                AND l.lease IS NULL AND l.due <= clock_timestamp())
+              OR EXISTS (SELECT FROM {self._schema}.job j WHERE j.queue = $1 AND j.key IS NULL
                 AND j.due IS NULL AND j.lease IS NULL AND j.state = 0 AND NOT (
-                  SELECT q.ordering_required FROM {self._schema}.queue q WHERE q.name = $1) LIMIT $2)
-            ) w
+                  SELECT q.ordering_required FROM {self._schema}.queue q WHERE q.name = $1))
             """,
             self._queue,
-            most,
         )
-        return row[0], row[1]
+        return bool(row[0])
 
     async def is_paused(self) -> bool:
         """Whether an operator has paused the queue."""
