@@ -4,7 +4,9 @@
    It never opens again: when the partition returns, that is another claim.
 2. What is settled is settled in its tracker. A closed claim never commits, so what is settled in it
    after its end has no effect.
-3. Attempts are counted per delivery index, and only for messages that failed: a message that
+3. With a source that settles each record by itself, a claim remembers which settled records it has
+   told, and makes no maps.
+4. Attempts are counted per delivery index, and only for messages that failed: a message that
    succeeds at once costs nothing here.
 """
 
@@ -15,7 +17,7 @@ from dataclasses import dataclass, replace
 from heapq import merge
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .._core.source import Position
+from .._core.source import Position, Settled
 from . import offset_map
 from .tracker import Tracker
 
@@ -82,6 +84,7 @@ class Claim:
         "committed",
         "desk",
         "foreign",
+        "given_up",
         "is_closed",
         "is_closing",
         "is_cut",
@@ -102,6 +105,8 @@ class Claim:
         start: Position,
         lanes: Lanes[Any],
         desk: Desk,
+        *,
+        tells_each: bool = False,
     ) -> None:
         self.partition = partition
         self.number = number
@@ -119,6 +124,10 @@ class Claim:
         self.redelivered = 0
         self.foreign: Exception | None = None
         """Why the stored map could not be read; its records run again."""
+        self.given_up: set[int] | None = set() if tells_each else None
+        """The offsets of settled records that were not handled and are not told yet; `None` where
+        the source does not settle each record.
+        """
         self.replay = self._replay(start)
 
     def _replay(self, start: Position) -> Replayed:
@@ -157,6 +166,24 @@ class Claim:
             self.attempts.pop(index, None)
         return self.tracker.done(index)
 
+    def settled_unhandled(self, index: int) -> bool:
+        """Settle a message that was not handled; return whether that has an effect."""
+        if self.given_up is not None and not (self.is_closed or self.tracker.is_done(index)):
+            self.given_up.add(self.tracker.offset_of(index))
+        return self.settled(index)
+
+    def take_settled(self) -> Settled:
+        """The records that were settled since the last call."""
+        given_up = frozenset(self.given_up or ())
+        if self.given_up is not None:
+            self.given_up.clear()
+        return Settled(self.tracker.take_settled(), given_up)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something is settled that the source has not been told."""
+        return self.has_moved if self.given_up is None else self.tracker.has_untold
+
     def pass_settled(self, offset: int, least: int) -> int:
         """The end of the span at `offset` that was settled before, if it is long enough to skip."""
         return self.replay.pass_span(offset, least)
@@ -173,6 +200,8 @@ class Claim:
 
     def snapshot(self) -> Position:
         """Position and map of this instant."""
+        if self.given_up is not None:
+            return Position(self.tracker.seen_position())
         return self._position(self.tracker.position(), self.tracker.done_ranges())
 
     def snapshot_through(self, index: int, count: int) -> Position:

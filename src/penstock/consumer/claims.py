@@ -52,6 +52,7 @@ class Claims:
         *,
         reads_parked: bool = False,
         are_short: bool = False,
+        tell_each: bool = False,
     ) -> None:
         self._schedule = schedule
         self._quiet = quiet
@@ -61,6 +62,7 @@ class Claims:
         self._drain = drain
         self.are_short = are_short
         """Whether the source begins and ends them with the records."""
+        self._tell_each = tell_each
         self._claims: dict[TopicPartition, Claim] = {}
         self._turns: deque[Claim] = deque()
         self._paused: set[TopicPartition] = set()
@@ -83,7 +85,8 @@ class Claims:
             if old is not None:
                 raise ValueError(f"{partition} is claimed already: {old!r}")
             lanes = self._schedule.lanes_for(partition)
-            claim = Claim(partition, next(_numbers), start, lanes, self._desk)
+            number, tells = next(_numbers), self._tell_each
+            claim = Claim(partition, number, start, lanes, self._desk, tells_each=tells)
             claim.pause(paused=partition in self._paused)
             self._claims[partition] = claim
             self._turns.append(claim)

@@ -7,8 +7,10 @@
 2. Position and map are one snapshot, taken in one stretch. One commit is in flight at a time; a
    failed one is followed by one with a newer snapshot, never by its own repetition.
 3. A closing claim is committed by its source, within the revoke; at the drain, here.
-4. With short claims, a commit is due as soon as a message is settled. Those that are settled during
-   a commit share the next one.
+4. With short claims, or a source that settles each record, a commit is due as soon as a message is
+   settled. Those that are settled during a commit share the next one.
+5. What a source that settles each record was told, it keeps if its commit fails: the next commit
+   names all claims.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ class Committer:
         every: float,
         after: int | None,
     ) -> None:
-        self._at_once = source.traits.short_claims
+        traits = source.traits
+        self._at_once = traits.short_claims or traits.settles_each
+        self._tells_each = traits.settles_each
         self._source = source
         self._claims = claims
         self._clock = commons.clock
@@ -117,8 +121,8 @@ class Committer:
             self._tell({claim: new[claim] for claim in stored})
 
     def _has_news(self) -> bool:
-        """Whether the position of an open claim has moved since the last commit."""
-        return any(each.has_moved for each in self._claims if not each.is_closing)
+        """Whether something is settled in an open claim that no commit has told."""
+        return any(each.has_news for each in self._claims if not each.is_closing)
 
     def _tell(
         self, new: Mapping[SourceClaim, Position], error: BaseException | None = None
@@ -133,9 +137,10 @@ class Committer:
         for claim in self._claims:
             if claim.is_closed or (claim.is_closing and not closing):
                 continue
-            if self._at_once and not claim.has_moved:
+            is_owed = self._tells_each and (self.error is not None or claim.has_news)
+            if self._at_once and not (is_owed or claim.has_news):
                 continue
             snapshot = claim.snapshot()
-            if snapshot != claim.committed:
+            if is_owed or snapshot != claim.committed:
                 new[claim] = snapshot
         return new

@@ -28,7 +28,7 @@ class Departures:
 
     def settle(self, message: Message, fate: Fate) -> None:
         """Settle a message that was not acknowledged; without effect once its claim has ended."""
-        if message.claim.settled(message.index):
+        if message.claim.settled_unhandled(message.index):
             self._counts.count(fate)
             self._circuit.settled(message.claim)
         else:

@@ -106,6 +106,7 @@ class Engine:
             settings.drain,
             reads_parked=settings.parked is not None,
             are_short=are_short,
+            tell_each=source.traits.settles_each,
         )
         self.committer = Committer(
             source,

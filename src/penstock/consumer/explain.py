@@ -158,7 +158,7 @@ class Explainer:
         causes += self._notes(claim)
         return PartitionExplanation(
             claim.partition,
-            tracker.position(),
+            tracker.seen_position(),
             claim.committed.offset,
             tracker.unfinished,
             None if head is None else self._record(claim, head),

@@ -34,7 +34,7 @@ async def lags_of(parts: Parts) -> dict[TopicPartition, Lag]:
     asked = [claim for claim in parts.claims if not claim.is_closing]
     source = parts.source
     if isinstance(source, CountsLag):
-        unread = await source.lag({claim: claim.tracker.position() for claim in asked})
+        unread = await source.lag({claim: claim.tracker.seen_position() for claim in asked})
         return {
             claim.partition: Lag(*unread[claim])
             for claim in asked
@@ -48,7 +48,7 @@ async def lags_of(parts: Parts) -> dict[TopicPartition, Lag]:
 
 
 def _lag(claim: Claim, end: int, oldest: Standing | None, wall: float) -> Lag:
-    messages = max(0, end - claim.tracker.position())
+    messages = max(0, end - claim.tracker.seen_position())
     if messages == 0:
         return Lag(0, 0.0)
     stamp = 0 if oldest is None else oldest.message.timestamp

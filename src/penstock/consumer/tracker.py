@@ -8,19 +8,26 @@
 3. Offsets are kept as runs of consecutive ones. A run costs 16 bytes, and only a hole starts one.
 4. The position is the offset of the first unfinished record, or, if there is none, one past
    everything delivered. It never moves back, and never passes an unfinished record.
-5. A record is settled once. Its byte is gone when `base` has passed it, and a negative subscript
+5. For a source that settles each record by itself, `take_settled` tells what is settled since the
+   last call, and only that releases memory. The byte of a record that was told is 2.
+6. A record is settled once. Its byte is gone when `base` has passed it, and a negative subscript
    would settle another record. `done` guards both. Code that has its own guard against a second
    settle may write `bits` itself behind `index >= base`, in 35 ns instead of 80.
 """
 
 from __future__ import annotations
 
+import re
 from array import array
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+
+_UNTOLD = re.compile(b"\x01+")
+_TOLD = b"\x02"
 
 
 class Tracker:
@@ -36,7 +43,7 @@ class Tracker:
 
     def __init__(self, start: int) -> None:
         self.bits = bytearray()
-        """1 for each settled record from index `base` on, 0 for each unfinished one."""
+        """0 for each unfinished record from index `base` on; 1 or 2 for each settled one."""
         self.base = 0
         """Index of the first byte of `bits`; all records before it are settled."""
         self.next_index = 0
@@ -99,7 +106,7 @@ class Tracker:
 
     def is_done(self, index: int) -> bool:
         """Whether a record is settled. Raises `IndexError` for one that was never delivered."""
-        return index < self.base or self.bits[index - self.base] == 1
+        return index < self.base or self.bits[index - self.base] != 0
 
     def offset_of(self, index: int) -> int:
         """The offset of a record. Raises `IndexError` below `base` and for one never delivered."""
@@ -132,6 +139,36 @@ class Tracker:
         if head:
             self._release(head)
         return self.offset_of(self.base) if self.bits else self.next_offset
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether a record is settled that `take_settled` has not told."""
+        return 1 in self.bits
+
+    def take_settled(self) -> list[int]:
+        """The offsets of the records that were settled since the last call, ascending.
+
+        Only for a tracker whose `position` is not asked: that forgets records that were not told.
+        """
+        bits, base = self.bits, self.base
+        spans = [found.span() for found in _UNTOLD.finditer(bits)]
+        offsets: list[int] = []
+        for begin, end in spans:
+            bits[begin:end] = _TOLD * (end - begin)
+            at = begin
+            while at < end:
+                offset, behind = self._run_from(base + at)
+                count = min(end - at, behind - base - at)
+                offsets.extend(range(offset, offset + count))
+                at += count
+        self.position()
+        return offsets
+
+    def _run_from(self, index: int) -> tuple[int, int]:
+        """The offset of a record, and the index where its run of consecutive offsets ends."""
+        run = bisect_right(self._starts, index) - 1
+        behind = self._starts[run + 1] if run + 1 < len(self._starts) else self.next_index
+        return self._firsts[run] + index - self._starts[run], behind
 
     def position_through(self, index: int) -> int:
         """The position if every record up to `index` were settled. Changes nothing."""
