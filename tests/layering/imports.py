@@ -64,6 +64,10 @@ DEFERRED = {
     ): "drawing needs a package that measuring does not",
     (
         "penstock.testing.plugin",
+        "penstock.testing.servers.nats",
+    ): "only tests that ask for the server pay for it",
+    (
+        "penstock.testing.plugin",
         "penstock.testing.servers.opensearch",
     ): "only tests that ask for the server pay for it",
     (

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 STARTER = """
 import os, sys
 from threading import Thread
-from penstock.testing import EmbeddedUnavailable, embedded_kafka, embedded_opensearch, embedded_postgres
+from penstock.testing import (
+    EmbeddedUnavailable, embedded_kafka, embedded_nats, embedded_opensearch, embedded_postgres
+)
 
 def told(server):
-    own = getattr(server, "_own", None) or getattr(server, "_node", None)
+    names = ("_own", "_node", "_server")
+    own = next((getattr(server, name) for name in names if hasattr(server, name)), None)
     folder = server._folder if own is None else own.folder
     print(server.pid, folder.guard.pid, folder.path, flush=True)
 
@@ -123,6 +126,7 @@ def started(body: str) -> Iterator[Started]:
         ("postgres", signal.SIGKILL, True),
         pytest.param("opensearch", signal.SIGTERM, True, marks=pytest.mark.long),
         ("kafka", signal.SIGKILL, False),
+        ("nats", signal.SIGKILL, True),
     ],
 )
 def test_a_server_ends_with_the_process_that_started_it(

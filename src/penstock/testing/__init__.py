@@ -27,6 +27,7 @@ from .scripted import (
     slow,
 )
 from .servers.kafka import EmbeddedKafka, embedded_kafka
+from .servers.nats import EmbeddedNats, embedded_nats
 from .servers.opensearch import EmbeddedOpenSearch, embedded_opensearch
 from .servers.postgres import EmbeddedPostgres, embedded_postgres
 from .servers.require import EmbeddedUnavailable, skip_or_fail
@@ -38,6 +39,7 @@ __all__ = [
     "DedupSink",
     "Destination",
     "EmbeddedKafka",
+    "EmbeddedNats",
     "EmbeddedOpenSearch",
     "EmbeddedPostgres",
     "EmbeddedUnavailable",
@@ -56,6 +58,7 @@ __all__ = [
     "WouldHang",
     "answer",
     "embedded_kafka",
+    "embedded_nats",
     "embedded_opensearch",
     "embedded_postgres",
     "fail",

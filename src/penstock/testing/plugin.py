@@ -1,5 +1,5 @@
 """The pytest plugin: fixtures `fake_clock`, `real_clock`, `embedded_postgres`,
-`embedded_opensearch` and `embedded_kafka`.
+`embedded_opensearch`, `embedded_kafka` and `embedded_nats`.
 
 An `async def` test that uses `fake_clock`, itself or through a fixture, runs on that clock's
 virtual loop, also under pytest-asyncio and anyio (`on_clock` has the rules). One that uses
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from .servers.kafka import EmbeddedKafka
+    from .servers.nats import EmbeddedNats
     from .servers.opensearch import EmbeddedOpenSearch
     from .servers.postgres import EmbeddedPostgres
 
@@ -92,6 +93,18 @@ def embedded_kafka() -> Iterator[EmbeddedKafka]:
     from .servers.kafka import embedded_kafka as start
 
     with there_or_skip("kafka", start()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def embedded_nats() -> Iterator[EmbeddedNats]:
+    """A NATS server with JetStream for the whole test run.
+
+    Skips if it is not available, unless `PENSTOCK_REQUIRE` names it (`nats`).
+    """
+    from .servers.nats import embedded_nats as start
+
+    with there_or_skip("nats", start()) as server:
         yield server
 
 
