@@ -23,6 +23,8 @@ LOGS: dict[str, MemoryLog] = {}
 class MemorySourceSuite(SourceConformance):
     """On virtual time."""
 
+    capabilities = MemorySource.capabilities
+
     @pytest.fixture
     def clock(self, fake_clock: FakeClock) -> Clock:
         return fake_clock

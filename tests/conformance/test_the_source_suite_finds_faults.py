@@ -5,6 +5,7 @@ of the suite finds it.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -12,8 +13,9 @@ from tests.conformance.source_help import LOGS, MemorySourceSuite
 
 from penstock import ConfigError
 from penstock.sources import Fetched, Position
-from penstock.sources.memory import MemorySource
+from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.testing import FakeClock
+from penstock.testing.conformance.source.declaration import contradictions
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -254,6 +256,15 @@ class TellsTheLastOffset(MemorySource):
         return {claim: end - 1 for claim, end in (await super().ends(claims)).items()}
 
 
+class DeclaresWhatItIsNot(MemorySource):
+    capabilities = replace(MemorySource.capabilities, takes_back=True)
+
+
+class KnowsOneEndOnly(MemorySource):
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        return dict([*(await super().ends(claims)).items()][:1])
+
+
 class RedeliversWhenKeptAlive(MemorySource):
     async def keep_alive(self) -> None:
         self.redeliver(self.claimed[0])
@@ -294,6 +305,8 @@ FAULTS: list[tuple[type[MemorySource], str]] = [
     (ForgetsToEndItsClaims, "closing_ends_the_claims_and_commits_nothing"),
     (ForgetsToEndItsClaims, "an_error_within_closes_the_source"),
     (TellsTheLastOffset, "the_ends_are_those_of_the_partitions"),
+    (KnowsOneEndOnly, "the_lag_is_told_as_declared"),
+    (DeclaresWhatItIsNot, "the_declaration_is_what_the_source_implements"),
     (RedeliversWhenKeptAlive, "a_source_lives_without_fetches"),
     (LosesTheFirstRecord, "every_message_is_handled_once_in_order_per_key"),
     (IgnoresMetadata, "a_restart_handles_only_what_was_unfinished"),
@@ -372,14 +385,52 @@ def test_an_unknown_lack_is_refused() -> None:
         clock.run(Suite().test_holes_are_told(clock))
 
 
+class StoresNoMapAndSaysSo(StoresNoMap):
+    capabilities = replace(MemorySource.capabilities, metadata=False)
+
+
 def test_a_declared_lack_skips_its_tests() -> None:
     class Suite(MemorySourceSuite):
-        lacks = frozenset({"holes", "metadata"})
+        capabilities = StoresNoMapAndSaysSo.capabilities
+        lacks = frozenset({"holes"})
 
         def source(self, topic: str) -> Source:
-            return StoresNoMap(LOGS[topic])
+            return StoresNoMapAndSaysSo(LOGS[topic])
 
     with FakeClock() as clock:
         with pytest.raises(pytest.skip.Exception, match="lacks holes"):
             clock.run(Suite().test_holes_are_told(clock))
+        with pytest.raises(pytest.skip.Exception, match="lacks metadata"):
+            clock.run(Suite().test_the_answer_of_a_commit_is_true(clock))
         clock.run(Suite().test_a_commit_is_stored_with_its_map(clock))
+        clock.run(Suite().test_the_declaration_is_what_the_source_implements(clock))
+
+
+def test_a_declared_ability_is_no_lack() -> None:
+    class Suite(MemorySourceSuite):
+        lacks = frozenset({"metadata"})
+
+    with FakeClock() as clock, pytest.raises(ConfigError, match=r"lacks=.*'metadata'.*declares"):
+        clock.run(Suite().test_a_commit_is_stored_with_its_map(clock))
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"lag": "counts"}, "lag == 'counts' is True"),
+        ({"shares": "keys", "cooperative": False}, "shares == 'keys' is True"),
+        ({"settles_each": True}, "settles_each is True"),
+        ({"takes_back": True}, "takes_back is True"),
+        ({"transactions": "records"}, "transactions == 'positions' is False"),
+        ({"transactions": None}, "transactions == 'positions' is False"),
+        ({"extends": False}, "extends is False"),
+        ({"shares": None}, "cooperative is True"),
+    ],
+)
+def test_a_declaration_that_contradicts_the_source_is_named(
+    changed: dict[str, Any], named: str
+) -> None:
+    source = MemorySource(MemoryLog(), ack_wait=30.0)
+    assert contradictions(source.capabilities, source) == []
+    (text,) = contradictions(replace(source.capabilities, **changed), source)
+    assert text.startswith(named)

@@ -85,6 +85,15 @@ class Record:
     """Milliseconds since the epoch."""
 
 
+class Settled(NamedTuple):
+    """The records of a claim that were settled in a stretch of time."""
+
+    offsets: Sequence[int]
+    """All of them, ascending."""
+    given_up: Collection[int] = ()
+    """Those of them that were not handled: with a dead letter, parked, or given up without one."""
+
+
 class SourceClaim(Protocol):
     """A claim as the source sees it: an identity. Compare claims with `is`."""
 
@@ -102,6 +111,13 @@ class SourceClaim(Protocol):
 
         A source may skip the span: it continues at its end, with that as the `next_offset`. The
         span counts as skipped then.
+        """
+        ...
+
+    def take_settled(self) -> Settled:
+        """What was settled since the last call; only for a source that `settles_each` record.
+
+        The caller has it from then on: a later call does not tell it again.
         """
         ...
 
@@ -156,12 +172,54 @@ class SourceTraits:
         short_claims: whether a claim is the lease of a few records. Equal keys of two claims are one
             key then, settled records are committed at once, since later ones of their keys wait for
             that, and the beginnings and ends of claims are no news.
+        settles_each: whether the source settles each record by itself, by `take_settled`. A commit
+            is due as soon as a record is settled, and its positions have no maps.
     """
 
     keep_alive_every: float | None = None
     revoke_within: float | None = None
     extend_every: float | None = None
     short_claims: bool = False
+    settles_each: bool = False
+
+
+StartsAt = Literal["beginning", "end", "time", "offset"]
+"""A place where a group can begin that has no stored position."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceCapabilities:
+    """The abilities of a kind of source, declared as `capabilities` of its class."""
+
+    starts: frozenset[StartsAt] = frozenset()
+    """Where a group without stored positions can begin; empty: there is no choice."""
+    batches: bool = False
+    """One request to the server fetches many records."""
+    lag: Literal["ends", "counts"] | None = None
+    """It tells the lag: by the ends of all its partitions, or it `CountsLag`."""
+    shares: Literal["partitions", "keys"] | None = None
+    """What several processes of a group divide among themselves; `None`: one process reads alone."""
+    cooperative: bool = False
+    """A rebalance leaves the partitions alone that stay where they are."""
+    metadata: bool = False
+    """It stores the offset map, so that a crash repeats unfinished records only."""
+    settles_each: bool = False
+    """Each record is acknowledged by itself, without a position."""
+    extends: bool = False
+    """It limits the time for which a record is held, and can extend it."""
+    takes_back: bool = False
+    """It keeps failed records for their backoff, and poison, in its own place: it `TakesBack`."""
+    transactions: Literal["positions", "records"] | None = None
+    """What can commit with the rows: positions, in any destination that keeps them (a
+    `TransactionalSource`), or its own settled records, in its database (`SettlesInTransaction`)."""
+
+
+@runtime_checkable
+class DeclaresCapabilities(Protocol):
+    """A source that says what it can do."""
+
+    @property
+    def capabilities(self) -> SourceCapabilities: ...
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class TestKafkaSource(SourceConformance):
     """All sources of a topic are members of the group of its name."""
 
-    lacks = {"cooperative"}
+    capabilities = KafkaSource.capabilities
     patience = 30.0
 
     @pytest.fixture(autouse=True)

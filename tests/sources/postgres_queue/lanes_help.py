@@ -9,15 +9,16 @@ consumer does with poison what the suite tells it to.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.sources import Fetched, Position, Record, TopicPartition
+from penstock.sources import Fetched, Position, Record, Settled, TopicPartition
+from penstock.sources.postgres_queue import PostgresQueueSource
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
     from penstock.sources import ClaimHost, SourceClaim, SourceRecord
-    from penstock.sources.postgres_queue import PostgresQueueSource
 
 
 class LaneTopic:
@@ -55,6 +56,9 @@ class LaneClaim:
         del least
         return offset
 
+    def take_settled(self) -> Settled:
+        raise AssertionError("positions are committed")
+
 
 class LaneHost:
     """Passes on the claims of the source as those of partitions."""
@@ -91,6 +95,8 @@ class LaneHost:
 
 class LaneSource:
     """The source, as the suite sees it."""
+
+    capabilities = replace(PostgresQueueSource.capabilities, takes_back=False, transactions=None)
 
     def __init__(self, source: PostgresQueueSource, topic: LaneTopic) -> None:
         self.source = source

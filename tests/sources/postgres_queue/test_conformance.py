@@ -28,7 +28,8 @@ LEASE = 1.5
 class TestPostgresQueueSource(SourceConformance):
     """A topic is a queue, and a partition one of its lanes."""
 
-    lacks = {"metadata", "members", "cooperative", "holes", "partitions"}
+    capabilities = LaneSource.capabilities
+    lacks = {"holes"}
     patience = 20.0
 
     @pytest.fixture(autouse=True)

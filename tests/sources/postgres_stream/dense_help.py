@@ -10,17 +10,17 @@ from __future__ import annotations
 import itertools
 import json
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from penstock.sources import Fetched, Position, Record, TopicPartition
+from penstock.sources import Fetched, Position, Record, Settled, TopicPartition
+from penstock.sources.postgres_stream import PostgresStreamSource
 from penstock.sources.postgres_stream.selection import slot_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
-    from penstock.sources import ClaimHost, SourceClaim, SourceRecord
-    from penstock.sources.postgres_stream import PostgresStreamSource
+    from penstock.sources import ClaimHost, SourceClaim, SourceRecord, Unread
 
 
 def stream_in(slot: int, key: bytes | None) -> str:
@@ -67,6 +67,9 @@ class Unwanted:
     def pass_settled(self, offset: int, least: int) -> int:
         del least
         return offset
+
+    def take_settled(self) -> Settled:
+        raise AssertionError("positions are committed")
 
 
 class DenseHost:
@@ -132,6 +135,8 @@ class InnerClaim(Unwanted):
 class DenseSource:
     """The source, as the suite sees it."""
 
+    capabilities = replace(PostgresStreamSource.capabilities, transactions=None)
+
     def __init__(self, source: PostgresStreamSource, topic: DenseTopic, name: str) -> None:
         self.source = source
         self.traits = source.traits
@@ -194,6 +199,14 @@ class DenseSource:
             for inner, end in ends.items()
             for claim in self.host.outer([inner])
         }
+
+    async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
+        inner = {
+            self.host.inner[claim]: self.host.sparse(claim, Position(at)).offset
+            for claim, at in positions.items()
+        }
+        unread = await self.source.lag(inner)
+        return {outer: unread[claim] for claim in inner for outer in self.host.outer([claim])}
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
         self.source.extend(records)

@@ -27,6 +27,7 @@ LEASE = 3.0
 class TestPostgresStreamSource(SourceConformance):
     """A topic is a log; all sources of it are one subscription."""
 
+    capabilities = DenseSource.capabilities
     lacks = {"holes"}
     patience = 20.0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..._clients.kafka.options import MemberOptions
 from ..._clients.kafka.session import Session
 from ..._core.errors import ClosedError
-from ..._core.source import SourceTraits
+from ..._core.source import SourceCapabilities, SourceTraits
 from .sessions import Sessions
 from .starts import StartPoint
 from .topics import Topics
@@ -61,6 +61,15 @@ class KafkaSource:
     Raises `ConfigError` for a bad argument. Used by one consumer at a time, on one loop. Nothing is started before it is opened. A broker that cannot be
     reached, a missing topic or a missing right is a reason in `explain()`, and tried again.
     """
+
+    capabilities = SourceCapabilities(
+        starts=frozenset({"beginning", "end", "time"}),
+        batches=True,
+        lag="ends",
+        shares="partitions",
+        metadata=True,
+        transactions="positions",
+    )
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from ..._core import checks
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.errors import ClosedError
-from ..._core.source import Fetched, Record, SourceTraits
+from ..._core.source import Fetched, Record, SourceCapabilities, SourceTraits
 from .cursor import Cursor
 from .deadlines import AckDeadlines
 from .leaving import LeftPositions
@@ -57,6 +57,16 @@ class MemorySource:
     Raises `ConfigError` for a bad argument. Used by one consumer, on one loop; what a test calls
     returns at once, but for `revoke` and `give`.
     """
+
+    capabilities = SourceCapabilities(
+        batches=True,
+        lag="ends",
+        shares="partitions",
+        cooperative=True,
+        metadata=True,
+        extends=True,
+        transactions="positions",
+    )
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from ..._clients.postgres.queues.channel import queue_channel
 from ..._clients.postgres.queues.leasing import QueueLeases
 from ..._core import checks
 from ..._core.errors import ClosedError
-from ..._core.source import SourceTraits
+from ..._core.source import SourceCapabilities, SourceTraits
 from ..troubles import Troubles
 from ..waking import Waker
 from .options import QueueOptions
@@ -90,6 +90,10 @@ class PostgresQueueSource:
     or older, and a queue that does not exist, raise `ConfigError`. A server that cannot be reached
     is a reason in `explain()`, and tried again.
     """
+
+    capabilities = SourceCapabilities(
+        batches=True, shares="keys", takes_back=True, transactions="records"
+    )
 
     def __init__(
         self,

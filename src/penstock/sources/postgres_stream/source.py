@@ -14,7 +14,7 @@ from ..._clients.postgres.streams.selection import StreamSelection
 from ..._core import checks
 from ..._core.errors import ClosedError
 from ..._core.opening import opened
-from ..._core.source import SourceTraits
+from ..._core.source import SourceCapabilities, SourceTraits
 from ..subscriptions.postgres.subscriptions import LEASE, PostgresSubscriptions
 from ..troubles import Troubles
 from ..waking import CountedSignal, Waker
@@ -94,6 +94,16 @@ class PostgresStreamSource:
     reached is a reason in `explain()`, and tried again. A stored position beyond the end of the log,
     as after the restore of an older copy, is a `ConfigError`.
     """
+
+    capabilities = SourceCapabilities(
+        starts=frozenset({"beginning", "end", "time"}),
+        batches=True,
+        lag="counts",
+        shares="partitions",
+        cooperative=True,
+        metadata=True,
+        transactions="positions",
+    )
 
     def __init__(
         self,

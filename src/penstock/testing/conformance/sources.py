@@ -1,6 +1,8 @@
 """The conformance suite of sources.
 
     class TestMySource(SourceConformance):
+        capabilities = MySource.capabilities
+
         async def new_topic(self, partitions):
             return await make_topic(partitions)
 
@@ -15,8 +17,9 @@
 
 1. Each test makes a topic of its own; all sources of a topic are one group.
 2. The first tests drive the source by hand, as its host; the others run consumers on it.
-3. What the source cannot do is declared in `lacks`, and the tests that need it are skipped. Where a
-   rebalance or a loss can be forced, the hooks `rebalance` and `lose` do it.
+3. What the source declares in its `capabilities` is tested, and the tests of what it does not declare
+   are skipped. `lacks` names what else it cannot do, or all of that for a source without a
+   declaration. Where a rebalance or a loss can be forced, the hooks `rebalance` and `lose` do it.
 4. The tests run in real time, and wait for events only. With the fixture `clock` overridden by one
    that returns `fake_clock`, they run on virtual time.
 """
@@ -27,6 +30,7 @@ from .source.batches import BatchTests
 from .source.bounds import BoundTests
 from .source.claims import ClaimTests
 from .source.commits import CommitTests
+from .source.declaration import DeclarationTests
 from .source.delivery import DeliveryTests
 from .source.failures import FailureTests
 from .source.order import OrderTests
@@ -34,6 +38,7 @@ from .source.rebalances import RebalanceTests
 
 
 class SourceConformance(
+    DeclarationTests,
     DeliveryTests,
     CommitTests,
     ClaimTests,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...._core.source import Settled
 from .news import News
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
     from ...._core.source import Position, SourceClaim, TopicPartition
 
@@ -20,6 +21,16 @@ class HeldClaim:
         self.start = start
         """The stored position that the source told."""
         self.is_closed = False
+        self._untold: list[int] = []
+
+    def settle(self, offsets: Iterable[int]) -> None:
+        """Settle the records at these offsets, for a source that settles each by itself."""
+        self._untold += offsets
+
+    def take_settled(self) -> Settled:
+        """The offsets that were settled since the last call."""
+        told, self._untold = Settled(sorted(self._untold)), []
+        return told
 
     def end(self) -> None:
         """End the claim."""

@@ -18,16 +18,30 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
     from ...._core.clock import Clock, LoopClock
-    from ...._core.source import Source
+    from ...._core.source import Source, SourceCapabilities
 
 ABILITIES = frozenset({"metadata", "members", "cooperative", "loss", "holes", "partitions"})
+
+
+def abilities_of(declared: SourceCapabilities | None) -> dict[str, bool]:
+    """The abilities that a declaration tells of, and whether the source has them."""
+    if declared is None:
+        return {}
+    return {
+        "metadata": declared.metadata,
+        "members": declared.shares == "partitions",
+        "cooperative": declared.cooperative,
+        "partitions": declared.shares != "keys",
+    }
 
 
 class SourceUnderTest(ABC):
     """The hooks that a subclass fills, and helpers for the tests."""
 
+    capabilities: ClassVar[SourceCapabilities | None] = None
+    """The declaration of the source; `None` if it has none."""
     lacks: ClassVar[Collection[str]] = ()
-    """What the source cannot do; the tests that need it are skipped.
+    """What the source cannot do beside what it declares; the tests that need it are skipped.
 
     `metadata`: store text with a position. `members`: several sources of one group. `cooperative`:
     keep the other partitions in a rebalance. `loss`: lose partitions without a revoke, on demand.
@@ -85,12 +99,24 @@ class SourceUnderTest(ABC):
 
     def needs(self, *abilities: str) -> None:
         """Skip the test if the source lacks one of these."""
+        lacking = self.lacking()
+        missing = [ability for ability in abilities if ability in lacking]
+        if missing:
+            pytest.skip(f"the source lacks {', '.join(missing)}")
+
+    def lacking(self) -> frozenset[str]:
+        """The abilities that the source lacks, by its declaration or by `lacks`.
+
+        Raises `ConfigError` for an unknown one, and for one that the source declares to have.
+        """
         unknown = {*self.lacks} - ABILITIES
         if unknown:
             raise checks.bad("lacks", unknown, f"must be among {', '.join(sorted(ABILITIES))}")
-        missing = [ability for ability in abilities if ability in self.lacks]
-        if missing:
-            pytest.skip(f"the source lacks {', '.join(missing)}")
+        told = abilities_of(self.capabilities)
+        declared = {ability for ability in self.lacks if told.get(ability)}
+        if declared:
+            raise checks.bad("lacks", declared, "is what the source declares that it can do")
+        return frozenset(self.lacks).union(each for each, has in told.items() if not has)
 
     def in_time(self, clock: Clock) -> asyncio.Timeout:
         """Fail what takes longer than the suite's patience."""
@@ -118,7 +144,7 @@ class SourceUnderTest(ABC):
 
     async def claimed(self, source: Source, host: RecordingHost, claims: int) -> None:
         """Suspend until an open source has claimed this number of partitions."""
-        while "partitions" in self.lacks and len(host.open) < claims:
+        while "partitions" in self.lacking() and len(host.open) < claims:
             assert await source.fetch((), 100) == []
         await host.wait_for_claims(claims)
 
@@ -128,4 +154,4 @@ class SourceUnderTest(ABC):
 
     def kept(self, position: Position) -> Position:
         """A position as the source stores it."""
-        return Position(position.offset) if "metadata" in self.lacks else position
+        return Position(position.offset) if "metadata" in self.lacking() else position

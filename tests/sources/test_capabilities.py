@@ -1,0 +1,76 @@
+"""What sources declare: every one does, it is what they implement, and the page shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sources.table import CALLS, PAGE, READ, SETTLED, capabilities, page, sources
+
+from penstock import MissingExtra
+from penstock.sources import DeclaresCapabilities, Source, SourceCapabilities
+from penstock.sources.kafka import KafkaSource
+from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.sources.postgres_queue import PostgresQueueSource
+from penstock.sources.postgres_stream import PostgresStreamSource
+from penstock.testing.conformance.source.declaration import contradictions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MADE: dict[type, Callable[[], Source]] = {
+    MemorySource: lambda: MemorySource(MemoryLog(), ack_wait=30.0),
+    KafkaSource: lambda: KafkaSource("t", bootstrap="127.0.0.1:1", group="g"),
+    PostgresStreamSource: lambda: PostgresStreamSource("postgresql://h/d", subscription="s"),
+    PostgresQueueSource: lambda: PostgresQueueSource("postgresql://h/d", queue="q"),
+}
+
+
+def test_every_source_of_the_package_declares_its_capabilities() -> None:
+    assert {*MADE} <= {*sources().values()}
+    assert {*capabilities()} == {*sources()}
+
+
+@pytest.mark.parametrize("name", sorted(sources()))
+def test_a_declaration_is_what_the_class_implements(name: str) -> None:
+    """consumer/A:O30."""
+    kind = sources()[name]
+    assert kind in MADE, f"add {name} to MADE, so that its declaration is compared"
+    try:
+        source = MADE[kind]()
+    except MissingExtra as missing:
+        pytest.skip(str(missing))
+    assert isinstance(source, DeclaresCapabilities)
+    assert source.capabilities is capabilities()[name]
+    assert contradictions(source.capabilities, source) == []
+
+
+def test_sources_are_found_by_their_calls() -> None:
+    assert all(hasattr(Source, call) for call in CALLS)
+
+
+def test_the_page_is_up_to_date() -> None:
+    """Made anew by `PYTHONPATH=src python -m tests.sources.table`."""
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "docs/reference/sources.md differs from the declarations: write it anew by "
+        "`PYTHONPATH=src python -m tests.sources.table`"
+    )
+
+
+def test_every_capability_has_a_column() -> None:
+    """As many columns as fields, and each changes with its field."""
+    columns = {**READ, **SETTLED}
+    fields = dataclasses.fields(SourceCapabilities)
+    assert len(columns) == len(fields)
+    nothing = SourceCapabilities()
+    values: dict[str, Any] = {
+        "starts": frozenset({"end"}),
+        "lag": "ends",
+        "shares": "keys",
+        "transactions": "records",
+    }
+    for field in fields:
+        changed = dataclasses.replace(nothing, **{field.name: values.get(field.name, True)})
+        told = [name for name, tell in columns.items() if tell(changed) != tell(nothing)]
+        assert len(told) == 1, field.name
