@@ -10,6 +10,7 @@ from tests.sources.table import CALLS, PAGE, READ, SETTLED, capabilities, page, 
 
 from penstock import MissingExtra
 from penstock.sources import DeclaresCapabilities, Source, SourceCapabilities
+from penstock.sources.files import FileSource
 from penstock.sources.kafka import KafkaSource
 from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.sources.postgres_queue import PostgresQueueSource
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MADE: dict[type, Callable[[], Source]] = {
+    FileSource: lambda: FileSource("events"),
     MemorySource: lambda: MemorySource(MemoryLog(), ack_wait=30.0),
     KafkaSource: lambda: KafkaSource("t", bootstrap="127.0.0.1:1", group="g"),
     PostgresStreamSource: lambda: PostgresStreamSource("postgresql://h/d", subscription="s"),

@@ -1,0 +1,161 @@
+"""The files of a subscription, as they are stored: each has a number for good.
+
+1. Files are entered in *chapters* of at most 256, each a subscription of the provider, with a slot
+   for each file. The name of a chapter is that of the subscription and its number. The record of
+   each file is in the selection, which never changes.
+2. A file's partition is its chapter's number times 256, and its slot. New files make new chapters;
+   so no number changes, however names sort.
+3. Of several processes that enter files at once, one is first; the others find its chapter.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..._core.errors import ConfigError
+from ..._core.source import Position
+from ..._core.subscriptions import SLOTS, SubscriptionStart, slot_lock
+from .identity import Recorded
+from .places import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ..._core.subscriptions import Move, SubscriptionState
+    from .identity import Look
+
+_FORM = "penstock files 1"
+
+
+@dataclass(slots=True, eq=False)
+class FileEntry:
+    """A file of the subscription."""
+
+    number: int
+    recorded: Recorded
+    stored: Position
+    """As it was last read, or stored by this process."""
+    is_held: bool = False
+    """Whether this process has a claim of it."""
+    trouble: str | None = None
+    """Why this process cannot read it."""
+    seen: Look | None = None
+    """What the file system told of it before this process read it."""
+
+    @property
+    def path(self) -> str:
+        """Its relative path."""
+        return self.recorded.path
+
+    @property
+    def place(self) -> Place:
+        """Where it is read."""
+        return Place.of(self.stored)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all its rows are settled."""
+        return self.stored.metadata.startswith("=")
+
+
+class Catalog:
+    """Reads and extends the chapters of one subscription."""
+
+    def __init__(self, name: str, state: SubscriptionState) -> None:
+        self._name = name
+        self._state = state
+        self._chapters: list[list[FileEntry]] = []
+        self.entries: dict[str, FileEntry] = {}
+        """By path, in the order of their numbers."""
+
+    def _chapter(self, number: int) -> str:
+        return f"{self._name}/{number}"
+
+    def lock_of(self, entry: FileEntry) -> str:
+        """The name of a file's lock."""
+        chapter, slot = divmod(entry.number, SLOTS)
+        return slot_lock(self._chapter(chapter), slot)
+
+    async def load(self) -> None:
+        """Read the chapters that are not known yet. Raises what the state raises, and
+        `ConfigError` for a subscription of another kind.
+        """
+        while await self._read(len(self._chapters)):
+            pass
+
+    async def _read(self, number: int) -> bool:
+        """Read a chapter; return whether it is there."""
+        found = await self._state.read(self._chapter(number))
+        if found is None:
+            return False
+        if number == len(self._chapters):
+            told = _records(self._chapter(number), found.selection)
+            chapter = [
+                FileEntry(number * SLOTS + slot, recorded, Position(0))
+                for slot, recorded in enumerate(told)
+            ]
+            self._chapters.append(chapter)
+            self.entries.update({entry.path: entry for entry in chapter})
+        for slot, entry in enumerate(self._chapters[number]):
+            if not entry.is_held:
+                entry.stored = found.positions[slot]
+        return True
+
+    async def enter(self, records: Sequence[Recorded]) -> None:
+        """Enter files that are in no chapter yet, in this order."""
+        while new := [each for each in records if each.path not in self.entries][:SLOTS]:
+            text = json.dumps([_FORM, *new])
+            start = SubscriptionStart(dict.fromkeys(range(len(new)), 0), selection=text)
+            await self._state.initialize(self._chapter(len(self._chapters)), start)
+            await self._read(len(self._chapters))
+
+    async def refresh(self) -> None:
+        """Read again where unfinished files stand that this process does not hold."""
+        for number, chapter in enumerate(self._chapters):
+            if any(not (entry.is_finished or entry.is_held) for entry in chapter):
+                await self._read(number)
+
+    async def read(self, entries: Iterable[FileEntry]) -> dict[FileEntry, Position]:
+        """What is stored of these files now."""
+        found: dict[FileEntry, Position] = {}
+        for number, chapter in self._by_chapter(dict.fromkeys(entries)).items():
+            now = await self._state.read(self._chapter(number))
+            if now is None:
+                raise ConfigError(
+                    f"the subscription {self._name!r} is not there any more: its positions were "
+                    "deleted while this process read its files"
+                )
+            found |= {entry: now.positions[entry.number % SLOTS] for entry in chapter}
+        return found
+
+    async def store(self, moves: Mapping[FileEntry, Move]) -> list[FileEntry]:
+        """Move positions that are still the ones before; return these files."""
+        moved: list[FileEntry] = []
+        for number, chapter in self._by_chapter(moves).items():
+            wanted = {entry.number % SLOTS: moves[entry] for entry in chapter}
+            done = await self._state.store(self._chapter(number), wanted)
+            moved += [entry for entry in chapter if entry.number % SLOTS in done]
+        for entry in moved:
+            entry.stored = moves[entry].after
+        return moved
+
+    @staticmethod
+    def _by_chapter(entries: Iterable[FileEntry]) -> dict[int, list[FileEntry]]:
+        found: dict[int, list[FileEntry]] = {}
+        for entry in entries:
+            found.setdefault(entry.number // SLOTS, []).append(entry)
+        return found
+
+
+def _records(chapter: str, selection: str) -> list[Recorded]:
+    try:
+        form, *told = json.loads(selection)
+        if form != _FORM:
+            raise ValueError(form)
+        return [Recorded(*each) for each in told]
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the subscription {chapter!r} is not one of files: pass another subscription= or state="
+        ) from error

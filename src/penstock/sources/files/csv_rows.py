@@ -1,0 +1,102 @@
+"""Rows of CSV: each is a `dict`, as of `csv.DictReader`. Blocks.
+
+1. A row's number is its place among the rows behind the header, from 0 on, however many lines it
+   has.
+2. Quoting is strict by default: a quote that is never closed is damage, not the rest of the file.
+"""
+
+from __future__ import annotations
+
+import csv
+from typing import TYPE_CHECKING, Any
+
+from .chunks import CHUNK_BYTES, PASSED_BYTES, Chunk
+from .errors import BrokenFile
+from .lines import BOM, too_long
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from .places import End
+    from .streams import FileBytes
+
+
+class CsvReader:
+    """Reads rows from one on. Those before it are read and left out."""
+
+    rows = None
+
+    def __init__(
+        self,
+        file: FileBytes,
+        start: int,
+        *,
+        most_bytes: int,
+        options: Mapping[str, Any],
+        encoding: str,
+        column: str | None,
+    ) -> None:
+        self._file = file
+        self._start = start
+        self._row = self._size = 0
+        self._most_bytes = most_bytes
+        self._encoding = encoding
+        self._column = column
+        self._end: End | None = None
+        settings: dict[str, Any] = {"strict": True, **options}
+        self._reader = csv.DictReader(self._lines(), **settings)
+
+    def _lines(self) -> Iterator[str]:
+        is_first = True
+        while True:
+            line = self._file.line(self._most_bytes + 1)
+            if line[-1:] != b"\n":
+                if len(line) > self._most_bytes:
+                    raise too_long(self._row, self._most_bytes)
+                self._end = self._file.end()
+            if is_first:
+                line, is_first = line.removeprefix(BOM), False
+            self._size += len(line)
+            if self._size > self._most_bytes:
+                raise too_long(self._row, self._most_bytes)
+            if line:
+                yield line.decode(self._encoding)
+            if self._end is not None:
+                return
+
+    def read(self, most: int) -> Chunk:
+        """The next rows."""
+        rows: list[tuple[int, object]] = []
+        is_end, broken = False, None
+        try:
+            is_end = self._read(rows, most)
+        except (BrokenFile, OSError) as error:
+            broken = str(error)
+        except (csv.Error, UnicodeDecodeError) as error:
+            broken = f"row {self._row} is no CSV in {self._encoding} ({error})"
+        next_row = max(self._row, self._start)
+        return Chunk(rows, next_row, end=self._end if is_end else None, broken=broken)
+
+    def _read(self, rows: list[tuple[int, object]], most: int) -> bool:
+        size = passed = 0
+        self._check_header()
+        while len(rows) < most and size < CHUNK_BYTES and passed < PASSED_BYTES:
+            self._size = 0
+            value = next(self._reader, None)
+            if value is None:
+                return True
+            if self._row >= self._start:
+                rows.append((self._row, value))
+                size += self._size
+            passed += self._size
+            self._row += 1
+        return False
+
+    def _check_header(self) -> None:
+        names = self._reader.fieldnames
+        if names is not None and self._column is not None and self._column not in names:
+            raise BrokenFile(f"it has no column {self._column!r}, which key= names")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,111 @@
+"""The files that a path or a pattern names. Blocks.
+
+1. A directory means all files in it, at any depth; a pattern those that match, where `**` stands for
+   any directories. Paths are relative to the directory, or to the part of the pattern before its
+   first wildcard, so that a tree can move with its positions.
+2. Names that begin with `.` or `_`, or end like those of unfinished files, are left out, and so is
+   what is in such directories. A path to one file reads that file whatever its name.
+3. What cannot be looked at is told by name. It is never taken for an empty directory.
+"""
+
+from __future__ import annotations
+
+import os
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+UNFINISHED = (".tmp", ".temp", ".part", ".partial")
+"""Ends of the names of files that are being written."""
+
+
+class Found(NamedTuple):
+    """What is there now."""
+
+    paths: list[str]
+    """Relative paths with `/`, in order."""
+    refused: dict[str, str]
+    """Paths that could not be looked at, with reasons."""
+
+
+class FileSet:
+    """The files below one directory that match a pattern, or all of them."""
+
+    def __init__(self, path: str) -> None:
+        folder, pattern = _split(path)
+        self._root = folder
+        self._pattern = pattern
+        self._text = path
+
+    @property
+    def root(self) -> Path:
+        """The directory to which paths are relative."""
+        return Path(self._root) if self._pattern or not self._is_file() else Path(self._root).parent
+
+    def _is_file(self) -> bool:
+        return Path(self._root).is_file()
+
+    def find(self) -> Found:
+        """Look at the directory."""
+        if not self._pattern and self._is_file():
+            return Found([Path(self._root).name], {})
+        refused: dict[str, str] = {}
+        paths = [
+            "/".join(parts)
+            for parts in _walk(self._root, (), frozenset(), refused)
+            if not self._pattern or _matches(parts, self._pattern)
+        ]
+        return Found(paths, refused)
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def _split(path: str) -> tuple[str, tuple[str, ...]]:
+    """The fixed directory of a pattern, and the rest of it."""
+    parts = Path(path).parts
+    wild = next((at for at, part in enumerate(parts) if any(c in part for c in "*?[")), None)
+    if wild is None or Path(path).exists():
+        return path, ()
+    return str(Path(*parts[:wild])), parts[wild:]
+
+
+def _walk(
+    folder: str, above: tuple[str, ...], within: frozenset[tuple[int, int]], refused: dict[str, str]
+) -> Iterator[tuple[str, ...]]:
+    """The parts of the paths of all files below, in order; a directory is entered once."""
+    try:
+        status = Path(folder).stat()
+        with os.scandir(folder) as opened:
+            entries = sorted(opened, key=lambda entry: entry.name)
+    except OSError as error:
+        refused["/".join(above) or folder] = error.strerror or str(error)
+        return
+    here = (status.st_dev, status.st_ino)
+    if here in within:  # a symbolic link to a directory above
+        return
+    for entry in entries:
+        parts = (*above, entry.name)
+        if _is_left_out(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry.path, parts, within | {here}, refused)
+        elif entry.is_file():
+            yield parts
+        elif entry.is_symlink():
+            refused["/".join(parts)] = "a symbolic link to nothing"
+
+
+def _is_left_out(name: str) -> bool:
+    return name.startswith((".", "_")) or name.endswith(UNFINISHED)
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_matches(parts[at:], pattern[1:]) for at in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])

@@ -1,0 +1,56 @@
+"""The formats of files, told by their names."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Literal, NamedTuple
+
+from ..._core.errors import ConfigError, MissingExtra
+
+Format = Literal["ndjson", "csv", "parquet"]
+Compression = Literal["gzip", "zstd"]
+
+_COMPRESSED: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_FORMATS: dict[str, Format] = {
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+
+
+class Form(NamedTuple):
+    """How a file is read."""
+
+    format: Format
+    compression: Compression | None = None
+
+
+def form_of(path: str, wanted: Format | None) -> Form:
+    """The form of a file, by its name and the format that was asked for.
+
+    Raises `ConfigError` for a name that tells none, and `MissingExtra` for a form whose package is
+    not installed.
+    """
+    ending = path[path.rfind(".") :].lower() if "." in path else ""
+    compression = _COMPRESSED.get(ending)
+    bare = path[: -len(ending)] if compression else path
+    told = _FORMATS.get(bare[bare.rfind(".") :].lower()) if "." in bare else None
+    chosen = wanted or told
+    if chosen is None:
+        raise ConfigError(
+            f"{path}: its name tells no format. Pass format= for all files, or a pattern such as "
+            '"*.ndjson" for some'
+        )
+    if chosen == "parquet":
+        need_pyarrow()
+        return Form("parquet")
+    if compression == "zstd" and importlib.util.find_spec("zstandard") is None:
+        raise MissingExtra('pip install "penstock[files]"')
+    return Form(chosen, compression)
+
+
+def need_pyarrow() -> None:
+    """Raise `MissingExtra` without pyarrow."""
+    if importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtra('pip install "penstock[parquet]"')

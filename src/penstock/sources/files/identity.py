@@ -1,0 +1,74 @@
+"""Whether a file is still the one that was recorded. Blocks.
+
+1. A file is recorded when it is found, before anything of it is read: its size, the time of its
+   last change, and a digest of its first and last bytes.
+2. Whatever differs is a change: a position in other contents means nothing.
+3. Two kinds of files may be longer than recorded: one that is followed, and a compressed one, whose
+   end is recognized, so that a copy which was cut off can be completed. The recorded part must be
+   the same.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import blake2b
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SAMPLE = 1 << 16
+"""Bytes at either end that the digest covers."""
+
+
+class Recorded(NamedTuple):
+    """A file as it was found."""
+
+    path: str
+    """Relative, with `/`."""
+    size: int
+    modified: int
+    """Nanoseconds since the epoch."""
+    digest: str
+
+
+class Look(NamedTuple):
+    """What the file system tells of a file. Another one may have other contents."""
+
+    size: int
+    modified: int
+    changed: int
+    file: int
+
+    @classmethod
+    def at(cls, status: os.stat_result) -> Look:
+        """From a status."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def record(root: Path, path: str) -> Recorded:
+    """Record a file. Raises `OSError`."""
+    with (root / path).open("rb") as file:
+        status = os.fstat(file.fileno())
+        digest = _digest(file.fileno(), status.st_size)
+        return Recorded(path, status.st_size, status.st_mtime_ns, digest)
+
+
+def difference(recorded: Recorded, file: int, *, may_grow: bool) -> str | None:
+    """In what an open file differs from the recorded one; `None` if it does not."""
+    status = os.fstat(file)
+    if status.st_size < recorded.size or (status.st_size > recorded.size and not may_grow):
+        return f"it has {status.st_size} bytes now, and had {recorded.size} when it was found"
+    if status.st_size == recorded.size and status.st_mtime_ns != recorded.modified:
+        return "it was written to since it was found"
+    if _digest(file, recorded.size) != recorded.digest:
+        return "it has other contents than when it was found"
+    return None
+
+
+def _digest(file: int, size: int) -> str:
+    """Of the first and last bytes of the first `size` ones."""
+    last = max(0, size - SAMPLE)
+    digest = blake2b(os.pread(file, min(size, SAMPLE), 0), digest_size=16)
+    digest.update(os.pread(file, size - last, last))
+    return digest.hexdigest()

@@ -1,0 +1,76 @@
+"""Rows of Parquet: each is a `dict` of Python values. Blocks.
+
+A row's number counts over all row groups. Row groups before the first row are not read.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
+
+from .chunks import Chunk
+from .errors import BrokenFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .streams import FileBytes
+
+BATCH = 1_000
+"""Rows that are decoded at once."""
+_NONE: list[Any] = []
+
+
+class ParquetReader:
+    """Reads rows from one on.
+
+    Raises `BrokenFile` for a file without metadata that can be read.
+    """
+
+    def __init__(self, file: FileBytes, start: int, *, column: str | None) -> None:
+        arrow = cast("Any", import_module("pyarrow"))
+        parquet = cast("Any", import_module("pyarrow.parquet"))
+        self._errors: tuple[type[Exception], ...] = (BrokenFile, arrow.ArrowException, OSError)
+        self._file = file
+        self._row = start
+        try:
+            self._parquet: Any = parquet.ParquetFile(file.raw)
+        except self._errors as error:
+            raise BrokenFile(f"it is no Parquet that can be read ({error})") from error
+        if column is not None and column not in self._parquet.schema_arrow.names:
+            raise BrokenFile(f"it has no column {column!r}, which key= names")
+        self.rows: int | None = self._parquet.metadata.num_rows
+        self._rest: list[Any] = []
+        self._batches = self._read_from(start)
+
+    def _read_from(self, start: int) -> Iterator[list[Any]]:
+        metadata = self._parquet.metadata
+        groups: int = metadata.num_row_groups
+        first = before = 0
+        while first < groups and before + metadata.row_group(first).num_rows <= start:
+            before += metadata.row_group(first).num_rows
+            first += 1
+        if first == groups:
+            return
+        left_out = start - before
+        for batch in self._parquet.iter_batches(BATCH, row_groups=[*range(first, groups)]):
+            if left_out < batch.num_rows:
+                yield batch.slice(left_out).to_pylist()
+            left_out = max(0, left_out - batch.num_rows)
+
+    def read(self, most: int) -> Chunk:
+        """The next rows, of one batch."""
+        try:
+            rest = self._rest or next(self._batches, _NONE)
+            end = None if rest else self._file.end()
+        except self._errors as error:
+            return Chunk((), self._row, broken=f"it cannot be read ({error})")
+        taken, self._rest = rest[:most], rest[most:]
+        rows = [*enumerate(taken, self._row)]
+        self._row += len(rows)
+        return Chunk(rows, self._row, end=end)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._parquet.close()
+        self._file.close()

@@ -1,0 +1,200 @@
+"""A source over files: NDJSON, CSV and Parquet, also compressed."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.errors import ClosedError
+from ..._core.opening import opened
+from ..._core.source import SourceCapabilities, SourceTraits
+from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
+from ..subscriptions.postgres.subscriptions import PostgresSubscriptions
+from ..subscriptions.sqlite import SQLiteSubscriptions
+from ..troubles import Troubles
+from .holding import logger
+from .options import FileOptions
+from .parts import FileParts
+from .subscription import OpenFiles
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+    from datetime import timedelta
+    from typing import Literal
+
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
+
+STATE = ".penstock.sqlite"
+"""The file of the positions, in the directory of the files."""
+
+
+class FileSource:
+    """The rows of files as records: for backfills, and for tests.
+
+    Each file is a partition, and the offset of a record is the number of its row, from 0 on. The
+    topic is the subscription; the header `file` has the path, relative to the directory. The
+    timestamp is that of the file. The value is a line of NDJSON in bytes, as it is, or a `dict` of a
+    row of CSV or Parquet.
+
+    A file is recorded when it is found. One that has other contents later, or has vanished before it
+    was finished, is told by name, and so is one that is cut off or damaged: the rows before the
+    damage are delivered, and the other files. A source that ends raises `UnreadFiles` then, after
+    everything else; one that does not end reports it, and reads on when the file is repaired.
+    Finished files may be removed.
+
+    Names that begin with `.` or `_`, or end in `.tmp`, `.temp`, `.part` or `.partial`, are left out,
+    files and directories alike. Write a file by such a name and rename it.
+
+    Args:
+        path: a directory, which is read at any depth; a pattern such as `"events/**/*.csv.gz"`; or
+            one file.
+        format: `"ndjson"`, `"csv"` or `"parquet"` for all files; default: `"auto"`, by names that
+            end in `.ndjson`, `.jsonl`, `.csv` or `.parquet`. NDJSON and CSV may be compressed, with
+            the endings `.gz`, `.zst` or `.zstd`.
+        key: the column with the key, or a function from the value of a record to its key; default:
+            no keys. A column of NDJSON is a field of the object; a line without it has no key.
+        subscription: the name that all processes share which read the files together; default
+            `"backfill"`. Another name reads all files again.
+        state: where the positions are stored, `SQLiteSubscriptions` or `MemorySubscriptions`;
+            default: SQLite in the file `.penstock.sqlite` in the directory. If it has locks, several
+            processes share the files, one file for one process at a time; otherwise only one process
+            may read them.
+        files_at_once: the most files that this process has at a time, in the order of their paths.
+            A file is kept until all its rows are settled and that is committed. With 1 (default) and
+            one process, records of equal keys come in order over all files; with more, in each file.
+        csv_options: any options of `csv.DictReader`, such as `{"delimiter": ";"}`, or `fieldnames`
+            for files without a header. Quoting is strict by default.
+        encoding: the encoding of CSV; default UTF-8.
+        max_row_bytes: the most bytes of a line of NDJSON or a row of CSV; default 16 MiB. A longer
+            one is damage.
+        follow: whether files of NDJSON grow: appended lines are read, each when its line end is
+            there, and no file is finished.
+        ends: whether the source ends when all files are read; default: unless it follows them.
+        poll: seconds between looks for new files, and at files that are followed; default 1.
+        clock: the source of time; default: the loop's.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` for `format="parquet"` without
+    pyarrow. Used by one consumer at a time, on one loop. Constructing touches no file. Opening does,
+    in a thread. It raises `ConfigError` if there is no file to read and the source ends, or a file's
+    name tells no format, and `MissingExtra` for a file whose package is missing.
+    """
+
+    capabilities = SourceCapabilities(
+        batches=True, shares="partitions", cooperative=True, metadata=True
+    )
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        format: Literal["auto", "ndjson", "csv", "parquet"] = "auto",  # noqa: A002  # its name
+        key: str | Callable[[Any], object] | None = None,
+        subscription: str = "backfill",
+        state: SubscriptionState | None = None,
+        files_at_once: int = 1,
+        csv_options: Mapping[str, Any] | None = None,
+        encoding: str = "utf-8",
+        max_row_bytes: int = 16 << 20,
+        follow: bool = False,
+        ends: bool | None = None,
+        poll: float | timedelta = 1.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._options = FileOptions.of(
+            path,
+            subscription=subscription,
+            format=format,
+            key=key,
+            csv_options=csv_options,
+            encoding=encoding,
+            files_at_once=files_at_once,
+            max_row_bytes=max_row_bytes,
+            follow=follow,
+            ends=ends,
+            poll=poll,
+        )
+        _check_state(state)
+        self._state = state
+        self._clock = checks.checked_clock(clock)
+        self.traits = SourceTraits()
+        self._files: OpenFiles | None = None
+
+    @property
+    def group(self) -> str:
+        """The subscription, as the group whose positions they are."""
+        return self._options.subscription
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
+        """Read in the background; at exit, end the claims and free the files.
+
+        Raises `ClosedError` if it is open, `ConfigError` and `MissingExtra` as the class says, and
+        what the state raises.
+        """
+        if self._files is not None:
+            raise ClosedError(f"{self!r} is open already, for another consumer")
+        options = self._options
+        async with AsyncExitStack() as stack:
+            state = self._state or self._usual_state()
+            await stack.enter_async_context(opened(state))
+            locks = state if isinstance(state, SubscriptionLocks) else None
+            troubles = Troubles(host, options.subscription, logger)
+            parts = FileParts(options, options.files.root, locks, host, self._clock)
+            files = self._files = OpenFiles(parts, state, troubles)
+            stack.callback(self._closed)
+            await stack.enter_async_context(files.running())
+            yield
+
+    def _usual_state(self) -> SubscriptionState:
+        root = self._options.files.root
+        if not root.is_dir():
+            raise bad("path", str(self._options.files), f"there is no directory {root}")
+        return SQLiteSubscriptions(root / STATE)
+
+    def _closed(self) -> None:
+        self._files = None
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Deliver rows of these files.
+
+        Raises `UnreadFiles` at the end of a source that ends if some files could not be read, and
+        `ConfigError` or `MissingExtra` for a new file of no known format.
+        """
+        return await self._open().fetch(claims, most)
+
+    async def keep_alive(self) -> None:
+        """Do nothing: the locks are kept beside the fetches."""
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions and maps. Raises what the state raises."""
+        return await self._open().commit(positions)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """The numbers of rows: of Parquet from the beginning, of others once they have been read to
+        the end.
+        """
+        return self._open().ends(claims)
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        """Do nothing: a row may take any time while the file is held."""
+
+    def _open(self) -> OpenFiles:
+        if self._files is None:
+            raise ClosedError(f"{self!r} is not open")
+        return self._files
+
+    def __repr__(self) -> str:
+        options = self._options
+        return f"FileSource({str(options.files)!r}, subscription={options.subscription!r})"
+
+
+def _check_state(state: object) -> None:
+    if not (state is None or isinstance(state, SubscriptionState)):
+        raise bad("state", state, "must have the methods of SubscriptionState")
+    if isinstance(state, PostgresSubscriptions):
+        rule = "is for the log of its schema, whose retention and checks go by it; pass another one"
+        raise bad("state", state, rule)
