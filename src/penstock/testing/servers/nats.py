@@ -39,7 +39,7 @@ class EmbeddedNats:
         server = self._server = ServerProgram("NATS", self._is_ready)
         self._config = server.folder.path / "server.conf"
         self.configure(config)
-        ours = ["-c", str(self._config), "-a", "127.0.0.1", "-p", str(self.port), "-n", self._name]
+        ours = ["-c", str(self._config), "-a", "127.0.0.1", "-p", str(self.port)]
         # these win over the file: data elsewhere would outlive the server
         store = ["-js", "-sd", str(server.home / "data")] if jetstream else []
         server.configure([program, *ours, *store])
@@ -55,12 +55,12 @@ class EmbeddedNats:
         return self._server.pid
 
     def configure(self, config: str) -> None:
-        """Replace the configuration; the next start reads it.
+        """Replace the configuration; the next start reads it, and a running server on SIGHUP.
 
         Args:
             config: as of `embedded_nats`.
         """
-        self._config.write_text(config, encoding="utf-8")
+        self._config.write_text(f"server_name: {self._name}\n{config}", encoding="utf-8")
 
     def start(self) -> None:
         """Start the server and return when it accepts connections; does nothing if it is up.

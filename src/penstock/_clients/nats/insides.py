@@ -1,0 +1,45 @@
+"""What nats-py keeps to itself, and a connection needs: answers to pings, and an end at once.
+
+Written for nats-py 2.10 to 2.16.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from nats.aio.client import PING_PROTO, Client
+
+
+class PatientClient(Client):
+    """nats-py's client, whose `flush` tells the truth and can be given up.
+
+    1. nats-py's own writes a ping before what was published earlier: its answer says nothing about
+       that. Here the ping comes after it.
+    2. nats-py's own ends its reader when the server answers a ping after the timeout of `flush`, or
+       after its cancellation: it sets the result of a future that is cancelled. The connection then
+       looks open, and nothing is received any more. Here such an answer is ignored.
+    """
+
+    async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
+        made = asyncio.get_running_loop().create_future() if future is None else future
+        self._waiting.append(made)
+        await self._send_command(PING_PROTO)
+        await self._flush_pending()
+
+    async def _process_pong(self) -> None:
+        waiting = self._waiting
+        if waiting and waiting[0].done():
+            waiting[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
+    @property
+    def _waiting(self) -> list[asyncio.Future[Any]]:
+        """Those of the pings without an answer, in their order."""
+        return cast("list[asyncio.Future[Any]]", vars(self)["_pongs"])
+
+    def cut(self) -> None:
+        """Close the socket at once; does nothing without one."""
+        writer: Any = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()

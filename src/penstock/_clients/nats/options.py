@@ -1,0 +1,145 @@
+"""How to connect to NATS, checked before anything is opened.
+
+1. Options of nats-py pass through under its own names: logins, TLS, the name of the connection.
+   Those that Penstock sets itself are refused, with the reason.
+2. Values of passed options are never shown, and addresses only without what precedes their `@`:
+   they may be secrets.
+3. A `tls` that is a function is called where the connection is made, so that it can travel.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from nats.aio.client import Client
+
+from ..._core import checks
+from ..._core.errors import ConfigError
+from ..._core.options import Options
+
+_SERVER = re.compile(
+    r"(?:(?P<scheme>nats|tls|ws|wss)://)?(?:[^\s/@]*@)?"
+    r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s,/:@\[\]]+)(?::(?P<port>\d{1,5}))?/?"
+)
+_AGAIN = "a lost connection is made again, for as long as it takes"
+_OWN = "Penstock reports what happens to the connection"
+_OWNED = {
+    "allow_reconnect": _AGAIN,
+    "closed_cb": _OWN,
+    "connect_timeout": "connect_timeout=... says it",
+    "disconnected_cb": _OWN,
+    "discovered_server_cb": _OWN,
+    "error_cb": _OWN,
+    "flush_timeout": "nothing waits for it",
+    "flusher_queue_size": "nothing waits for it",
+    "lame_duck_mode_cb": _OWN,
+    "max_reconnect_attempts": _AGAIN,
+    "pedantic": "it slows down every message",
+    "pending_size": "nothing is buffered while there is no connection",
+    "reconnected_cb": _OWN,
+    "servers": "servers=... says it",
+    "skip_subject_validation": "a subject with a newline could hold commands",
+    "verbose": "it slows down every message",
+}
+_KNOWN = frozenset(inspect.signature(Client.connect).parameters) - {"self"}
+_CALLED_HERE = "tls"
+RECONNECT_WAIT = 0.5
+"""Seconds between two tries to reach the same server again."""
+PING_INTERVAL = 20.0
+"""Seconds; a connection whose server answers none of two pings is given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class NatsOptions:
+    """A connection to NATS. Times are seconds."""
+
+    servers: tuple[str, ...]
+    connect_timeout: float
+    client: Options
+
+    @classmethod
+    def of(
+        cls, *, servers: object, connect_timeout: object, client: Mapping[str, object], of: str
+    ) -> NatsOptions:
+        """Check the arguments. Raises `ConfigError`.
+
+        Args:
+            servers: the address of a server, `nats://host:4222` or `host:4222`; several of them
+                with commas, or a list of them. It may hold `user:password@` or `token@`.
+            connect_timeout: seconds for each try to reach a server.
+            client: options of nats-py's `connect`, by their names.
+            of: whose options they are, for messages.
+        """
+        for name in client:
+            if name in _OWNED:
+                raise ConfigError(f"{name}=...: is set by Penstock: {_OWNED[name]}")
+            if name not in _KNOWN:
+                raise ConfigError(f"{name}=...: is not an option of {of}, nor of nats-py's connect")
+        return cls(
+            servers=_servers(servers),
+            connect_timeout=checks.seconds(
+                "connect_timeout", connect_timeout, usual=checks.LONG_TIMEOUT
+            ),
+            client=Options(client),
+        )
+
+    @property
+    def place(self) -> str:
+        """The addresses, for messages."""
+        return ", ".join(map(_shown, self.servers))
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of nats-py's `connect`; a `tls` that is a function is called."""
+        given = dict(self.client)
+        if callable(make := given.get(_CALLED_HERE)):
+            given[_CALLED_HERE] = make()
+        return {
+            "name": "penstock",
+            "ping_interval": PING_INTERVAL,
+            "reconnect_time_wait": RECONNECT_WAIT,
+            **given,
+            "servers": list(self.servers),
+            "connect_timeout": self.connect_timeout,
+            # a message that cannot be sent is an error, instead of one that is sent later
+            "pending_size": -1,
+        }
+
+    def __repr__(self) -> str:
+        return f"NatsOptions(servers={self.place!r})"
+
+
+def _servers(value: object) -> tuple[str, ...]:
+    rule = (
+        'must be "nats://host:4222" or "host:4222", several of them with commas, or a list of them'
+    )
+    given = cast("object", value.split(",") if isinstance(value, str) else value)
+    if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
+        raise checks.bad("servers", value, rule)
+    listed = cast("Sequence[object]", given)
+    servers = [each.strip() if isinstance(each, str) else "" for each in listed]
+    schemes: set[bool] = set()
+    for server in servers:
+        found = _SERVER.fullmatch(server)
+        if found is None or int(found["port"] or 0) >= 1 << 16:
+            raise ConfigError(f"servers={_hidden(value)}: {rule}")
+        schemes.add(found["scheme"] in {"ws", "wss"})
+    if len(schemes) > 1:
+        raise ConfigError(
+            f"servers={_hidden(value)}: must be all of nats:// and tls://, or all of ws:// and wss://"
+        )
+    return tuple(servers)
+
+
+def _shown(server: str) -> str:
+    """The address without login."""
+    scheme, separator, rest = server.rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def _hidden(value: object) -> str:
+    """An argument that may hold a login, for messages."""
+    return "..." if "@" in checks.shown(value) else checks.shown(value)
