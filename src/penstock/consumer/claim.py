@@ -84,7 +84,6 @@ class Claim:
         "committed",
         "desk",
         "foreign",
-        "given_up",
         "is_closed",
         "is_closing",
         "is_cut",
@@ -115,7 +114,7 @@ class Claim:
         self.lanes = lanes
         """The lanes of the claim's scope, which other claims may share."""
         self.desk = desk
-        self.tracker = Tracker(start.offset)
+        self.tracker = Tracker(start.offset, tells_each=tells_each)
         self.attempts: dict[int, Attempts] = {}
         self.committed = start
         self.is_cut = False
@@ -124,10 +123,6 @@ class Claim:
         self.redelivered = 0
         self.foreign: Exception | None = None
         """Why the stored map could not be read; its records run again."""
-        self.given_up: set[int] | None = set() if tells_each else None
-        """The offsets of settled records that were not handled and are not told yet; `None` where
-        the source does not settle each record.
-        """
         self.replay = self._replay(start)
 
     def _replay(self, start: Position) -> Replayed:
@@ -168,21 +163,19 @@ class Claim:
 
     def settled_unhandled(self, index: int) -> bool:
         """Settle a message that was not handled; return whether that has an effect."""
-        if self.given_up is not None and not (self.is_closed or self.tracker.is_done(index)):
-            self.given_up.add(self.tracker.offset_of(index))
+        if not self.is_closed:
+            self.tracker.give_up(index)
         return self.settled(index)
 
     def take_settled(self) -> Settled:
         """The records that were settled since the last call."""
-        given_up = frozenset(self.given_up or ())
-        if self.given_up is not None:
-            self.given_up.clear()
-        return Settled(self.tracker.take_settled(), given_up)
+        offsets, given_up = self.tracker.take_settled()
+        return Settled(offsets, given_up)
 
     @property
     def has_news(self) -> bool:
         """Whether something is settled that the source has not been told."""
-        return self.has_moved if self.given_up is None else self.tracker.has_untold
+        return self.tracker.has_untold if self.tracker.tells_each else self.has_moved
 
     def pass_settled(self, offset: int, least: int) -> int:
         """The end of the span at `offset` that was settled before, if it is long enough to skip."""
@@ -200,7 +193,7 @@ class Claim:
 
     def snapshot(self) -> Position:
         """Position and map of this instant."""
-        if self.given_up is not None:
+        if self.tracker.tells_each:
             return Position(self.tracker.seen_position())
         return self._position(self.tracker.position(), self.tracker.done_ranges())
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from .._core.consumer_observer import ClaimChange
-    from .._core.source import Position, SourceClaim, TopicPartition
+    from .._core.source import Position, SourceClaim, SourceTraits, TopicPartition
     from .claim import Desk
     from .commons import Commons
     from .quiet import Quiet
@@ -51,8 +51,7 @@ class Claims:
         drain: float,
         *,
         reads_parked: bool = False,
-        are_short: bool = False,
-        tell_each: bool = False,
+        traits: SourceTraits,
     ) -> None:
         self._schedule = schedule
         self._quiet = quiet
@@ -60,9 +59,9 @@ class Claims:
         self._commons = commons
         self._changed = commons.signals.claims
         self._drain = drain
-        self.are_short = are_short
+        self.are_short = traits.short_claims
         """Whether the source begins and ends them with the records."""
-        self._tell_each = tell_each
+        self._tells_each = traits.settles_each
         self._claims: dict[TopicPartition, Claim] = {}
         self._turns: deque[Claim] = deque()
         self._paused: set[TopicPartition] = set()
@@ -85,7 +84,7 @@ class Claims:
             if old is not None:
                 raise ValueError(f"{partition} is claimed already: {old!r}")
             lanes = self._schedule.lanes_for(partition)
-            number, tells = next(_numbers), self._tell_each
+            number, tells = next(_numbers), self._tells_each
             claim = Claim(partition, number, start, lanes, self._desk, tells_each=tells)
             claim.pause(paused=partition in self._paused)
             self._claims[partition] = claim

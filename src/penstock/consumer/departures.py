@@ -28,7 +28,9 @@ class Departures:
 
     def settle(self, message: Message, fate: Fate) -> None:
         """Settle a message that was not acknowledged; without effect once its claim has ended."""
-        if message.claim.settled_unhandled(message.index):
+        claim = message.claim
+        settle = claim.settled if fate == "skipped" else claim.settled_unhandled
+        if settle(message.index):
             self._counts.count(fate)
             self._circuit.settled(message.claim)
         else:

@@ -73,8 +73,7 @@ class Engine:
         self.ending = RunEnd()
         observers = ConsumerObservers(settings.observers)
         self.commons = commons = Commons(settings.name, settings.clock, observers=observers)
-        are_short = source.traits.short_claims
-        keys = _key_rules(settings, are_short=are_short)
+        keys = _key_rules(settings, are_short=source.traits.short_claims)
         window = Window(settings.max_in_flight, settings.max_in_flight_bytes, settings.refill_below)
         self.schedule = schedule(keys, window, settings.size_of, max_per_key=settings.max_per_key)
         self.workers = Workers(settings.concurrency, self.ending.begin)
@@ -105,8 +104,7 @@ class Engine:
             commons,
             settings.drain,
             reads_parked=settings.parked is not None,
-            are_short=are_short,
-            tell_each=source.traits.settles_each,
+            traits=source.traits,
         )
         self.committer = Committer(
             source,

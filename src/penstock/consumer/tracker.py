@@ -33,15 +33,26 @@ _TOLD = b"\x02"
 class Tracker:
     """Which records of a claim are settled, by delivery index, and the position to commit.
 
-    `start` is the first offset that may be delivered, usually the committed one.
+    `start` is the first offset that may be delivered, usually the committed one. With `tells_each`,
+    only `take_settled` releases memory, and `position` is not asked.
 
     A commit needs no version. `settled` only grows, so a committer that remembers `settled` and
     `position()` of its last commit has nothing to encode or to send while both are the same.
     """
 
-    __slots__ = ("_firsts", "_starts", "base", "bits", "next_index", "next_offset")
+    __slots__ = (
+        "_firsts",
+        "_given_up",
+        "_starts",
+        "base",
+        "bits",
+        "next_index",
+        "next_offset",
+        "tells_each",
+    )
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, *, tells_each: bool = False) -> None:
+        self.tells_each = tells_each
         self.bits = bytearray()
         """0 for each unfinished record from index `base` on; 1 or 2 for each settled one."""
         self.base = 0
@@ -52,6 +63,7 @@ class Tracker:
         """Lowest offset that the next record may have."""
         self._starts = array("q")  # first index of each run of consecutive offsets
         self._firsts = array("q")  # and its offset
+        self._given_up: set[int] = set()
 
     def __repr__(self) -> str:
         return f"<Tracker base={self.base} span={self.span} next_offset={self.next_offset}>"
@@ -145,10 +157,16 @@ class Tracker:
         """Whether a record is settled that `take_settled` has not told."""
         return 1 in self.bits
 
-    def take_settled(self) -> list[int]:
-        """The offsets of the records that were settled since the last call, ascending.
+    def give_up(self, index: int) -> None:
+        """Note, if each is told, that a record is about to be settled without being handled; no effect
+        on one that is settled.
+        """
+        if self.tells_each and not self.is_done(index):
+            self._given_up.add(self.offset_of(index))
 
-        Only for a tracker whose `position` is not asked: that forgets records that were not told.
+    def take_settled(self) -> tuple[list[int], frozenset[int]]:
+        """The offsets of the records that were settled since the last call, ascending, and those of
+        them that were given up. Only with `tells_each`.
         """
         bits, base = self.bits, self.base
         spans = [found.span() for found in _UNTOLD.finditer(bits)]
@@ -162,7 +180,9 @@ class Tracker:
                 offsets.extend(range(offset, offset + count))
                 at += count
         self.position()
-        return offsets
+        given_up = frozenset(self._given_up)
+        self._given_up.clear()
+        return offsets, given_up
 
     def _run_from(self, index: int) -> tuple[int, int]:
         """The offset of a record, and the index where its run of consecutive offsets ends."""
