@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .file import FileSink, classify_file
     from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
     from .kafka import KafkaSink, RecordMetadata
+    from .nats import NatsSink, PublishAck
     from .postgres import PostgresEffects, PostgresSink, classify_postgres
     from .postgres_queue import Enqueued, PostgresQueueSink
     from .postgres_stream import PostgresStreamSink
@@ -42,6 +43,7 @@ else:
             "file": ["FileSink", "classify_file"],
             "http": ["HttpResponse", "HttpSink", "HttpStatusError", "classify_http"],
             "kafka": ["KafkaSink", "RecordMetadata"],
+            "nats": ["NatsSink", "PublishAck"],
             "postgres": ["PostgresEffects", "PostgresSink", "classify_postgres"],
             "postgres_queue": ["Enqueued", "PostgresQueueSink"],
             "postgres_stream": ["PostgresStreamSink"],
@@ -63,10 +65,12 @@ __all__ = [
     "Isolate",
     "KafkaSink",
     "MemorySink",
+    "NatsSink",
     "PostgresEffects",
     "PostgresQueueSink",
     "PostgresSink",
     "PostgresStreamSink",
+    "PublishAck",
     "RateLimit",
     "RecordMetadata",
     "Router",

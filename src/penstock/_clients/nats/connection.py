@@ -5,8 +5,8 @@
 2. Once open, a lost connection is made again for ever, and subscriptions with it. nats-py gives a
    connection up only for some errors of the server (a payload that is too large, a user that is
    removed): `News.closed` tells it, and another one must be opened.
-3. What was published and not yet written when a connection was lost is sent after the next one is
-   made. So only what was never handed to `publish` is known not to be applied.
+3. What was published and not yet written when a connection was lost is dropped; nothing tells which
+   messages these are. So only what was never handed to `publish` is known not to be applied.
 4. `publish` does not suspend, and raises `OutboundBufferLimitError` while there is no connection:
    bounds on what is in flight are the caller's.
 5. Closing is bounded: after `CLOSE_SECONDS` the socket is cut.
@@ -89,6 +89,7 @@ async def connect(options: NatsOptions, news: News | None = None) -> PatientClie
             told.trouble(error)
 
     async def on_lost() -> None:
+        client.forget_unwritten()
         told.lost()
 
     async def on_back() -> None:

@@ -6,9 +6,15 @@ Written for nats-py 2.10 to 2.16.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from nats.aio.client import PING_PROTO, Client
+from nats.errors import OutboundBufferLimitError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nats.aio.msg import Msg
 
 
 class PatientClient(Client):
@@ -38,8 +44,38 @@ class PatientClient(Client):
         """Those of the pings without an answer, in their order."""
         return cast("list[asyncio.Future[Any]]", vars(self)["_pongs"])
 
+    def forget_unwritten(self) -> None:
+        """Drop what would be sent once there is a connection again, of callers that gave it up."""
+        self._pending.clear()
+        self._pending_data_size = 0
+
     def cut(self) -> None:
         """Close the socket at once; does nothing without one."""
         writer: Any = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
+
+    async def listen(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> None:
+        """Subscribe, as `subscribe` does, whose types are open."""
+        subscribe: Callable[..., Awaitable[object]] = vars(Client)["subscribe"]
+        await subscribe(self, subject, cb=callback)
+
+    async def send(self, commands: bytes) -> None:
+        """Send commands, which are checked: a newline where none belongs would end one.
+
+        Does not suspend; `pending_size` is below 0. Raises `OutboundBufferLimitError` without a
+        connection.
+        """
+        if not self.is_connected:
+            raise OutboundBufferLimitError
+        await self._send_command(commands)
+        await self._flush_pending()
+
+    async def ping(self) -> asyncio.Future[Any]:
+        """A future that is done when the server has taken everything that was sent before.
+
+        It is never done if the connection is lost. Does not suspend.
+        """
+        made = asyncio.get_running_loop().create_future()
+        await self._send_ping(made)
+        return made

@@ -1,0 +1,269 @@
+"""The connection of an open sink, and the messages on it that wait for answers.
+
+1. All replies come to one inbox; the last token of a reply's subject is the message's number. A
+   number is used once, so a late answer to a message that was given up is ignored.
+2. A lost connection ends the wait of every message on it. nats-py connects again by itself; where
+   it has given that up, the next write opens another connection.
+3. A missing permission is told by the message's subject, in lower case. It is the answer of every
+   message to that subject, or an unknown outcome where subjects differ in their case only.
+4. A user that may not subscribe to the inbox gets no answers: that is found when opening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from nats.errors import NoRespondersError
+
+from ..._clients.nats.connection import News, close, connect
+from ..._clients.nats.errors import NOT_ENABLED, is_login, trouble_of
+from ..._core.causes import caused
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import (
+    ConfigError,
+    RefusedError,
+    SinkError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from ..._core.say import say
+from .ack import answer_of
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
+
+    from ..._clients.nats.errors import Denied
+    from ..._clients.nats.insides import PatientClient
+    from ..._clients.nats.options import NatsOptions
+    from .ack import Answer, Refusal
+
+logger = logging.getLogger("penstock.sinks.nats")
+
+ASKS_WITHIN = 1.0
+"""Seconds for the question whether JetStream is enabled."""
+
+
+class Waiter(Protocol):
+    """A write that waits for answers."""
+
+    def answered(self, index: int, answer: Answer | Refusal | SinkError) -> None:
+        """The message of an item has its answer."""
+        ...
+
+    def lost(self, error: UnknownOutcomeError) -> None:
+        """No answers come any more."""
+        ...
+
+
+class Waiting:
+    """The messages without an answer, by number."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._of: dict[int, tuple[Waiter, int, str]] = {}
+
+    def add(self, waiter: Waiter, index: int, subject: str) -> int:
+        """The number of a message that is about to be sent."""
+        self._next += 1
+        self._of[self._next] = waiter, index, subject
+        return self._next
+
+    def forget(self, numbers: set[int]) -> None:
+        """Wait no more for these."""
+        for number in numbers:
+            self._of.pop(number, None)
+
+    def take(self, number: int, answer: Answer | Refusal | SinkError) -> None:
+        """Pass an answer on; ignore one that is not waited for."""
+        found = self._of.pop(number, None)
+        if found is not None:
+            found[0].answered(found[1], answer)
+
+    def denied(self, denied: Denied, place: str) -> bool:
+        """Answer for the messages to a subject; whether there are any."""
+        found = [
+            (number, subject)
+            for number, (_, _, subject) in self._of.items()
+            if subject.lower() == denied.subject
+        ]
+        subjects = sorted({subject for _, subject in found})
+        answer: SinkError
+        if len(subjects) == 1:
+            answer = RefusedError(
+                f"{place} denies the sink to publish to {subjects[0]!r}",
+                repair=f"allow the user to publish to {subjects[0]!r}",
+            )
+        else:
+            told = " or ".join(map(repr, subjects))
+            answer = UnknownOutcomeError(f"{place} denies the sink to publish to {told}")
+        for number, _ in found:
+            waiter, index, _ = self._of.pop(number)
+            waiter.answered(index, answer)
+        return bool(found)
+
+    def lost(self, error: UnknownOutcomeError) -> None:
+        """End every wait."""
+        waiters = {waiter: None for waiter, _, _ in self._of.values()}
+        self._of.clear()
+        for waiter in waiters:
+            waiter.lost(error)
+
+
+class Channel:
+    """The connection of an open sink. Used on one loop."""
+
+    def __init__(self, options: NatsOptions, name: str, *, replies: bool) -> None:
+        self.waiting = Waiting()
+        self._options = options
+        self._name = name
+        self._replies = replies
+        self._client: PatientClient | None = None
+        self._inbox = ""
+        self._opening = asyncio.Lock()
+        self._denied: RefusedError | None = None
+        self._trouble: Exception | None = None
+        self._pings: set[asyncio.Future[Any]] = set()
+
+    @property
+    def inbox(self) -> str:
+        """What precedes a message's number in the subject of its reply."""
+        return self._inbox
+
+    async def open(self) -> None:
+        """Connect and, for replies, subscribe to the inbox. Suspends; raises the sink's errors."""
+        news = News(lost=self._lost, back=self._back, denied=self._deny, trouble=self._troubled)
+        client = await connect(self._options, news)
+        try:
+            if self._replies:
+                self._denied = None
+                self._inbox = f"{client.new_inbox()}."
+                await client.listen(f"{self._inbox}*", self._reply)
+                self._client = client
+                await self.flush(self._options.connect_timeout)
+                if self._denied is not None:
+                    raise self._denied
+        except BaseException:
+            self._client = None
+            await close(client)
+            raise
+        self._client = client
+
+    async def close(self) -> None:
+        """Close the connection; suspends for a bounded time."""
+        client, self._client = self._client, None
+        if client is not None:
+            await close(client)
+
+    def terminate(self) -> None:
+        """Close the socket at once."""
+        if self._client is not None:
+            self._client.cut()
+
+    async def ready(self) -> PatientClient:
+        """The connection, or another one where it will not come back. Suspends then.
+
+        Raises `UnavailableError` while there is none.
+        """
+        if (client := self._client) is not None and client.is_connected:
+            if self._denied is not None:
+                raise self._denied
+            return client
+        async with self._opening:
+            client = self._client
+            if client is None or client.is_closed:
+                self._client = None
+                if client is not None:
+                    await close(client)
+                try:
+                    await self.open()
+                except ConfigError as error:
+                    raise RefusedError(str(error), repair="repair what it names") from error
+                client = self._client
+        if client is None or not client.is_connected:
+            raise self._unavailable()
+        return client
+
+    def _unavailable(self) -> UnavailableError:
+        trouble, place = self._trouble, self._options.place
+        if trouble is None:
+            return UnavailableError(f"the connection to {place} is lost, and not yet made again")
+        told = trouble_of(trouble, self._options)
+        if is_login(trouble):
+            repair = "check the user and its password, token or credentials"
+            return caused(RefusedError(told, repair=repair), trouble)
+        return caused(UnavailableError(told), trouble)
+
+    async def flush(self, within: float) -> None:
+        """Suspend until the server has taken all that was sent before.
+
+        Raises `UnknownOutcomeError` if the connection is lost, or after `within` seconds.
+        """
+        client = self._client
+        if client is None:
+            raise self._unavailable()
+        ping = await client.ping()
+        self._pings.add(ping)
+        try:
+            await asyncio.wait([ping], timeout=within)
+        finally:
+            self._pings.discard(ping)
+        if not ping.done() or ping.cancelled():
+            raise UnknownOutcomeError(f"{self._options.place} has not answered a ping")
+
+    async def jetstream_is_enabled(self) -> bool | None:
+        """Whether JetStream is enabled for the account; `None` if that cannot be found out.
+
+        Suspends for at most `ASKS_WITHIN`.
+        """
+        client = self._client
+        if client is None:
+            return None
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ASKS_WITHIN):
+                reply = await client.request("$JS.API.INFO", timeout=ASKS_WITHIN)
+        except NoRespondersError:
+            return False
+        except Exception:  # no permission, no answer, no connection
+            return None
+        answer = answer_of(reply.data, reply.headers)
+        return not (isinstance(answer, tuple) and answer[1] in NOT_ENABLED)
+
+    # -- news ---------------------------------------------------------------------------------------
+
+    async def _reply(self, message: Msg) -> None:
+        number = message.subject[len(self._inbox) :]
+        self.waiting.take(int(number), answer_of(message.data, message.headers))
+
+    def _lost(self) -> None:
+        self._denied = None
+        self.waiting.lost(
+            UnknownOutcomeError(f"the connection to {self._options.place} was lost on the way")
+        )
+        for ping in self._pings:
+            ping.cancel()
+
+    def _back(self) -> None:
+        self._trouble = None
+
+    def _troubled(self, error: Exception) -> None:
+        self._trouble = error
+
+    def _deny(self, denied: Denied) -> None:
+        place, inbox = self._options.place, self._inbox.lower()
+        if denied.what == "subscribe" and denied.subject.startswith(inbox):
+            self._denied = RefusedError(
+                f"{place} denies the sink to subscribe to its inbox, so no answer would arrive",
+                repair=f"allow the user to subscribe to '{self._inbox.partition('.')[0]}.>', or give "
+                "the sink an inbox_prefix= that is allowed",
+            )
+        elif denied.of_reply and denied.subject.startswith(inbox):
+            number = int(denied.subject[len(inbox) :])
+            error = RefusedError(
+                f"{place} denies the sink a reply to its inbox", repair=denied.repair
+            )
+            self.waiting.take(number, error)
+        elif not self.waiting.denied(denied, place):
+            told = f"{place} denies the sink to {denied.what} to {denied.subject!r}"
+            say(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)

@@ -1,0 +1,114 @@
+"""One write without JetStream: the messages of a batch, and one ping behind them.
+
+The server answers the ping when it has taken everything before it, so its answer means that the
+messages were handed to the server, and to the subscribers that were there. Nothing keeps them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nats.errors import OutboundBufferLimitError
+
+from ..._core.causes import caused
+from ..._core.errors import UnavailableError, UnknownOutcomeError
+from ..._core.order.stopped import stopped_behind
+from ..._core.result import WriteResult
+from .messages import command
+from .write import IN_FLIGHT_BYTES, of_item
+
+if TYPE_CHECKING:
+    from ..._clients.nats.insides import PatientClient
+    from ..._core.batch import Batch
+    from ..._core.errors import SinkError
+    from .ack import Answer, Refusal
+    from .channel import Channel
+    from .messages import Messages
+
+
+class CoreWrite:
+    """Sends the messages of one batch, and answers for each of its items."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        client: PatientClient,
+        batch: Batch[Any],
+        messages: Messages,
+        *,
+        ack_timeout: float,
+    ) -> None:
+        self._channel = channel
+        self._client = client
+        self._batch = batch
+        self._messages = messages
+        self._ack_timeout = ack_timeout
+        self._errors = messages.errors
+        self._errors |= stopped_behind(batch.keys, self._errors)
+
+    async def run(self) -> WriteResult:
+        """Send everything, and wait for the server. Raises the error that all items have."""
+        places = [
+            place for place, index in enumerate(self._messages.indices) if index not in self._errors
+        ]
+        waiting = self._channel.waiting
+        while places:
+            part, places = self._part(places)
+            numbers = {
+                waiting.add(self, self._messages.indices[place], self._messages.subjects[place])
+                for place in part
+            }
+            try:
+                error = await self._hand_over(part)
+            finally:
+                waiting.forget(numbers)
+            if error is not None:
+                self._fail(part, error)
+                self._fail(places, caused(UnavailableError(f"not sent, since {error}"), error))
+                break
+        return self._result()
+
+    def _part(self, places: list[int]) -> tuple[list[int], list[int]]:
+        """Those to hand over at once, and the others."""
+        size = 0
+        for number, place in enumerate(places):
+            if size >= IN_FLIGHT_BYTES:
+                return places[:number], places[number:]
+            size += len(self._messages.payloads[place])
+        return places, []
+
+    async def _hand_over(self, places: list[int]) -> SinkError | None:
+        messages = self._messages
+        commands = [
+            command(messages.subjects[p], "", messages.headers[p], messages.payloads[p])
+            for p in places
+        ]
+        try:
+            await self._client.send(b"".join(commands))
+        except OutboundBufferLimitError:
+            return UnavailableError("the connection was lost before anything was sent")
+        try:
+            await self._channel.flush(self._ack_timeout)
+        except (UnknownOutcomeError, UnavailableError) as error:
+            return error
+        return None
+
+    def _fail(self, places: list[int], error: BaseException) -> None:
+        indices = self._messages.indices
+        self._errors |= {
+            indices[place]: error for place in places if indices[place] not in self._errors
+        }
+
+    def answered(self, index: int, answer: Answer | Refusal | SinkError) -> None:
+        """The server denies the message of an item."""
+        if isinstance(answer, BaseException):
+            self._errors[index] = answer
+
+    def lost(self, error: UnknownOutcomeError) -> None:
+        """The wait for the ping ends by itself."""
+
+    def _result(self) -> WriteResult:
+        errors = self._errors
+        if len(errors) == len(self._batch) and len({*map(id, errors.values())}) == 1:
+            raise next(iter(errors.values()))
+        return WriteResult.failed(self._batch, {i: of_item(e) for i, e in errors.items()})

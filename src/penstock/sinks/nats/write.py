@@ -1,0 +1,275 @@
+"""One write: the messages of a batch on their way to JetStream, and its answers.
+
+1. At most `max_in_flight` messages of a write, and about `IN_FLIGHT_BYTES`, wait for answers at a
+   time; a larger message goes alone.
+2. In a batch with keys, an item is sent once the one before it of its key is stored. So nothing is
+   stored behind a failed item of its key; the items behind it are left out.
+3. Without an answer for `ack_timeout`, or after a lost connection, messages on their way may be
+   stored or not: unknown. The others were never sent: unavailable.
+4. A cancelled write settles the items that are stored, and forgets the others: their answers are
+   ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from nats.errors import OutboundBufferLimitError
+
+from ..._clients.nats.errors import no_stream
+from ..._core.causes import caused
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import (
+    PermanentError,
+    RefusedError,
+    TimedOutError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from ..._core.order.keys import accepted
+from ..._core.order.stopped import behind
+from ..._core.outcome import Outcome
+from ..._core.result import WriteResult
+from .ack import NoStream, PublishAck, refused
+from .messages import command
+
+if TYPE_CHECKING:
+    from ..._clients.nats.insides import PatientClient
+    from ..._core.batch import Batch
+    from ..._core.clock import TimerHandle
+    from ..._core.errors import SinkError
+    from .ack import Answer, Refusal
+    from .channel import Channel
+    from .messages import Messages
+
+IN_FLIGHT_BYTES = 8 << 20
+
+
+def refuse_large(messages: Messages, limit: int) -> None:
+    """Fail the messages that the server would not take: it ends the connection for one."""
+    sizes = [
+        len(headers) + len(payload)
+        for headers, payload in zip(messages.headers, messages.payloads, strict=True)
+    ]
+    if max(sizes, default=0) <= limit:
+        return
+    for place in reversed(range(len(sizes))):
+        if sizes[place] > limit:
+            told = f"a message of {sizes[place]:,} bytes is larger than the server's max_payload"
+            error = PermanentError(f"{told} of {limit:,}")
+            messages.errors[messages.indices[place]] = error
+            for column in (
+                messages.indices,
+                messages.subjects,
+                messages.headers,
+                messages.payloads,
+            ):
+                del column[place]
+
+
+def of_item(error: BaseException) -> BaseException:
+    """A refusal that the server has given for one item, while others had answers of their own."""
+    if not isinstance(error, RefusedError) or error.of_item:
+        return error
+    made = RefusedError(str(error), of_item=True)
+    made.repair = error.repair
+    return caused(made, error.__cause__)
+
+
+class JetStreamWrite:
+    """Sends the messages of one batch, and answers for each of its items."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        client: PatientClient,
+        batch: Batch[Any],
+        messages: Messages,
+        *,
+        max_in_flight: int,
+        ack_timeout: float,
+    ) -> None:
+        self._channel = channel
+        self._client = client
+        self._batch = batch
+        self._messages = messages
+        self._max_in_flight = max_in_flight
+        self._ack_timeout = ack_timeout
+        self._errors: dict[int, BaseException] = messages.errors
+        self._acks: dict[int, PublishAck] = {}
+        self._without_stream: set[int] = set()
+        self._places = {index: place for place, index in enumerate(messages.indices)}
+        self._numbers: dict[int, int] = {}
+        """By index, of the messages on their way."""
+        self._bytes = 0
+        self._ready, self._next = self._in_order()
+        self._given_up: UnknownOutcomeError | None = None
+        self._wake = asyncio.Event()
+        self._heard_at = 0.0
+        self._timer: TimerHandle | None = None
+
+    def _in_order(self) -> tuple[deque[int], dict[int, int]]:
+        """The items to send at once, and by item the next one of its key."""
+        indices, keys = self._messages.indices, self._batch.keys
+        if keys is None:
+            return deque(indices), {}
+        last: dict[object, int] = {}
+        first: list[int] = []
+        following: dict[int, int] = {}
+        for index, given in enumerate(keys):
+            key = accepted(given)
+            before = last.get(key)
+            if before is not None:
+                following[before] = index
+            elif index in self._places:
+                first.append(index)
+            last[key] = index
+        return deque(first), following
+
+    async def run(self) -> WriteResult:
+        """Send everything, and wait for the answers. Raises the error that all items have."""
+        for index, error in [*self._errors.items()]:
+            self._leave_out(index, error)
+        self._heard_at = LOOP_CLOCK.now()
+        self._watch()
+        try:
+            while True:
+                self._wake.clear()
+                await self._send()
+                if not self._numbers:
+                    break
+                await self._wake.wait()
+                self._heard_at = LOOP_CLOCK.now()
+            if self._without_stream:
+                await self._explain()
+        except BaseException:
+            self._settle()
+            raise
+        finally:
+            self._channel.waiting.forget({*self._numbers.values()})
+            if self._timer is not None:
+                self._timer.cancel()
+        return self._result()
+
+    async def _send(self) -> None:
+        """Send ready messages, as far as the window allows. Does not suspend."""
+        ready, numbers = self._ready, self._numbers
+        messages, waiting, inbox = self._messages, self._channel.waiting, self._channel.inbox
+        commands: list[bytes] = []
+        while ready and len(numbers) < self._max_in_flight and self._bytes < IN_FLIGHT_BYTES:
+            index = ready.popleft()
+            place = self._places[index]
+            subject = messages.subjects[place]
+            number = numbers[index] = waiting.add(self, index, subject)
+            made = command(
+                subject, f"{inbox}{number} ", messages.headers[place], messages.payloads[place]
+            )
+            self._bytes += len(messages.payloads[place])
+            commands.append(made)
+        if not commands:
+            return
+        try:
+            await self._client.send(b"".join(commands))
+        except OutboundBufferLimitError:
+            if self._given_up is None:
+                self.lost(UnknownOutcomeError("the connection was lost on the way"))
+
+    # -- answers ------------------------------------------------------------------------------------
+
+    def answered(self, index: int, answer: Answer | Refusal | SinkError) -> None:
+        """The message of an item has its answer."""
+        self._numbers.pop(index, None)
+        self._bytes -= len(self._messages.payloads[self._places[index]])
+        self._wake.set()
+        if isinstance(answer, PublishAck):
+            self._acks[index] = answer
+            following = self._next.get(index)
+            if following is not None and following not in self._errors:
+                self._ready.append(following)
+            return
+        if isinstance(answer, NoStream):
+            self._without_stream.add(index)
+            error: BaseException = no_stream(self._subject(index), is_enabled=None)
+        elif isinstance(answer, tuple):
+            maybe_applied = index in self._batch.maybe_applied
+            error = refused(answer, self._subject(index), maybe_applied=maybe_applied)
+        else:
+            error = answer
+        self._fail(index, error)
+
+    def lost(self, error: UnknownOutcomeError) -> None:
+        """No answers come any more: end the write."""
+        self._given_up = error
+        for index in [*self._numbers]:
+            self._fail(index, error)
+        self._numbers.clear()
+        unsent = caused(UnavailableError(f"not sent, since {error}"), error)
+        for index in [*self._ready]:
+            self._fail(index, unsent)
+        self._ready.clear()
+        self._wake.set()
+
+    def _watch(self) -> None:
+        """Give up when nothing was heard for `ack_timeout`; else look again when that may be so."""
+        due = self._heard_at + self._ack_timeout
+        if LOOP_CLOCK.now() < due:
+            self._timer = LOOP_CLOCK.call_at(due, self._watch)
+            return
+        self._channel.waiting.forget({*self._numbers.values()})
+        self.lost(
+            TimedOutError(
+                f"no answer within {self._ack_timeout:g} s (ack_timeout); a stream with no_ack never "
+                "answers"
+            )
+        )
+
+    def _fail(self, index: int, error: BaseException) -> None:
+        self._errors[index] = error
+        self._leave_out(index, error)
+
+    def _leave_out(self, index: int, error: BaseException) -> None:
+        """Leave out the items behind a failed one of its key."""
+        stopped: BaseException | None = None
+        while (following := self._next.get(index)) is not None:
+            index = following
+            if index in self._errors:  # and so have those behind it
+                return
+            stopped = stopped or behind(error)
+            self._errors[index] = stopped
+
+    def _subject(self, index: int) -> str:
+        return self._messages.subjects[self._places[index]]
+
+    # -- after --------------------------------------------------------------------------------------
+
+    async def _explain(self) -> None:
+        """Find out why no stream takes a subject."""
+        is_enabled = await self._channel.jetstream_is_enabled()
+        made: dict[str, RefusedError] = {}
+        for index in self._without_stream:
+            subject = self._subject(index)
+            if subject not in made:
+                made[subject] = no_stream(subject, is_enabled=is_enabled)
+            self._errors[index] = made[subject]
+
+    def _settle(self) -> None:
+        """Book what is stored, before a cancellation passes."""
+        for outcome, is_duplicate in ((Outcome.DELIVERED, False), (Outcome.DUPLICATE, True)):
+            stored = {i: ack for i, ack in self._acks.items() if ack.duplicate is is_duplicate}
+            self._batch.settle(stored, outcome, stored)
+
+    def _result(self) -> WriteResult:
+        errors, acks = self._errors, self._acks
+        size = len(self._batch)
+        if len(errors) == size and len({*map(id, errors.values())}) == 1:
+            raise next(iter(errors.values()))
+        answers: list[Outcome | BaseException | None] = [None] * size
+        for index, error in errors.items():
+            answers[index] = of_item(error)
+        for index, ack in acks.items():
+            if ack.duplicate:
+                answers[index] = Outcome.DUPLICATE
+        assert len(errors) + len(acks) == size, "each item has an answer"
+        return WriteResult.from_outcomes(self._batch, answers, details=acks)

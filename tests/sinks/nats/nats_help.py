@@ -1,0 +1,147 @@
+"""Streams as an independent client reads them, and writes to a `NatsSink`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from nats.aio.client import Client
+from nats.js.api import RetentionPolicy, StreamConfig
+
+from penstock import RowBatch, send
+from penstock._core.delivery.delivery import Delivery
+from penstock.sinks.nats import PublishAck
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+
+    from nats.js.client import JetStreamContext
+
+    from penstock import ErrorClass, Outcome
+    from penstock._core.condition import Condition
+    from penstock._core.sink import Sink
+    from penstock.testing import EmbeddedNats
+
+_numbers = itertools.count(1)
+
+
+class Read(NamedTuple):
+    """A message of a stream."""
+
+    sequence: int
+    subject: str
+    data: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def item(self) -> Any:
+        """The payload, decoded from JSON."""
+        return json.loads(self.data)
+
+
+async def _ignored(error: Exception) -> None:
+    """Nothing is printed."""
+
+
+@asynccontextmanager
+async def plain(server: EmbeddedNats, **options: Any) -> AsyncIterator[Client]:
+    """A client of nats-py, without anything of ours."""
+    client = Client()
+    try:
+        await client.connect(server.url, error_cb=_ignored, **options)
+        yield client
+    finally:
+        await client.close()
+
+
+async def new_stream(
+    server: EmbeddedNats, *, login: Mapping[str, Any] | None = None, **config: Any
+) -> str:
+    """The name of a new stream of the subjects below its name."""
+    name = f"S{next(_numbers)}"
+    async with plain(server, **(login or {})) as client:
+        limits = StreamConfig(name=name, subjects=[f"{name}.>"], **config)
+        await context_of(client).add_stream(limits)
+    return name
+
+
+def context_of(client: Client) -> JetStreamContext:
+    """JetStream of a client."""
+    return client.jetstream(timeout=10)
+
+
+async def count(server: EmbeddedNats, stream: str) -> int:
+    """The number of messages that the stream says it has."""
+    async with plain(server) as client:
+        return (await context_of(client).stream_info(stream)).state.messages
+
+
+async def read(server: EmbeddedNats, stream: str) -> list[Read]:
+    """Every message of a stream, in the order of sequences; as many as the stream says it has."""
+    async with plain(server) as client:
+        context = context_of(client)
+        state = (await context.stream_info(stream)).state
+        found: list[Read] = []
+        subscription = await context.subscribe(f"{stream}.>", stream=stream, ordered_consumer=True)
+        while len(found) < state.messages:
+            message = await subscription.next_msg(timeout=10)
+            found.append(
+                Read(
+                    message.metadata.sequence.stream,
+                    message.subject,
+                    message.data,
+                    message.headers or {},
+                )
+            )
+        await subscription.unsubscribe()
+        return found
+
+
+class Books:
+    """The outcomes and details of a batch without a batcher."""
+
+    def __init__(self) -> None:
+        self.outcomes: dict[int, Outcome] = {}
+        self.details: dict[int, PublishAck] = {}
+
+    def settled(
+        self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
+    ) -> None:
+        """Items have their outcome."""
+        self.outcomes |= dict.fromkeys(indices, outcome)
+        for index, detail in (details or {}).items():
+            assert isinstance(detail, PublishAck)
+            self.details[index] = detail
+
+    def heard(self, errors: Iterable[BaseException]) -> None: ...
+    def reported(self, source: object, condition: Condition | None) -> None: ...
+    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None: ...
+    def throttled(self, until: float) -> None: ...
+
+
+class Written:
+    """A batch, and what became of it. `write` sends the items that have no outcome yet."""
+
+    def __init__(self, items: Iterable[Any], keys: Sequence[object] | None = None) -> None:
+        given = [*items]
+        self.books = Books()
+        delivery = Delivery(len(given), books=self.books, keeps_prefix=keys is not None)
+        self.batch: RowBatch[Any] = RowBatch(given, keys=keys, delivery=delivery)
+
+    async def write(self, sink: Sink[Any]) -> dict[int, BaseException]:
+        """The errors, by index."""
+        return await send(sink, self.batch)
+
+
+__all__ = [
+    "Read",
+    "RetentionPolicy",
+    "Written",
+    "context_of",
+    "count",
+    "new_stream",
+    "plain",
+    "read",
+]
