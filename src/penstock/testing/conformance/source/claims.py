@@ -13,7 +13,6 @@ from .subject import SourceUnderTest
 
 if TYPE_CHECKING:
     from ...._core.clock import Clock
-    from ...._core.source import SourceClaim
     from .host import HeldClaim
 
 TOLD_WITHIN = 1.0
@@ -31,6 +30,7 @@ class ClaimTests(SourceUnderTest):
         async with self.in_time(clock):
             topic = await self.filled([10, 10])
             async with self.reading(topic, 2) as giver:
+                await giver.settle(dict.fromkeys(giver.host.open, Position(4)))
                 giver.host.will_answer(
                     {claim.partition: Position(4, "m") for claim in giver.host.open}
                 )
@@ -84,9 +84,11 @@ class ClaimTests(SourceUnderTest):
             topic = await self.filled([10, 10])
             async with self.reading(topic, 2) as giver:
                 before = giver.host.open
+                late = dict.fromkeys(before, Position(7))
+                for claim in before:
+                    await giver.read_up_to(claim, 7)
                 await self._taken(topic, giver)
-                late: dict[SourceClaim, Position] = {claim: Position(7) for claim in before}
-                stored = await giver.source.commit(late)
+                stored = await giver.commit(late)
                 held = {claim for claim in before if not claim.is_closed}
                 assert {*stored} == held
                 assert await self.stored(topic) == {claim.partition: Position(7) for claim in held}
@@ -111,13 +113,11 @@ class ClaimTests(SourceUnderTest):
             topic = await self.filled([10])
             async with self.reading(topic, 1) as reader:
                 (lost,) = reader.host.open
-                assert list(await reader.source.commit({lost: Position(2)})) == [lost]
+                assert list(await reader.commit({lost: Position(2)})) == [lost]
                 (new,) = await self._lost(reader)
-                assert list(await reader.source.commit({lost: Position(9)})) == []
+                assert list(await reader.commit({lost: Position(9)})) == []
                 assert await self.position(topic) == Position(2)
-                assert list(await reader.source.commit({lost: Position(9), new: Position(3)})) == [
-                    new
-                ]
+                assert list(await reader.commit({lost: Position(9), new: Position(3)})) == [new]
                 assert await self.position(topic) == Position(3)
 
     async def test_a_commit_is_not_stored_after_its_claim_has_ended(self, clock: Clock) -> None:
@@ -129,6 +129,7 @@ class ClaimTests(SourceUnderTest):
                 for rounds in range(4):
                     (lost,) = reader.host.open
                     late = Position(lost.start.offset + 5)
+                    await reader.settle({lost: late})
                     commit = asyncio.get_running_loop().create_task(
                         reader.source.commit({lost: late})
                     )
@@ -188,7 +189,7 @@ class ClaimTests(SourceUnderTest):
             async with self.reading(topic, 1) as reader:
                 (lost,) = reader.host.open
                 await reader.read([lost], 6, most=3)
-                assert list(await reader.source.commit({lost: Position(4)})) == [lost]
+                assert list(await reader.commit({lost: Position(4)})) == [lost]
                 (new,) = await self._lost(reader)
                 assert new is not lost
                 assert new.start == Position(4)

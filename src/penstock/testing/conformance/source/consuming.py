@@ -68,10 +68,14 @@ class ConsumingSource(SourceUnderTest):
         """
         call = handler or journal.handler()
         source = WatchedSource(self.source(topic), journal.news, journal.is_settled)
-        defaults: ConsumerOptions = {"clock": journal.clock, "commit_every": 3600.0}
-        if source.traits.revoke_within is not None:
-            defaults["drain"] = min(DRAIN, 0.9 * source.traits.revoke_within)
+        defaults: ConsumerOptions = {
+            "clock": journal.clock,
+            "commit_every": 3600.0,
+            "drain": DRAIN,
+        }
         settings: ConsumerOptions = {**defaults, **options}
+        if source.traits.revoke_within is not None:
+            settings["drain"] = min(settings["drain"], 0.9 * source.traits.revoke_within)
         consumer = Consumer(source, **settings)
         async with consumer:
             running = ConsumerRun(consumer, source)

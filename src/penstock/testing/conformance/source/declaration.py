@@ -10,7 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...._core.positions import SettlesInTransaction
-from ...._core.source import CountsLag, DeclaresCapabilities, TakesBack, TransactionalSource
+from ...._core.source import (
+    CountsLag,
+    DeclaresCapabilities,
+    Position,
+    TakesBack,
+    TransactionalSource,
+)
 from .subject import SourceUnderTest
 
 if TYPE_CHECKING:
@@ -73,6 +79,7 @@ class DeclarationTests(SourceUnderTest):
                     ends = await reader.source.ends(reader.host.open)
                     assert ends == {claims[0]: 7, claims[1]: 3}
                 elif lag == "counts":
+                    await reader.commit({claims[1]: Position(2)})
                     assert isinstance(reader.source, CountsLag)
                     unread = await reader.source.lag({claims[0]: 0, claims[1]: 2})
                     assert {claim: each.messages for claim, each in unread.items()} == {

@@ -21,11 +21,14 @@ class HeldClaim:
         self.start = start
         """The stored position that the source told."""
         self.is_closed = False
+        self._settled: set[int] = set()
         self._untold: list[int] = []
 
     def settle(self, offsets: Iterable[int]) -> None:
         """Settle the records at these offsets, for a source that settles each by itself."""
-        self._untold += offsets
+        new = {*offsets} - self._settled
+        self._settled |= new
+        self._untold += new
 
     def take_settled(self) -> Settled:
         """The offsets that were settled since the last call."""

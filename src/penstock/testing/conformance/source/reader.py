@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
-    from ...._core.source import Fetched, Source, SourceClaim, SourceRecord
+    from ...._core.source import Fetched, Position, Source, SourceClaim, SourceRecord
     from .host import HeldClaim, RecordingHost
 
 
@@ -41,6 +41,23 @@ class ClaimReader:
         """Fetch until everything before this offset has been delivered, or told to be a hole."""
         while self.reached(claim) < offset:
             await self.fetch([claim], 100)
+
+    async def settle(self, positions: Mapping[HeldClaim, Position]) -> None:
+        """Before a commit of these positions: for a source that settles each record, read and
+        settle those before them.
+        """
+        if not self.source.traits.settles_each:
+            return
+        for claim, position in positions.items():
+            if not claim.is_closed:
+                await self.read_up_to(claim, position.offset)
+            claim.settle(offset for offset in self.offsets(claim) if offset < position.offset)
+
+    async def commit(self, positions: Mapping[HeldClaim, Position]) -> Collection[SourceClaim]:
+        """Settle what is before these positions, and commit them."""
+        await self.settle(positions)
+        committed: dict[SourceClaim, Position] = dict(positions.items())
+        return await self.source.commit(committed)
 
     async def fetch(self, claims: Sequence[HeldClaim], most: int) -> None:
         """Fetch once."""

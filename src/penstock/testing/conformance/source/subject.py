@@ -152,6 +152,12 @@ class SourceUnderTest(ABC):
         """The stored position of a partition; `None` without one."""
         return (await self.stored(topic)).get(TopicPartition(topic, partition))
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a restart handles settled records behind an unfinished one again."""
+        declared = self.capabilities
+        return "metadata" in self.lacking() and not (declared and declared.settles_each)
+
     def kept(self, position: Position) -> Position:
         """A position as the source stores it."""
         return Position(position.offset) if "metadata" in self.lacking() else position
