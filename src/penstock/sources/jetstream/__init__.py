@@ -1,0 +1,9 @@
+"""Streams of NATS JetStream as a source of consumers."""
+
+from ..._core.public import publish
+from .source import JetStreamSource
+from .subjects import partitioned
+
+__all__ = ["JetStreamSource", "partitioned"]
+
+publish(__name__, JetStreamSource, partitioned)

@@ -1,0 +1,200 @@
+"""The requests about streams and consumers, as JSON: the client's typed ones know no priority groups.
+
+A consumer is one that this source can read: durable, pulled, with an acknowledgement for each message.
+In a new one, one process at a time is *pinned*: it alone gets messages until it has not asked for any
+for the group's timeout, or is unpinned.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..._clients.nats.errors import api_error
+from ..._core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from .options import ReadOptions
+
+GROUP = "penstock"
+"""The priority group of the consumers that are made here."""
+NANOS = 1_000_000_000
+PIN_SHARE = 0.5
+"""The share of the acknowledgement wait for which a process that asks for nothing stays pinned."""
+NO_CONSUMER = 10_014
+CONSUMER_EXISTS = 10_148
+
+_OTHER = "the consumer %r of the stream %r %s; give another name as durable=, or delete it"
+
+
+class RequestRefused(Exception):
+    """The server answered a request with an error."""
+
+    def __init__(self, place: str, code: int, err_code: int, description: str) -> None:
+        super().__init__(str(api_error(place, code, err_code, description)))
+        self.code = err_code
+        """JetStream's own code."""
+
+
+class ConsumerState(NamedTuple):
+    """A consumer, as the server tells it."""
+
+    name: str
+    delivered: int
+    """The number of its last delivery."""
+    floor: int
+    """Every message up to this sequence number is acknowledged."""
+    pending: int
+    """Messages that were delivered and are not acknowledged."""
+    unread: int
+    """Messages that were not delivered yet."""
+    read_through: int
+    """The sequence number of the last message that was delivered."""
+    pulls: int
+    """Requests that wait for messages."""
+    max_pending: int
+    ack_wait: float
+    """Seconds; the shortest one of a consumer with several."""
+    group: str | None
+    """Its priority group, if it pins one process at a time."""
+    pinned: str | None
+    """The identity that is pinned now."""
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> ConsumerState:
+        """From the server's answer."""
+        config = info["config"]
+        waits = config.get("backoff") or [config.get("ack_wait", 30 * NANOS)]
+        groups: list[str] = config.get("priority_groups") or []
+        is_pinned = config.get("priority_policy") == "pinned_client"
+        group = (GROUP if GROUP in groups else groups[0]) if is_pinned and groups else None
+        states = {each.get("group"): each for each in info.get("priority_groups") or ()}
+        return cls(
+            info["name"],
+            info["delivered"]["consumer_seq"],
+            info["ack_floor"]["stream_seq"],
+            info["num_ack_pending"],
+            info["num_pending"],
+            info["delivered"]["stream_seq"],
+            info["num_waiting"],
+            config.get("max_ack_pending", 0),
+            min(waits) / NANOS,
+            group,
+            states.get(group, {}).get("pinned_client_id") or None,
+        )
+
+
+class StreamApi:
+    """Requests about one stream. They suspend for the answer, and raise errors of the client, or
+    `RequestRefused` for what the server refuses.
+    """
+
+    def __init__(
+        self, request: Callable[[str, bytes], Awaitable[bytes]], options: ReadOptions
+    ) -> None:
+        self._request = request
+        self._options = options
+        self._prefix = "$JS.API" if options.domain is None else f"$JS.{options.domain}.API"
+
+    @property
+    def prefix(self) -> str:
+        """What the subjects of requests begin with."""
+        return self._prefix
+
+    async def stream(self) -> Mapping[str, Any]:
+        """The settings of the stream."""
+        info = await self._ask(f"STREAM.INFO.{self._options.stream}")
+        config: Mapping[str, Any] = info["config"]
+        return config
+
+    async def consumer(self, partition: int) -> ConsumerState:
+        """A partition's consumer. Raises `ConfigError` for one that cannot be read."""
+        options = self._options
+        name = options.consumer(partition)
+        info = await self._ask(f"CONSUMER.INFO.{options.stream}.{name}")
+        if (reason := self._unfit(info["config"], partition)) is not None:
+            raise ConfigError(_OTHER % (name, options.stream, reason))
+        return ConsumerState.of(info)
+
+    async def ensure(self, partition: int, first: int | None) -> ConsumerState:
+        """The same, made if it does not exist and may be made; at the sequence number `first`."""
+        options = self._options
+        try:
+            return await self.consumer(partition)
+        except RequestRefused as error:
+            if error.code != NO_CONSUMER or not options.create:
+                raise
+        try:
+            await self._create(partition, first)
+        except RequestRefused as error:
+            if error.code != CONSUMER_EXISTS:  # another member was first
+                raise
+        return await self.consumer(partition)
+
+    async def _create(self, partition: int, first: int | None) -> None:
+        options = self._options
+        name, filters = options.consumer(partition), options.filters(partition)
+        wait = round(options.ack_wait * NANOS)
+        config: dict[str, object] = {
+            "durable_name": name,
+            "name": name,
+            "ack_policy": "explicit",
+            "ack_wait": wait,
+            "max_ack_pending": options.max_pending,
+            "max_deliver": -1,
+            "replay_policy": "instant",
+            "priority_groups": [GROUP],
+            "priority_policy": "pinned_client",
+            "priority_timeout": round(wait * PIN_SHARE),
+            **options.where(partition, first),
+        }
+        if len(filters) == 1:
+            config["filter_subject"] = filters[0]
+        elif filters:
+            config["filter_subjects"] = filters
+        body = {"stream_name": options.stream, "config": config, "action": "create"}
+        await self._ask(f"CONSUMER.CREATE.{options.stream}.{name}", body)
+
+    async def unpin(self, name: str, group: str) -> None:
+        """Let another process be pinned."""
+        await self._ask(f"CONSUMER.UNPIN.{self._options.stream}.{name}", {"group": group})
+
+    async def stored_at(self, first: int, subjects: list[str]) -> str | None:
+        """When the first message from `first` on was stored; `None` if there is none."""
+        body: dict[str, object] = {"seq": first}
+        if len(subjects) == 1:
+            body["next_by_subj"] = subjects[0]
+        try:
+            answer = await self._ask(f"STREAM.MSG.GET.{self._options.stream}", body)
+        except RequestRefused:
+            return None
+        told: str = answer["message"]["time"]
+        return told
+
+    async def _ask(self, what: str, body: Mapping[str, object] | None = None) -> Mapping[str, Any]:
+        subject = f"{self._prefix}.{what}"
+        payload = b"" if body is None else json.dumps(body).encode()
+        answer: Mapping[str, Any] = json.loads(await self._request(subject, payload))
+        if (error := answer.get("error")) is not None:
+            place = f"the stream {self._options.stream!r}"
+            code, err_code = error.get("code", 0), error.get("err_code", 0)
+            raise RequestRefused(place, code, err_code, error.get("description", ""))
+        return answer
+
+    def _unfit(self, config: Mapping[str, Any], partition: int) -> str | None:
+        """Why a consumer with these settings cannot be read here; `None` if it can."""
+        filters = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+        wanted = self._options.filters(partition)
+        if config.get("deliver_subject"):
+            return "pushes its messages, and this source asks for them"
+        if config.get("ack_policy") != "explicit":
+            return f"has the ack policy {config.get('ack_policy')!r}, not 'explicit'"
+        if not config.get("durable_name"):
+            return "is not durable"
+        if wanted and sorted(wanted) != sorted(filters):
+            return f"reads {', '.join(filters)}, and not {', '.join(wanted)}"
+        if config.get("headers_only"):
+            return "delivers headers only"
+        return None

@@ -1,0 +1,128 @@
+"""The connection of an open source: what it sends, and whether the server still knows it.
+
+1. Held messages are extended every third of the acknowledgement wait, by one of `beat`. A beat counts
+   once the server has answered behind it. Without one for the whole wait, the server may have given
+   what is held to another process: `has_lapsed`, and nothing held may be settled any more.
+2. What was sent and not written when the connection was lost may be sent later by the client. So
+   nothing is sent while there is no connection.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.nats.connection import News, close, connect
+from ..._core.clock import Signal
+from ..._core.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ..._clients.nats.errors import Denied
+    from ..._clients.nats.options import NatsOptions
+    from ..._core.clock import Clock
+
+REQUEST_WITHIN = 5.0
+"""Seconds for one answer of the server."""
+IN_A_ROW = 250
+"""Messages that are sent before other tasks run."""
+EXTEND, ACK, NAK = b"+WPI", b"+ACK", b"-NAK"
+TERM = b"+TERM given up by the consumer"
+
+
+class Channel:
+    """One connection. `changed` fires when it is lost or closed, or something is denied."""
+
+    def __init__(self, options: NatsOptions, ack_wait: float, clock: Clock) -> None:
+        self._options = options
+        self._ack_wait = ack_wait
+        self._clock = clock
+        self._client: Any = None
+        self._alive_at = clock.now()
+        self.denied: Denied | None = None
+        """The last publish or subscription that the server has denied."""
+        self.changed = Signal()
+        self.is_closed = False
+
+    async def open(self, is_back: Callable[[], None]) -> None:
+        """Connect; `is_back` is called whenever the connection was lost and is there again. Raises `ConfigError`, `RefusedError` and `UnavailableError`."""
+        news = News(lost=self.changed.fire, back=is_back, closed=self._closed, denied=self._denied)
+        self._client = await connect(self._options, news)
+        self._alive_at = self._clock.now()
+
+    async def close(self) -> None:
+        """Close the connection, in a bounded time."""
+        if self._client is not None:
+            await close(self._client)
+
+    def _closed(self) -> None:
+        self.is_closed = True
+        self.changed.fire()
+
+    def _denied(self, denied: Denied) -> None:
+        self.denied = denied
+        self.changed.fire()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether what is sent can arrive."""
+        return self._client is not None and bool(self._client.is_connected)
+
+    def inbox(self) -> str:
+        """A new subject for answers."""
+        return str(self._client.new_inbox())
+
+    async def subscribe(self, subject: str, call: Callable[[Any], Any]) -> Any:
+        """Subscribe; `call` is an async function of each message."""
+        return await self._client.subscribe(
+            subject, cb=call, pending_msgs_limit=0, pending_bytes_limit=0
+        )
+
+    async def request(self, subject: str, payload: bytes) -> bytes:
+        """Ask the server. Raises errors of the client."""
+        answer = await self._client.request(subject, payload, timeout=REQUEST_WITHIN)
+        data: bytes = answer.data
+        return data
+
+    async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
+        """Send one message. Raises errors of the client; without a connection, `UnavailableError`."""
+        if not self.is_connected:
+            raise UnavailableError("the connection to NATS is lost")
+        await self._client.publish(subject, payload, reply)
+
+    async def send(self, messages: Iterable[tuple[str, bytes]]) -> None:
+        """Send messages, and suspend until the server has taken them. Raises as `publish`."""
+        publish = self.publish
+        count = 0
+        for subject, payload in messages:
+            await publish(subject, payload)
+            count += 1
+            if count % IN_A_ROW == 0:
+                await self._clock.sleep(0)
+        if count:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Suspend until the server has taken what was sent. Raises errors of the client."""
+        await self._client.flush(timeout=REQUEST_WITHIN)
+
+    # -- whether the server knows that this process lives ----------------------------------------------
+
+    async def beat(self, replies: Iterable[str]) -> None:
+        """Extend the time of all held messages. Raises as `publish`."""
+        began = self._clock.now()
+        await self.extend(replies)
+        self._alive_at = max(self._alive_at, began)
+
+    async def extend(self, replies: Iterable[str]) -> None:
+        """Extend the time of some of them. Raises as `publish`."""
+        await self.send([(reply, EXTEND) for reply in replies])
+
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether what is held may have been given to another process."""
+        return self._clock.now() - self._alive_at >= self._ack_wait
+
+    def begin_again(self) -> None:
+        """Note that nothing is held."""
+        self._alive_at = self._clock.now()

@@ -1,0 +1,181 @@
+"""What one partition has received, in what order it may be delivered, and what is settled. Pure.
+
+1. A message that was received and not settled is *held*. Each held message has one record, which a
+   later delivery of the same message only updates.
+2. Deliveries of a consumer are numbered without gaps. While none is missing, a message may be
+   delivered at once. A gap means that the server has delivered something that is not here: it was
+   lost with a connection, or another process holds it. It comes again later, behind newer messages.
+3. So behind a gap everything *waits* until the server has no more messages pending than are held.
+   What waits is then delivered by sequence number, and order per key survives.
+4. A message that was settled here comes again if its acknowledgement was lost. It is acknowledged
+   again, and not delivered.
+5. A message from before the last delivered one that is neither held nor known as settled is *astray*:
+   the claim has to end, and the next one begins before it. It may be handled twice, but is not lost.
+6. Of the messages that the server has delivered before, the first one of each key may have been
+   tried; what is behind it was not.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .record import Delivery, StreamRecord
+
+Arrival = Literal["new", "held", "settled", "astray"]
+"""What a delivery is of."""
+REMEMBERED = 20_000
+"""Settled messages that are known as such when they come again."""
+
+
+class Intake:
+    """The messages of one partition that this process holds. Until `begin`, everything waits."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, StreamRecord] = {}
+        """The records of messages that are not settled, by sequence number."""
+        self.is_waiting = True
+        """Whether deliveries wait for messages that are pending and not here."""
+        self.is_astray = False
+        """Whether a message has come that this claim cannot deliver any more."""
+        self._ready: deque[StreamRecord] = deque()
+        self._waiting: dict[int, StreamRecord] = {}
+        self._settled: dict[int, str] = {}
+        """The last settled messages, with the subjects that settled them."""
+        self._tried: dict[int, int] = {}
+        """Failed tries of messages that were delivered before, by sequence number."""
+        self._last = 0
+        """The number of the last delivery."""
+        self._through = 0
+        """The highest sequence number that was made ready."""
+
+    def begin(self, delivered: int, pending: int) -> None:
+        """Begin behind the delivery of this number, with this many messages pending at the server."""
+        self._last = max(self._last, delivered)
+        self.look(pending)
+
+    def renumber(self) -> None:
+        """Note that the consumer is another one, which numbers its deliveries from 1."""
+        self._last = 0
+
+    @property
+    def floor(self) -> int:
+        """The sequence number before which everything that was here is settled; 0 if nothing was."""
+        return min(self.held, default=self.end)
+
+    @property
+    def received(self) -> int:
+        """Messages that were received and not taken."""
+        return len(self._ready) + len(self._waiting)
+
+    @property
+    def end(self) -> int:
+        """The sequence number after the last message that was made ready; 0 without any."""
+        return self._through + 1 if self._through else 0
+
+    def kind(self, delivery: Delivery) -> Arrival:
+        """Count a delivery, and tell what it is of. Behind a gap in the numbers, messages wait."""
+        if delivery.consumer_sequence > self._last + 1:
+            self.is_waiting = True
+        self._last = max(self._last, delivery.consumer_sequence)
+        sequence = delivery.sequence
+        if sequence in self.held:
+            return "held"
+        if sequence in self._settled:
+            return "settled"
+        if sequence > self._through:
+            return "new"
+        self.is_astray = True
+        return "astray"
+
+    def receive(self, record: StreamRecord) -> None:
+        """Take in a message that is not held. One that is astray waits for the next claim."""
+        sequence = record.offset
+        self.held[sequence] = record
+        if self.is_waiting or sequence <= self._through:
+            self._waiting[sequence] = record
+        else:
+            self._ready.append(record)
+            self._through = sequence
+
+    def came_again(self, delivery: Delivery, reply: str) -> None:
+        """Note another delivery of a held message."""
+        self.held[delivery.sequence].came_again(reply, delivery.deliveries)
+
+    def look(self, pending: int) -> bool:
+        """Compare with the number of messages that are pending at the server; return whether
+        nothing waits any more.
+
+        It must have been asked for after everything that is settled here was sent.
+        """
+        if self.is_astray or pending > len(self.held):
+            return False
+        if self.is_waiting:
+            self.is_waiting = False
+            self._note_tries()
+            ordered = sorted(self._waiting)
+            self._ready.extend([self._waiting[sequence] for sequence in ordered])
+            if ordered:
+                self._through = ordered[-1]
+            self._waiting.clear()
+        return True
+
+    def _note_tries(self) -> None:
+        """Of what waits, note the tries of the first message of each key."""
+        keys: set[object] = set()
+        for sequence in sorted(self.held):
+            record = self.held[sequence]
+            if record.key in keys:
+                continue
+            keys.add(record.key)
+            if record.deliveries > 1 and sequence in self._waiting:
+                self._tried[sequence] = record.deliveries - 1
+
+    def take(self, most: int) -> tuple[list[StreamRecord], int]:
+        """Up to `most` records in order, and the failed tries of the first one; the others have
+        none.
+        """
+        ready, tried = self._ready, self._tried
+        count = min(most, len(ready))
+        if not tried:
+            return [ready.popleft() for _ in range(count)], 0
+        taken: list[StreamRecord] = []
+        while len(taken) < count and not (taken and ready[0].offset in tried):
+            taken.append(ready.popleft())
+        return taken, tried.pop(taken[0].offset, 0) if taken else 0
+
+    def settle(self, offsets: Iterable[int]) -> list[tuple[int, str]]:
+        """Settle held messages; return each with the subject that settles it."""
+        held, settled = self.held, self._settled
+        done: list[tuple[int, str]] = []
+        for offset in offsets:
+            record = held.pop(offset, None)
+            if record is not None:
+                settled[offset] = record.reply
+                done.append((offset, record.reply))
+        if len(settled) > 2 * REMEMBERED:
+            for offset in list(settled)[:-REMEMBERED]:
+                del settled[offset]
+        return done
+
+    def settled_lately(self, most: int) -> list[str]:
+        """The subjects of the last settled messages, oldest first."""
+        return list(self._settled.values())[-most:]
+
+    def restart(self) -> None:
+        """For a new claim, deliver everything again that is held, in order."""
+        self._ready.clear()
+        self._tried.clear()
+        self._waiting = dict(self.held)
+        self._through = 0
+        self.is_waiting, self.is_astray = True, False
+
+    def give_up(self) -> list[StreamRecord]:
+        """Forget everything that is held; return it in the order of the stream."""
+        left = [self.held[sequence] for sequence in sorted(self.held)]
+        self.held.clear()
+        self.restart()
+        return left

@@ -1,0 +1,33 @@
+"""How much of a partition is not settled, as the server counts it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from ..._core.source import Unread
+
+if TYPE_CHECKING:
+    from .partition import Partition
+    from .session import Session
+
+
+async def unread(session: Session, partition: Partition) -> Unread:
+    """The messages that are pending or not delivered, and the age of the oldest. Raises errors of the
+    client and `RequestRefused`.
+    """
+    api = session.api
+    state = await api.consumer(partition.number)
+    messages = state.pending + state.unread
+    if not messages:
+        return Unread(0, 0.0)
+    held = partition.intake.held
+    if held:
+        stored = held[min(held)].timestamp / 1000
+    else:
+        first = state.floor + 1 if state.pending else state.read_through + 1
+        told = await api.stored_at(first, session.options.filters(partition.number))
+        if told is None:
+            return Unread(messages, 0.0)
+        stored = datetime.fromisoformat(told).timestamp()
+    return Unread(messages, max(0.0, session.clock.wall_time() - stored))

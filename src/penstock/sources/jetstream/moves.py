@@ -1,0 +1,200 @@
+"""The partitions that this process serves, and how their claims begin and end.
+
+1. Each beginning and each end is a task of its own: a drain takes as long as a handler runs, and the
+   other partitions go on meanwhile.
+2. A partition that this process leaves is drained, given back, and forgotten. One that it has lost
+   begins again at once: the server says what of it is still pending.
+3. A consumer that was deleted is made again behind the last settled message, if it may be made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from ..._core.errors import ConfigError
+from ..._core.say import say
+from ..._core.told import for_log
+from .api import NO_CONSUMER, RequestRefused
+from .partition import LOOK_EVERY, Partition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from .api import ConsumerState
+    from .puller import News
+    from .session import Session
+
+logger = logging.getLogger("penstock.sources.jetstream")
+
+RETRY = 0.5
+"""Seconds before what failed is tried again."""
+LOOKS = 5
+"""Looks for a consumer that is said to be deleted."""
+LEAST_SHARE = 50
+"""Messages that are fetched ahead for a partition, at least."""
+FOREVER = 1e9
+"""Seconds for a drain that only the consumer bounds."""
+
+_GONE = "%s: the consumer %r was deleted; it is made again behind the last settled message"
+_SHARED = (
+    "other processes read the consumer %r, which pins none of them: the order per key is lost; use one "
+    "process, or a consumer that this source makes"
+)
+
+
+class Moves:
+    """The partitions of one connection. `told` hears of every message and status of theirs."""
+
+    def __init__(self, session: Session, told: Callable[[Partition, News | None], None]) -> None:
+        self._session = session
+        self._told = told
+        self._partitions: dict[int, Partition] = {}
+        self._first: dict[int, int] = {}
+        """Where a partition's consumer is to begin if it is made again."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.failure: BaseException | None = None
+        """What has ended a task, and the connection with it."""
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter([*self._partitions.values()])
+
+    def get(self, number: int) -> Partition | None:
+        """A partition that is served, or about to be."""
+        return self._partitions.get(number)
+
+    # -- tasks -------------------------------------------------------------------------------------
+
+    def start(self, work: Coroutine[object, object, None]) -> None:
+        """Run a task until it ends, or `stop`. Its error ends the connection."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failure = self.failure or error
+            self._session.channel.changed.fire()
+
+    async def stop(self) -> None:
+        """Cancel all tasks, and suspend until they have ended."""
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    # -- beginnings --------------------------------------------------------------------------------
+
+    def serve(self, wanted: set[int]) -> None:
+        """Serve these partitions and no others, once their claims have drained."""
+        for partition in self:
+            if partition.number not in wanted and not partition.is_leaving:
+                self.start(self.leave(partition, FOREVER))
+        for number in sorted(wanted - self._partitions.keys()):
+            partition = self._partitions[number] = Partition(number, self._session, self._told)
+            self.start(self._begin(partition))
+
+    async def _begin(self, partition: Partition) -> None:
+        """Begin a claim; tries again for as long as it takes. Raises `ConfigError`."""
+        troubles, is_first = self._session.troubles, partition.puller is None
+        while (state := await self._begun(partition)) is None:
+            await self._session.clock.sleep(RETRY)
+        is_shared = is_first and state.group is None and state.pulls > 0
+        troubles.note(partition.name, _SHARED % partition.name if is_shared else None)
+        self._share()
+        self._told(partition, "")
+
+    async def _begun(self, partition: Partition) -> ConsumerState | None:
+        try:
+            return await partition.begin(self._first.get(partition.number))
+        except ConfigError:
+            raise
+        except Exception as error:  # told, and tried again
+            self._session.troubles.note(partition.name, self._session.trouble(error))
+            return None
+
+    def _share(self) -> None:
+        share = self._session.options.prefetch // max(1, len(self._partitions))
+        for partition in self:
+            if partition.puller is not None:
+                partition.puller.window.share(max(LEAST_SHARE, share))
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    async def leave(self, partition: Partition, within: float) -> None:
+        """Drain the claim of a partition, and give back what is left."""
+        partition.begin_leaving()
+        try:
+            await partition.drain(within)
+            await partition.give_back()
+        except Exception as error:  # what was held comes again after the wait
+            say(logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error))
+        finally:
+            partition.end()
+            self._partitions.pop(partition.number, None)
+            self._session.troubles.note(partition.name, None)
+            self._share()
+
+    def lose(self, partition: Partition) -> None:
+        """End a claim whose messages may be elsewhere, and begin another one."""
+        partition.lose()
+        self.start(self._begin(partition))
+
+    def lose_all(self) -> None:
+        """End all claims: the connection is gone."""
+        for partition in self:
+            partition.lose()
+        self._partitions.clear()
+
+    # -- what goes wrong with one ------------------------------------------------------------------
+
+    def begin_again(self, partition: Partition) -> None:
+        """Drain a claim, and begin another one with what is held; no effect while it drains."""
+        if not partition.is_leaving:
+            partition.begin_leaving()
+            self.start(self._again(partition))
+
+    async def _again(self, partition: Partition) -> None:
+        try:
+            await partition.drain(FOREVER)
+            partition.restart()
+            await self._begin(partition)
+        finally:
+            partition.stay()
+
+    def deleted(self, number: int) -> None:
+        """A consumer is said to be deleted: look, and make it again; no effect while it drains."""
+        partition = self.get(number)
+        if partition is not None and partition.claim is not None and not partition.is_leaving:
+            partition.begin_leaving()
+            self.start(self._remake(partition))
+
+    async def _remake(self, partition: Partition) -> None:
+        try:
+            if await self._is_deleted(partition):
+                stream = self._session.options.stream
+                say(logger, logging.ERROR, _GONE, stream, partition.name)
+                self._first[partition.number] = max(1, partition.intake.floor)
+                partition.lose()
+                partition.intake.renumber()
+                await self._begin(partition)
+        finally:
+            partition.stay()
+            self._told(partition, "")
+
+    async def _is_deleted(self, partition: Partition) -> bool:
+        """Whether the server has no such consumer any more: it says so a moment before."""
+        for _ in range(LOOKS):
+            try:
+                await self._session.api.consumer(partition.number)
+            except RequestRefused as error:
+                return error.code == NO_CONSUMER
+            except ConfigError:
+                raise
+            except Exception:  # the next status tells it again
+                return False
+            await self._session.clock.sleep(LOOK_EVERY)
+        return False

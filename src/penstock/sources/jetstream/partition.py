@@ -1,0 +1,234 @@
+"""One partition of a stream, served by one durable consumer: its claim, and what is held of it.
+
+1. A claim begins with what the server says of the consumer. It ends by a drain, whose rest is given
+   back in the order of the stream, or by a loss: then nothing of it is settled any more.
+2. A message that cannot be delivered in its place any more (an acknowledgement by another process
+   was undone, for example) ends the claim by a drain. The next one has everything that is held.
+3. Given back is what is left after the server has stopped delivering here, so that nothing is on its
+   way meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from ..._core.source import Fetched, Position, TopicPartition
+from .channel import ACK, NAK, TERM
+from .intake import Intake
+from .puller import Puller
+from .record import Delivery, StreamRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..._core.source import SourceClaim
+    from .api import ConsumerState
+    from .puller import News
+    from .session import Session
+
+PIN = "Nats-Pin-Id"
+LOOK_EVERY = 0.1
+"""Seconds between looks at the server, while messages are pending that are not here."""
+RECENT = 1_000
+"""The last settled messages, whose acknowledgements may be lost with a connection."""
+
+
+class Partition:
+    """A partition that this process serves."""
+
+    def __init__(
+        self, number: int, session: Session, told: Callable[[Partition, News | None], None]
+    ) -> None:
+        self.number = number
+        self.claim: SourceClaim | None = None
+        self.intake = Intake()
+        self.puller: Puller | None = None
+        self.is_leaving = False
+        """Whether nothing is asked for and delivered: its claim drains, or is to begin again."""
+        self._options = session.options
+        self._channel = session.channel
+        self._api = session.api
+        self._host = session.host
+        self._told = told
+        self._subscription: Any = None
+        self._away = 0
+        """Messages that are pending at the server and were not here, when it was last asked."""
+        self._look_at = 0.0
+        self._group: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its consumer."""
+        return self._options.consumer(self.number)
+
+    async def begin(self, first: int | None) -> ConsumerState:
+        """Find or make the consumer, begin a claim, and receive. Raises errors of the client,
+        `RequestRefused` and `ConfigError`.
+        """
+        state = await self._api.ensure(self.number, first)
+        self._group = state.group
+        if self._subscription is None:
+            inbox = self._channel.inbox()
+            self._subscription = await self._channel.subscribe(f"{inbox}.*", self._received)
+            subject = f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self._options.stream}.{state.name}"
+            self.puller = Puller(self._channel, subject, inbox, state)
+        elif self.puller is not None:
+            self.puller.begin_again(state.pinned)
+        self._look(state)
+        self.intake.begin(state.delivered, state.pending)
+        partition = TopicPartition(self._options.stream, self.number)
+        (self.claim,) = self._host.assigned({partition: Position(state.floor + 1)})
+        return state
+
+    async def is_back(self) -> None:
+        """Ask again for messages after the connection was lost. Raises as `begin`."""
+        state = await self._api.consumer(self.number)
+        if self.puller is not None:
+            self.puller.begin_again(state.pinned)
+
+    # -- what arrives ------------------------------------------------------------------------------
+
+    async def _received(self, message: Any) -> None:
+        headers: Mapping[str, str] = message.headers or {}
+        puller, now = self.puller, asyncio.get_running_loop().time()
+        if puller is None:
+            return
+        if not message.reply.startswith("$JS.ACK."):
+            self._told(self, puller.status(message.subject, headers, now))
+            return
+        puller.message(headers.get(PIN), now)
+        delivery = Delivery.of(message.reply)
+        intake = self.intake
+        kind = intake.kind(delivery)
+        if kind == "held":
+            intake.came_again(delivery, message.reply)
+        elif kind == "settled":
+            await self._channel.publish(message.reply, ACK)
+        else:
+            intake.receive(self._record(message, delivery, headers))
+        self._told(self, None)
+
+    def _record(self, message: Any, delivery: Delivery, headers: Mapping[str, str]) -> StreamRecord:
+        subject: str = message.subject
+        if self._options.partitions is not None:
+            subject = subject.partition(".")[2]
+        return StreamRecord(
+            self._options.stream,
+            self.number,
+            delivery,
+            subject=subject,
+            key=self._options.key(subject, headers),
+            value=message.data,
+            headers=[(name, text.encode()) for name, text in headers.items() if name != PIN],
+            reply=message.reply,
+        )
+
+    # -- what is delivered -------------------------------------------------------------------------
+
+    def take(self, most: int) -> list[Fetched]:
+        """Deliver up to `most` records. Does not suspend."""
+        fetched: list[Fetched] = []
+        claim = self.claim
+        while claim is not None and most > 0:
+            records, failed = self.intake.take(most)
+            if not records:
+                break
+            most -= len(records)
+            fetched.append(Fetched(claim, records, failed=failed))
+        return fetched
+
+    async def tend(self, now: float) -> float:
+        """Ask for what there is room for, and look at the server if messages wait; return when the
+        next look is due. Raises as `begin`.
+        """
+        puller, intake = self.puller, self.intake
+        if puller is None or self.claim is None or self.is_leaving:
+            return now + LOOK_EVERY
+        looks = intake.is_waiting and intake.received > 0
+        if looks and now >= self._look_at:
+            self._look(await self._api.consumer(self.number))
+        puller.check_heard(now)
+        if wanted := puller.window.wanted(intake.received, len(intake.held), self._away):
+            await puller.ask(wanted, now)
+        await puller.stay_pinned(now)
+        due = puller.next_due(now)
+        return min(due, self._look_at) if looks else due
+
+    def _look(self, state: ConsumerState) -> None:
+        self._look_at = asyncio.get_running_loop().time() + LOOK_EVERY
+        self._away = max(0, state.pending - len(self.intake.held))
+        if self.intake.look(state.pending):
+            self._away = 0
+            self._told(self, None)
+
+    # -- what is settled ---------------------------------------------------------------------------
+
+    def settled(self) -> list[tuple[str, bytes]]:
+        """What is to be sent for the records that were settled since the last call."""
+        if self.claim is None or self.claim.is_closed:
+            return []
+        offsets, given_up = self.claim.take_settled()
+        done = self.intake.settle(offsets)
+        return [(reply, TERM if offset in given_up else ACK) for offset, reply in done]
+
+    def settled_lately(self) -> list[tuple[str, bytes]]:
+        """What was sent last, to be sent again after the connection was lost."""
+        return [(reply, ACK) for reply in self.intake.settled_lately(RECENT)]
+
+    # -- the end of a claim ------------------------------------------------------------------------
+
+    async def drain(self, within: float) -> None:
+        """Let the consumer end what runs of the claim, settle that, and end the claim."""
+        if (claim := self.claim) is None:
+            return
+        await self._host.revoked([claim], within)
+        try:
+            await self._channel.send(self.settled())
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the claim: nothing of it is settled any more."""
+        claim, self.claim = self.claim, None
+        if claim is not None:
+            self._host.ended([claim])
+
+    def begin_leaving(self) -> None:
+        """Stop asking and delivering."""
+        self.is_leaving = True
+
+    def stay(self) -> None:
+        """Go on asking and delivering."""
+        self.is_leaving = False
+
+    def restart(self) -> None:
+        """Deliver everything that is held again, to the next claim."""
+        self.intake.restart()
+
+    def lose(self) -> None:
+        """End the claim without a drain, and forget what was held of it."""
+        self.end()
+        self.intake.give_up()
+
+    async def give_back(self) -> None:
+        """Let others have the rest, in the order of the stream. Its claim has ended.
+
+        Raises errors of the client, and `RequestRefused`; what is held comes again elsewhere after
+        the acknowledgement wait then.
+        """
+        try:
+            if self._group is not None and self.puller is not None and self.puller.pin is not None:
+                await self._api.unpin(self.name, self._group)
+            else:
+                await self._unsubscribe()
+            await self._channel.flush()
+            await self._channel.send([(each.reply, NAK) for each in self.intake.give_up()])
+        finally:
+            await self._unsubscribe()
+
+    async def _unsubscribe(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        self.puller = None
+        if subscription is not None and self._channel.is_connected:
+            await subscription.unsubscribe()

@@ -1,0 +1,85 @@
+"""A message of a stream as a record, and what its acknowledgement subject says of its delivery."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OLD_FORM = 9
+"""Tokens of an acknowledgement subject without a domain and an account."""
+
+
+class Delivery(NamedTuple):
+    """One delivery of a message, from its acknowledgement subject:
+    `$JS.ACK[.domain.account].stream.consumer.deliveries.stream_seq.consumer_seq.nanos.pending`.
+    """
+
+    deliveries: int
+    """How many times the message has been delivered, this one included."""
+    sequence: int
+    """The message's sequence number in the stream."""
+    consumer_sequence: int
+    """The number of this delivery among all deliveries of the consumer."""
+    timestamp: int
+    """When the message was stored, in nanoseconds since the epoch."""
+
+    @classmethod
+    def of(cls, reply: str) -> Delivery:
+        """Parse it. Raises `ValueError` for another subject."""
+        tokens = reply.split(".")
+        at = 4 if len(tokens) == OLD_FORM else 6
+        numbers = tokens[at : at + 4]
+        if reply[:8] != "$JS.ACK." or len(numbers) < 4:
+            raise ValueError(f"{reply!r} is not an acknowledgement subject")
+        return cls(*map(int, numbers))
+
+
+class StreamRecord:
+    """A message of a stream. Its offset is its sequence number."""
+
+    __slots__ = (
+        "deliveries",
+        "headers",
+        "key",
+        "offset",
+        "partition",
+        "reply",
+        "subject",
+        "timestamp",
+        "topic",
+        "value",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        delivery: Delivery,
+        *,
+        subject: str,
+        key: object,
+        value: bytes,
+        headers: Sequence[tuple[str, bytes]],
+        reply: str,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = delivery.sequence
+        self.subject = subject
+        self.key = key
+        self.value = value
+        self.headers = headers
+        self.timestamp = delivery.timestamp // 1_000_000
+        """Milliseconds since the epoch."""
+        self.deliveries = delivery.deliveries
+        self.reply = reply
+        """Where this delivery is settled; another delivery has another one."""
+
+    def came_again(self, reply: str, deliveries: int) -> None:
+        """Note that it was delivered again while it is held."""
+        self.reply, self.deliveries = reply, deliveries
+
+    def __repr__(self) -> str:
+        return f"StreamRecord({self.topic}/{self.partition}@{self.offset}, {self.subject!r})"

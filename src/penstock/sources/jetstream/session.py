@@ -1,0 +1,40 @@
+"""What the parts of one connection share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..._clients.nats.errors import trouble_of
+from .api import RequestRefused
+
+if TYPE_CHECKING:
+    from ..._clients.nats.options import NatsOptions
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost
+    from ..troubles import Troubles
+    from .api import StreamApi
+    from .channel import Channel
+    from .options import ReadOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """One connection of an open source."""
+
+    options: ReadOptions
+    connection: NatsOptions
+    channel: Channel
+    api: StreamApi
+    host: ClaimHost
+    troubles: Troubles
+    clock: Clock
+
+    def trouble(self, error: BaseException) -> str:
+        """Why something cannot be done, in words for operators."""
+        denied = self.channel.denied
+        if denied is not None and isinstance(error, TimeoutError):
+            return f"{self.connection.place} denies it; {denied.repair}"
+        if isinstance(error, RequestRefused):
+            return str(error)
+        return trouble_of(error, self.connection)

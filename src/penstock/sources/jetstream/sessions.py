@@ -1,0 +1,161 @@
+"""The connections of an open source, one after another.
+
+1. nats-py makes a lost connection again by itself. When it has given one up, all claims end, and
+   another one is opened.
+2. The first try is waited for, so that a mistake in the configuration is an error of the opening. A
+   server that cannot be reached is a reason in `explain()`, and tried again for as long as it takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from ..._core.clock import Signal, wait_until
+from ..._core.errors import ConfigError
+from ..._core.say import say
+from ..._core.told import for_log, text_of
+from ..troubles import Troubles
+from .advisories import Advisories
+from .api import RequestRefused, StreamApi
+from .channel import Channel
+from .moves import RETRY, logger
+from .record import StreamRecord
+from .serving import Serving
+from .session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ..._clients.nats.options import NatsOptions
+    from ..._core.clock import Clock
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord, Unread
+    from .options import ReadOptions
+
+LONGEST_RETRY = 5.0
+"""Seconds between tries to open a connection."""
+
+_NOT_CLOSED = "%s: what was held is not given back (%s); it comes again after %.3g s"
+
+
+class Sessions:
+    """An open source."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        connection: NatsOptions,
+        host: ClaimHost,
+        clock: Clock,
+        close_timeout: float,
+    ) -> None:
+        self._options = options
+        self._connection = connection
+        self._host = host
+        self._clock = clock
+        self._close_timeout = close_timeout
+        self._troubles = Troubles(host, options.stream, logger)
+        self._news = Signal()
+        self._serving: Serving | None = None
+        self._failure: BaseException | None = None
+        self._first_try: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Serve until cancelled. What cannot be put right by trying again is raised by `fetch`."""
+        retry = RETRY
+        while True:
+            try:
+                await self._connected()
+                retry = RETRY
+            except ConfigError as error:
+                self._fail(error)
+                return
+            except Exception as error:  # told, and tried again
+                self._troubles.note("connection", self._told(error))
+                self._tried()
+                await self._clock.sleep(retry)
+                retry = min(2 * retry, LONGEST_RETRY)
+
+    async def opened(self) -> None:
+        """Suspend until the first try has ended. Raises `ConfigError` if it has shown a mistake."""
+        await self._first_try
+
+    def _tried(self) -> None:
+        if not self._first_try.done():
+            self._first_try.set_result(None)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        if not self._first_try.done():
+            self._first_try.set_exception(error)
+        self._news.fire()
+
+    def _told(self, error: BaseException) -> str:
+        return str(error) if isinstance(error, RequestRefused) else text_of(error)
+
+    async def _connected(self) -> None:
+        """Open one connection and serve until it is closed."""
+        channel = Channel(self._connection, self._options.ack_wait, self._clock)
+        session = Session(
+            options=self._options,
+            connection=self._connection,
+            channel=channel,
+            api=StreamApi(channel.request, self._options),
+            host=self._host,
+            troubles=self._troubles,
+            clock=self._clock,
+        )
+        serving = Serving(session, self._news)
+        try:
+            await channel.open(serving.is_back)
+            await serving.prepare()
+            await Advisories(self._options, channel, serving.moves.deleted).listen()
+            self._troubles.note("connection", None)
+            self._serving = serving
+            self._tried()
+            await serving.run()
+        except asyncio.CancelledError:
+            await self._close(serving)
+            raise
+        finally:
+            self._serving = None
+            serving.moves.lose_all()
+            await channel.close()
+
+    async def _close(self, serving: Serving) -> None:
+        try:
+            async with self._clock.timeout_at(self._clock.now() + self._close_timeout):
+                await serving.close()
+        except Exception as error:
+            told, wait = for_log(error), self._options.ack_wait
+            say(logger, logging.INFO, _NOT_CLOSED, self._options.stream, told, wait)
+
+    # -- the consumer's calls ----------------------------------------------------------------------
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        """Suspend until there are records. A cancelled call has delivered nothing."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._serving is not None and (found := self._serving.take(claims, most)):
+                return found
+            await wait_until(self._clock, math.inf, self._news)
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
+        """Settle what the claims say. Raises errors of the client."""
+        return [] if self._serving is None else await self._serving.settle(positions.keys())
+
+    def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
+        """The sequence numbers after the last messages that were delivered."""
+        return {} if self._serving is None else self._serving.ends(claims)
+
+    async def lag(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, Unread]:
+        """What is not settled, as the server counts it. Raises errors of the client."""
+        return {} if self._serving is None else await self._serving.lag(claims)
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        """Extend the time of records, in the background."""
+        if self._serving is not None:
+            self._serving.extend([each.reply for each in records if isinstance(each, StreamRecord)])
