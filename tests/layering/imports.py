@@ -35,6 +35,10 @@ REQUIRED = {"tenacity"}
 # Imports inside functions that reach a module of our own, and why.
 DEFERRED = {
     (
+        "penstock.sources.files.options",
+        "penstock.sources.files.parquet_rows",
+    ): "only Parquet needs pyarrow",
+    (
         "penstock.spark.registration",
         "penstock.spark.source",
     ): "PySpark 3.5 has no data sources of Python",

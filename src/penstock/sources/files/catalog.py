@@ -59,6 +59,22 @@ class FileEntry:
         """Whether all its rows are settled."""
         return self.stored.metadata.startswith("=")
 
+    def is_at(self, stored: Position) -> None:
+        """Note the position that is stored now."""
+        self.stored = stored
+
+    def hold(self, *, is_held: bool) -> None:
+        """Note that a claim has begun, or has ended."""
+        self.is_held = is_held
+
+    def fail(self, reason: str) -> None:
+        """Note that it cannot be read."""
+        self.trouble = reason
+
+    def look(self, seen: Look | None, trouble: str | None) -> None:
+        """Note what a look has found."""
+        self.seen, self.trouble = seen, trouble
+
 
 class Catalog:
     """Reads and extends the chapters of one subscription."""
@@ -100,7 +116,7 @@ class Catalog:
             self.entries.update({entry.path: entry for entry in chapter})
         for slot, entry in enumerate(self._chapters[number]):
             if not entry.is_held:
-                entry.stored = found.positions[slot]
+                entry.is_at(found.positions[slot])
         return True
 
     async def enter(self, records: Sequence[Recorded]) -> None:
@@ -138,7 +154,7 @@ class Catalog:
             done = await self._state.store(self._chapter(number), wanted)
             moved += [entry for entry in chapter if entry.number % SLOTS in done]
         for entry in moved:
-            entry.stored = moves[entry].after
+            entry.is_at(moves[entry].after)
         return moved
 
     @staticmethod

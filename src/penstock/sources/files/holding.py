@@ -60,12 +60,13 @@ class HeldFile:
     attempts: list[Position] = field(default_factory=list[Position])
     """What attempts without an answer may have stored."""
 
-    def move_to(self, position: Position) -> Move:
-        """The move to a position of the consumer's."""
+    def attempt(self, position: Position) -> Move:
+        """Note an attempt to store a position of the consumer's."""
         reading = self.reading
         is_end = reading.end is not None and position.offset == reading.read_to
         mark = reading.mark_before(position.offset) or self.entry.place.mark
         place = Place(position, None if is_end else mark, reading.end if is_end else None)
+        self.attempts.append(place.stored())
         return Move(self.entry.stored, place.stored())
 
     @property
@@ -128,7 +129,7 @@ class FileHolder:
         if self._locks is not None and name not in await self._locks.lock([name]):
             self._ending.discard(entry)
             return False
-        entry.stored = (await self._catalog.read([entry]))[entry]
+        entry.is_at((await self._catalog.read([entry]))[entry])
         if entry.is_finished:
             await self._unlock()
             return False
@@ -139,7 +140,7 @@ class FileHolder:
         (claim,) = self._host.assigned({partition: place.position})
         self._held[entry] = HeldFile(entry, claim, self._reading(entry, place))
         self._ending.discard(entry)
-        entry.is_held = True
+        entry.hold(is_held=True)
         self._parts.news.fire()
         return True
 
@@ -188,7 +189,7 @@ class FileHolder:
         gone = [held for held in ended if self._held.get(held.entry) is held]
         for held in gone:
             del self._held[held.entry]
-            held.entry.is_held = False
+            held.entry.hold(is_held=False)
             self._ending.add(held.entry)
             self._closing.append(held.reading)
         if gone:
@@ -228,14 +229,12 @@ class FileHolder:
                 if each.claim in positions
             }
             refused = await self._resolve(held)
-            moves = {each: each.move_to(at) for each, at in held.items() if each not in refused}
-            for each, move in moves.items():
-                each.attempts.append(move.after)
+            moves = {each: each.attempt(at) for each, at in held.items() if each not in refused}
             wanted = {each.entry: move for each, move in moves.items()}
             done = await self._catalog.store(wanted) if wanted else []
             stored = [each for each in moves if each.entry in done]
             for each in stored:
-                each.attempts = []
+                each.attempts.clear()
         self.lose([each for each in held if each not in stored], "its stored position was moved")
         if any(each.is_settled for each in stored):
             self._parts.wake.fire()
@@ -250,7 +249,8 @@ class FileHolder:
         refused: list[HeldFile] = []
         for entry, each in doubtful.items():
             if found[entry] in (entry.stored, *each.attempts):
-                entry.stored, each.attempts = found[entry], []
+                entry.is_at(found[entry])
+                each.attempts.clear()
             else:
                 refused.append(each)
         return refused

@@ -14,7 +14,6 @@ from .csv_rows import CsvReader
 from .finding import FileSet
 from .forms import form_of, need_pyarrow
 from .lines import LineReader
-from .parquet_rows import ParquetReader
 from .streams import FileBytes
 
 if TYPE_CHECKING:
@@ -104,6 +103,8 @@ class FileOptions:
         column = self.key if isinstance(self.key, str) else None
         try:
             if form.format == "parquet":
+                from .parquet_rows import ParquetReader  # of an optional dependency
+
                 return ParquetReader(file, start, column=column)
             most = self.max_row_bytes
             if form.format == "csv":

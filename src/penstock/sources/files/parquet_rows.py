@@ -3,10 +3,14 @@
 A row's number counts over all row groups. Row groups before the first row are not read.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from .chunks import Chunk
 from .errors import BrokenFile
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 BATCH = 1_000
 """Rows that are decoded at once."""
 _NONE: list[Any] = []
+_ERRORS: tuple[type[Exception], ...] = (BrokenFile, pa.ArrowException, OSError)
 
 
 class ParquetReader:
@@ -28,14 +33,11 @@ class ParquetReader:
     """
 
     def __init__(self, file: FileBytes, start: int, *, column: str | None) -> None:
-        arrow = cast("Any", import_module("pyarrow"))
-        parquet = cast("Any", import_module("pyarrow.parquet"))
-        self._errors: tuple[type[Exception], ...] = (BrokenFile, arrow.ArrowException, OSError)
         self._file = file
         self._row = start
         try:
             self._parquet: Any = parquet.ParquetFile(file.raw)
-        except self._errors as error:
+        except _ERRORS as error:
             raise BrokenFile(f"it is no Parquet that can be read ({error})") from error
         if column is not None and column not in self._parquet.schema_arrow.names:
             raise BrokenFile(f"it has no column {column!r}, which key= names")
@@ -63,7 +65,7 @@ class ParquetReader:
         try:
             rest = self._rest or next(self._batches, _NONE)
             end = None if rest else self._file.end()
-        except self._errors as error:
+        except _ERRORS as error:
             return Chunk((), self._row, broken=f"it cannot be read ({error})")
         taken, self._rest = rest[:most], rest[most:]
         rows = [*enumerate(taken, self._row)]

@@ -143,8 +143,7 @@ class OpenFiles:
         self._refused = seen.refused
         for entry in entries:
             if not entry.is_held:
-                entry.trouble = seen.troubles.get(entry.path)
-                entry.seen = seen.looks.get(entry.path)
+                entry.look(seen.looks.get(entry.path), seen.troubles.get(entry.path))
         if not catalog.entries and options.ends:
             raise ConfigError(self._nothing())
         self._look_at = self._clock.now() + options.poll
@@ -176,7 +175,7 @@ class OpenFiles:
     def _note_troubles(self) -> None:
         for held in self._holder.all:
             if held.reading.broken is not None:
-                held.entry.trouble = held.reading.broken
+                held.entry.fail(held.reading.broken)
         unread = self._unread()
         told = f"cannot be read: {named(unread)}" if unread else None
         self._troubles.note("files", told if self._catalog.entries else self._nothing())

@@ -1,0 +1,81 @@
+"""Running a consumer over files, and what it has handled."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import zstandard
+
+from penstock import Consumer
+from penstock.sources.files import FileSource
+from penstock.testing.conformance.source.host import RecordingHost
+from penstock.testing.conformance.source.reader import ClaimReader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+    from typing import Unpack
+
+    from penstock import Message
+    from penstock.consumer.settings import ConsumerOptions
+
+GZIP, ZSTD = gzip.compress, zstandard.ZstdCompressor().compress
+
+
+class Handled(list["Message"]):
+    """The messages that a consumer has handled, in order."""
+
+    @property
+    def values(self) -> list[Any]:
+        """Their values."""
+        return [message.value for message in self]
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Their files and rows."""
+        return [(path_of(message), message.offset) for message in self]
+
+
+def path_of(message: Message) -> str:
+    """The path of a message's file."""
+    ((name, path),) = message.headers
+    assert name == "file"
+    return path.decode()
+
+
+def lines(count: int, start: int = 0) -> bytes:
+    """Lines of JSON, with ten keys."""
+    rows = ({"user": f"u{at % 10}", "at": at} for at in range(start, start + count))
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+async def handled(
+    source: FileSource, into: Handled | None = None, **options: Unpack[ConsumerOptions]
+) -> Handled:
+    """Consume a source to its end. Raises its error."""
+    found = Handled() if into is None else into
+
+    async def handle(message: Message) -> None:
+        found.append(message)
+
+    usual: ConsumerOptions = {"commit_every": 0.02, "keyless": "serial"}
+    await Consumer(source, **{**usual, **options}).receive(handle)  # type: ignore[typeddict-item]
+    return found
+
+
+async def rows(folder: Path, content: bytes | str, name: str, **options: Any) -> list[Any]:
+    """The values of the rows of one file."""
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return (await handled(FileSource(path, **options))).values
+
+
+@asynccontextmanager
+async def reading(source: FileSource) -> AsyncIterator[ClaimReader]:
+    """An open source without a consumer."""
+    host = RecordingHost()
+    async with source.open(host):
+        yield ClaimReader(source, host)

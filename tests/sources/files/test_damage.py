@@ -1,0 +1,251 @@
+"""Files that are cut off, damaged, changed, or gone: told by name, and never misread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sources.files.files_help import GZIP, ZSTD, Handled, handled, lines, path_of, reading
+from tests.sources.files.test_rows import parquet
+
+from penstock import Consumer
+from penstock.sources import Position
+from penstock.sources.files import FileSource, UnreadFiles
+from penstock.sources.subscriptions import MemorySubscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from penstock import LoopClock, Message
+
+COUNT = 3_000
+
+
+def written(path: Path) -> bytes:
+    """What is in a file of `COUNT` rows, of the format of its name."""
+    if path.suffix == ".parquet":
+        parquet(path, COUNT, 1_000)
+        return path.read_bytes()
+    if path.suffix == ".csv":
+        return b"at,said\n" + b"".join(b'%d,"x\ny"\n' % at for at in range(COUNT))
+    compress: Callable[[bytes], bytes] = GZIP if path.suffix == ".gz" else ZSTD
+    return compress(lines(COUNT))
+
+
+@pytest.mark.parametrize("name", ["b.ndjson.gz", "b.ndjson.zst", "b.csv", "b.parquet"])
+async def test_a_file_that_is_cut_off_is_told_and_its_good_rows_are_delivered(
+    tmp_path: Path, real_clock: LoopClock, name: str
+) -> None:
+    """And the other files. The next run tells it again, and repeats nothing."""
+    for other in ("a.ndjson", "c.ndjson"):
+        (tmp_path / other).write_bytes(b"1\n")
+    path = tmp_path / name
+    content = written(path)
+    cut = content[: content.rindex(b"x\ny") + 1] if name.endswith(".csv") else content[:-200]
+    path.write_bytes(cut)
+    done = Handled()
+    with pytest.raises(UnreadFiles, match=rf"not read to the end: {name} \(") as caught:
+        await handled(FileSource(tmp_path), done)
+    assert [*caught.value.files] == [name]
+    good = [row for file, row in done.places if file == name]
+    assert good == [*range(len(good))]
+    assert len(good) < COUNT
+    if name.endswith((".gz", ".csv")):
+        assert len(good) > COUNT / 2
+    assert [place for place in done.places if place[0] != name] == [
+        ("a.ndjson", 0),
+        ("c.ndjson", 0),
+    ]
+    with pytest.raises(UnreadFiles, match=name):
+        await handled(FileSource(tmp_path), done)
+    assert len(done) == len(good) + 2
+
+
+@pytest.mark.parametrize("name", ["b.ndjson.gz", "b.ndjson.zst"])
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_copy_that_was_cut_off_can_be_completed(
+    tmp_path: Path, real_clock: LoopClock, name: str, *, ends: bool
+) -> None:
+    """The rows go on where they ended, in the next run or in the same one."""
+    path = tmp_path / name
+    content = written(path)
+    path.write_bytes(content[:-200])
+    done, all_done = Handled(), asyncio.Event()
+    if ends:
+        with pytest.raises(UnreadFiles):
+            await handled(FileSource(path), done)
+        path.write_bytes(content)
+        await handled(FileSource(path), done)
+    else:
+        source = FileSource(path, ends=False, poll=0.01)
+        consumer = Consumer(source, commit_every=0.01)
+
+        async def handle(message: Message) -> None:
+            done.append(message)
+            if len(done) == COUNT:
+                all_done.set()
+
+        async with consumer:
+            running = asyncio.get_running_loop().create_task(consumer.run(handle))
+            while "cut off" not in str(consumer.explain()):
+                await real_clock.sleep(0.01)
+            path.write_bytes(content)
+            await all_done.wait()
+            consumer.stop()
+            await running
+    assert [row for _, row in done.places] == [*range(COUNT)]
+
+
+@pytest.mark.parametrize("name", ["b.ndjson.gz", "b.ndjson.zst", "b.parquet"])
+@pytest.mark.parametrize("at", [0.0, 0.3, 0.9])
+async def test_damage_within_a_file_is_told(
+    tmp_path: Path, real_clock: LoopClock, name: str, at: float
+) -> None:
+    """What was delivered before it is right."""
+    path = tmp_path / name
+    content = bytearray(written(path))
+    start = int(len(content) * at)
+    content[start : start + 40] = bytes(each ^ 0xFF for each in content[start : start + 40])
+    path.write_bytes(content)
+    done = Handled()
+    with pytest.raises(UnreadFiles, match=name):
+        await handled(FileSource(path), done)
+    assert [row for _, row in done.places] == [*range(len(done))]
+    if not name.endswith(".parquet"):  # it has no checksum of its pages
+        assert b"\n".join(done.values) == lines(COUNT)[: max(0, len(b"\n".join(done.values)))]
+
+
+def changed_size(path: Path) -> None:
+    path.write_bytes(lines(101))
+
+
+def changed_within(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'"u5"', b'"u6"', 1))
+
+
+def same_size_and_time(path: Path) -> None:
+    status = path.stat()
+    changed_within(path)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("settled", [0, 50, 100])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (changed_size, "it has 2"),
+        (changed_within, "it was written to since it was found"),
+        (same_size_and_time, "it has other contents than"),
+        (removed, "it is not there any more"),
+    ],
+)
+async def test_a_file_that_has_changed_since_it_was_found_is_told(
+    tmp_path: Path,
+    real_clock: LoopClock,
+    change: Callable[[Path], None],
+    told: str,
+    settled: int,
+) -> None:
+    """Nothing of other contents is delivered by an old position, at whatever row it is."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.ndjson").write_bytes(lines(100))
+    state = MemorySubscriptions()
+    async with reading(FileSource(tmp_path, state=state)) as reader:
+        (claim,) = reader.host.open
+        await reader.read([claim], 100)
+        await reader.source.commit({claim: Position(settled)})
+    change(tmp_path / "a.ndjson")
+    done = Handled()
+    if settled == 100:  # it is finished
+        told = "" if change is removed else "it was written to after it had been read to its end"
+        if change is same_size_and_time:
+            told = ""  # of finished files, only size and time are compared
+    if not told:
+        await handled(FileSource(tmp_path, state=state), done)
+    else:
+        with pytest.raises(UnreadFiles, match=rf"a\.ndjson \({told}") as caught:
+            await handled(FileSource(tmp_path, state=state), done)
+        assert [*caught.value.files] == ["a.ndjson"]
+    assert {path_of(message) for message in done} == {"b.ndjson"}
+    assert len(done) == 100
+
+
+async def test_a_file_that_grows_while_it_is_read_is_told(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """What was read is right, but more may follow that is not."""
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(lines(5_000))
+    done = Handled()
+
+    async def handle(message: Message) -> None:
+        done.append(message)
+        if len(done) == 10:
+            with path.open("ab") as file:
+                file.write(b"more\n")
+
+    with pytest.raises(UnreadFiles, match="it was written to while it was read"):
+        await Consumer(FileSource(path), max_in_flight=100).receive(handle)
+    assert done.values[:5_000] == lines(5_000).splitlines()
+
+
+@pytest.mark.parametrize("shorter", [True, False])
+async def test_a_followed_file_that_is_replaced_is_told(
+    tmp_path: Path, real_clock: LoopClock, *, shorter: bool
+) -> None:
+    """Cut to nothing, or another file by the same name: its lines are not those that follow."""
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(lines(10))
+    state = MemorySubscriptions()
+    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
+        (claim,) = reader.host.open
+        await reader.read([claim], 10)
+        await reader.source.commit({claim: Position(10)})
+        if shorter:
+            path.write_bytes(lines(5))
+        else:
+            (tmp_path / ".new").write_bytes(lines(20, 100))
+            (tmp_path / ".new").rename(path)
+        await reader.host.news.wait_for(lambda: reader.host.troubles)
+        assert "replaced or cut" in str(reader.host.troubles)
+        assert reader.offsets(claim) == [*range(10)]
+    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
+        await reader.host.news.wait_for(lambda: reader.host.troubles)
+        assert "a.ndjson (it has" in str(reader.host.troubles)
+
+
+def test_the_error_of_unread_files_travels() -> None:
+    error = UnreadFiles({f"{n}.ndjson": "why" for n in range(7)})
+    assert str(error).endswith("4.ndjson (why); and 2 more")
+    assert pickle.loads(pickle.dumps(error)).files == error.files
+
+
+async def test_a_key_function_that_raises_is_told_with_the_file(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    def key(value: bytes) -> object:
+        raise ZeroDivisionError
+
+    (tmp_path / "a.ndjson").write_bytes(b"1\n")
+    with pytest.raises(UnreadFiles, match=r"a\.ndjson \(ZeroDivisionError"):
+        await handled(FileSource(tmp_path, key=key))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+async def test_a_file_without_the_column_of_the_keys_is_told(
+    tmp_path: Path, real_clock: LoopClock, name: str
+) -> None:
+    """It would be read without keys, and so without an order."""
+    path = tmp_path / name
+    path.write_bytes(written(path))
+    with pytest.raises(UnreadFiles, match=f"{name} .it has no column 'nothing', which key= names"):
+        await handled(FileSource(tmp_path, key="nothing"))
