@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from ..._core.errors import ErrorClass
     from ..._core.result import WriteResult
 
-_OWN_IDS = "item"
-
 
 class NatsSink(Openable):
     """Publishes items as messages to subjects of NATS, and waits until JetStream has stored each.
@@ -43,9 +41,10 @@ class NatsSink(Openable):
         headers: the field that holds the headers, or a function from an item to them: a mapping by
             name, or pairs, with texts.
         message_id: the field that holds the id by which a stream recognizes a message that it has
-            already (`Nats-Msg-Id`), or a function from an item to it. `"item"`, the default, makes
-            one for each item that is the same in every retry of a write; `None` sends none. A
-            stream remembers ids for its `duplicate_window`, two minutes by default.
+            already (`Nats-Msg-Id`), or a function from an item to it. Default: an id that is the
+            same in every retry of a write. A stream remembers ids for its `duplicate_window`, two
+            minutes by default.
+        deduplicate: whether messages have ids. Default `True`.
         stream: the name of the stream that has to store the messages; default: whichever has their
             subject.
         expected_last_subject_sequence: the field that holds the sequence of the last message of the
@@ -84,7 +83,8 @@ class NatsSink(Openable):
         headers: str
         | Callable[[Any], Mapping[str, str] | Sequence[tuple[str, str]] | None]
         | None = None,
-        message_id: str | Callable[[Any], str | None] | None = _OWN_IDS,
+        message_id: str | Callable[[Any], str | None] | None = None,
+        deduplicate: bool = True,
         stream: str | None = None,
         expected_last_subject_sequence: str | Callable[[Any], int | None] | None = None,
         delivery: Literal["jetstream", "core"] = "jetstream",
@@ -94,13 +94,13 @@ class NatsSink(Openable):
         **client: Any,
     ) -> None:
         self._is_core = checks.choice("delivery", delivery, ("jetstream", "core")) == "core"
-        self._makes_ids = message_id == _OWN_IDS and not self._is_core
+        self._makes_ids = _makes_ids(deduplicate, message_id) and not self._is_core
         self._subject = _subject(subject, subject_field)
         self._maker = MessageMaker(
-            subject=self._subject or _function("subject", subject or subject_field),
+            subject=self._subject or _by_item(subject, subject_field),
             value=_part("value", value),
             headers=_part("headers", headers),
-            message_id=None if message_id == _OWN_IDS else _part("message_id", message_id),
+            message_id=_part("message_id", message_id),
             expected_sequence=_part(
                 "expected_last_subject_sequence", expected_last_subject_sequence
             ),
@@ -195,7 +195,8 @@ def _part(name: str, value: object) -> Getter | None:
     return getter(name, value)
 
 
-def _function(name: str, value: object) -> Getter:
+def _by_item(subject: object, field: object) -> Getter:
+    name, value = ("subject", subject) if field is None else ("subject_field", field)
     found = _part(name, value)
     assert found is not None, "checked before"
     return found
@@ -216,6 +217,15 @@ def _subject(subject: object, field: object) -> str | None:
         return checked_subject(subject)
     except ValueError as error:
         raise checks.bad("subject", subject, f"must be a subject or a function: {error}") from None
+
+
+def _makes_ids(deduplicate: object, message_id: object) -> bool:
+    """Whether the sink makes the ids of messages."""
+    if not isinstance(deduplicate, bool):
+        raise checks.bad("deduplicate", deduplicate, "must be True or False")
+    if message_id is not None and not deduplicate:
+        raise checks.bad("deduplicate", deduplicate, "leaves no room for message_id")
+    return deduplicate and message_id is None
 
 
 def _stream(stream: object) -> str:
