@@ -41,6 +41,11 @@ KEYS, ITEMS = 40, 6_000
 FAST: dict[str, Any] = {"reconnect_time_wait": 0.02, "ack_timeout": 0.4}
 
 
+def fast(ack_timeout: float) -> dict[str, Any]:
+    """Options with another time to wait for answers."""
+    return {**FAST, "ack_timeout": ack_timeout}
+
+
 class Counts(Observer):
     """The outcomes so far, and an event for a number of them."""
 
@@ -158,7 +163,7 @@ async def test_a_lost_connection_is_unknown_for_what_was_sent_and_unavailable_fo
     own: EmbeddedNats, real_clock: LoopClock
 ) -> None:
     stream = await new_stream(own)
-    sink = NatsSink(f"{stream}.a", servers=own.url, max_in_flight=3, **{**FAST, "ack_timeout": 20})
+    sink = NatsSink(f"{stream}.a", servers=own.url, max_in_flight=3, **fast(20))
     written = Written([{"n": number} for number in range(6)])
     async with sink:
         own.pause()
@@ -185,7 +190,7 @@ async def test_a_frozen_server_is_unknown_after_the_timeout_and_found_out_by_a_r
     own: EmbeddedNats, real_clock: LoopClock
 ) -> None:
     stream = await new_stream(own)
-    sink = NatsSink(f"{stream}.a", servers=own.url, **{**FAST, "ack_timeout": 0.1})
+    sink = NatsSink(f"{stream}.a", servers=own.url, **fast(0.1))
     written = Written([{"n": number} for number in range(3)])
     async with sink:
         own.pause()

@@ -53,7 +53,8 @@ def users(*publish: str, subscribe: str = "_INBOX.>") -> str:
 
 
 def sink(server: EmbeddedNats, subject: Any, **given: Any) -> NatsSink:
-    return NatsSink(subject, servers=server.url, **{"ack_timeout": 10.0, **given})
+    options: dict[str, Any] = {"ack_timeout": 10.0, **given}
+    return NatsSink(subject, servers=server.url, **options)
 
 
 async def refused(made: NatsSink, *items: Any) -> BaseException:
@@ -189,7 +190,7 @@ async def test_a_refused_login_is_told_when_opening(real_clock: LoopClock) -> No
 
 @pytest.mark.parametrize("limit", [{"max_msgs": 3}, {"max_bytes": 400}])
 async def test_a_full_stream_throttles_and_takes_the_rest_when_it_is_emptied(
-    embedded_nats: EmbeddedNats, real_clock: LoopClock, limit: dict[str, int]
+    embedded_nats: EmbeddedNats, real_clock: LoopClock, limit: dict[str, Any]
 ) -> None:
     stream = await new_stream(embedded_nats, discard=DiscardPolicy.NEW, **limit)
     written = Written([{"n": number} for number in range(6)])
