@@ -21,6 +21,10 @@ class Troubles:
         self._reasons: dict[str, str] = {}
         self._reported: str | None = None
 
+    def has(self, part: str) -> bool:
+        """Whether a part of the source cannot work."""
+        return part in self._reasons
+
     def note(self, part: str, reason: str | None) -> None:
         """A part of the source cannot work, for this reason; `None`: it can."""
         if reason is None:

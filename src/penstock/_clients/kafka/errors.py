@@ -10,6 +10,7 @@ from aiokafka import errors as kafka
 
 from ..._core.errors import ConfigError, PenstockError, UnavailableError
 from ..._core.told import for_log
+from ..kafka_groups import words
 
 if TYPE_CHECKING:
     from .options import MemberOptions
@@ -47,29 +48,23 @@ def trouble_of(error: BaseException, options: MemberOptions) -> str:
     """Why nothing can be delivered, in words for operators, without values of options."""
     group, bootstrap = options.group, options.bootstrap
     if isinstance(error, kafka.TopicAuthorizationFailedError):
-        return f"not authorized to read {_topics(error)}; it needs READ and DESCRIBE"
+        return words.no_right_to_topics(_topics(error))
     if isinstance(error, kafka.GroupAuthorizationFailedError):
-        return f"not authorized to use the group {group!r}; it needs READ"
+        return words.no_right_to_group(group)
     if isinstance(error, kafka.InconsistentGroupProtocolError):
-        return (
-            f"the group {group!r} has members with another protocol or assignor; "
-            "use another group, or stop them first"
-        )
+        return words.other_protocol(group)
     if isinstance(error, kafka.InvalidSessionTimeoutError):
-        return (
-            f"the broker does not allow session_timeout={options.session_timeout:g}; see its "
-            "group.min.session.timeout.ms and group.max.session.timeout.ms"
-        )
+        return words.bad_session_timeout(options.session_timeout)
     if isinstance(error, kafka.InvalidTopicError):
-        return f"the broker does not allow a topic's name: {for_log(error)}"
+        return words.bad_topic_name(for_log(error))
     if isinstance(error, _REFUSED_LOGIN):
-        return f"{bootstrap} has refused the login ({type(error).__name__})"
+        return words.refused_login(bootstrap, type(error).__name__)
     if isinstance(error, kafka.UnknownTopicOrPartitionError):
-        return f"a partition does not exist, or may not be described: {for_log(error)}"
+        return words.no_partition(for_log(error))
     if isinstance(error, _UNREACHABLE):
-        return unreachable(options)
-    if options.instance is not None and "UnknownError" in str(error):
-        return f"the group has refused this member: {_of_another(options.instance)}"
+        return words.unreachable(bootstrap)
+    if options.instance is not None and "UnknownError" in str(error):  # FENCED_INSTANCE_ID
+        return words.refused_instance(options.instance)
     return for_log(error)
 
 
@@ -92,26 +87,6 @@ def opening_error(error: Exception, bootstrap: str) -> Exception:
     return UnavailableError(f"the broker at {bootstrap} gives no producer id ({for_log(error)})")
 
 
-def unreachable(options: MemberOptions) -> str:
-    """No broker answers."""
-    return f"no broker can be reached at {options.bootstrap}"
-
-
-def lost_often(options: MemberOptions) -> str:
-    """The broker removes this member again and again."""
-    if options.instance is not None:
-        why = _of_another(options.instance)
-    else:
-        why = f"is the event loop blocked for more than {options.session_timeout:g} s at a time?"
-    return f"the partitions have been lost again and again: {why}"
-
-
-def _of_another(instance: str) -> str:
-    """The question behind FENCED_INSTANCE_ID, an error that aiokafka does not know by name."""
-    return f"does another process use instance={instance!r}?"
-
-
-def _topics(error: BaseException) -> str:
+def _topics(error: BaseException) -> list[str]:
     named = error.args[0] if error.args else ()
-    topics = [named] if isinstance(named, str) else sorted(map(str, named))
-    return f"the topic {', '.join(map(repr, topics))}" if topics else "a topic"
+    return [named] if isinstance(named, str) else list(map(str, named))

@@ -9,18 +9,25 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from aiokafka import AIOKafkaConsumer
 
 from ..._core import checks
-from ..._core.errors import ConfigError
-from ..._core.options import Options
+from ..kafka_groups.arguments import (
+    COMMITTED,
+    LONGEST_HEARTBEAT,
+    bootstrap_of,
+    client_options,
+    milliseconds,
+    name_of,
+    seconds_of,
+)
 
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:@]+):\d{1,5}")
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 _OWNED = {
     "auto_commit_interval_ms": "Consumer(commit_every=...) says when positions are stored",
     "auto_offset_reset": "start=... says it",
@@ -39,9 +46,6 @@ _OWNED = {
     "value_deserializer": "Consumer(steps=...) decodes",
 }
 _KNOWN = frozenset(inspect.signature(AIOKafkaConsumer).parameters)
-_COMMITTED = "read_committed"
-LONGEST_HEARTBEAT = 3.0
-"""Seconds; the default of Kafka's own client."""
 FETCH_WAIT = 0.1
 """Seconds that a broker may hold a fetch back for new records. aiokafka sends no other fetch to it
 meanwhile: a partition that has been read waits for one of the partitions that have nothing.
@@ -79,8 +83,8 @@ class MemberOptions:
         """Check the arguments. Raises `ConfigError`."""
         options = cls(
             bootstrap=bootstrap_of(bootstrap),
-            group=_name("group", group),
-            instance=None if instance is None else _name("instance", instance),
+            group=name_of("group", group),
+            instance=None if instance is None else name_of("instance", instance),
             session_timeout=seconds_of("session_timeout", session_timeout),
             rebalance_timeout=seconds_of("rebalance_timeout", rebalance_timeout),
             max_poll_interval=seconds_of("max_poll_interval", max_poll_interval),
@@ -100,11 +104,11 @@ class MemberOptions:
 
     def committed_only(self) -> MemberOptions:
         """The same, reading committed records only. Raises `ConfigError` if the options differ."""
-        level = self.client.get("isolation_level", _COMMITTED)
-        if level != _COMMITTED:
-            rule = f"must be {_COMMITTED!r} in a transaction, which moves no aborted records"
+        level = self.client.get("isolation_level", COMMITTED)
+        if level != COMMITTED:
+            rule = f"must be {COMMITTED!r} in a transaction, which moves no aborted records"
             raise checks.bad("isolation_level", level, rule)
-        return replace(self, client={**self.client, "isolation_level": _COMMITTED})
+        return replace(self, client={**self.client, "isolation_level": COMMITTED})
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of aiokafka's consumer."""
@@ -124,44 +128,3 @@ class MemberOptions:
 
     def __repr__(self) -> str:
         return f"MemberOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
-
-
-def seconds_of(name: str, value: object) -> float:
-    """A duration in seconds, checked. Raises `ConfigError`."""
-    return checks.seconds(name, value, usual=checks.LONG_TIMEOUT)
-
-
-def milliseconds(seconds: float) -> int:
-    """Seconds as whole milliseconds, at least one."""
-    return max(1, round(seconds * 1000))
-
-
-def bootstrap_of(value: object) -> str:
-    """The addresses, checked, separated by commas. Raises `ConfigError`."""
-    rule = 'must be "host:port", several of them with commas, or a list of them'
-    given = cast("object", value.split(",") if isinstance(value, str) else value)
-    if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
-        raise checks.bad("bootstrap", value, rule)
-    listed = cast("Sequence[object]", given)
-    addresses = [each.strip() if isinstance(each, str) else "" for each in listed]
-    if not all(_ADDRESS.fullmatch(each) for each in addresses):
-        raise checks.bad("bootstrap", value, rule)
-    return ",".join(addresses)
-
-
-def _name(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise checks.bad(name, value, "must be a text, and not empty")
-    return value
-
-
-def client_options(
-    given: Mapping[str, object], known: Collection[str], owned: Mapping[str, str], of: str
-) -> Options:
-    """The options to pass through to aiokafka, by its names. Raises `ConfigError` for any other."""
-    for name in given:
-        if name in owned:
-            raise ConfigError(f"{name}=...: is set by Penstock: {owned[name]}")
-        if name not in known:
-            raise ConfigError(f"{name}=...: is not an option of {of}")
-    return Options(given)

@@ -11,7 +11,7 @@ from aiokafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from aiokafka.record.default_records import DefaultRecordBatch
 
 from ..._core import checks
-from .options import bootstrap_of, client_options, milliseconds, seconds_of
+from ..kafka_groups.arguments import bootstrap_of, client_options, milliseconds, seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

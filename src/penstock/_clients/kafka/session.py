@@ -235,7 +235,7 @@ class Session:
         keys = [ClientPartition(*each) for each in partitions]
         found = await self._inside.committed(keys)
         return {
-            TopicPartition(*key): Position(stored.offset, stored.metadata or "")
+            TopicPartition(*key): Position(stored.offset, metadata_of(stored))
             for key, stored in found.items()
             if stored.offset != _UNKNOWN
         }
@@ -299,6 +299,11 @@ async def _ended(task: asyncio.Future[None], within: float) -> None:
     await asyncio.wait([task], timeout=within)
     if not task.cancel() and not task.cancelled():
         task.exception()
+
+
+def metadata_of(stored: Any) -> str:
+    """The metadata of a stored offset, without the NUL that clients on librdkafka write behind it."""
+    return (stored.metadata or "").rstrip("\0")
 
 
 def _theirs(partitions: Iterable[TopicPartition]) -> list[Any]:

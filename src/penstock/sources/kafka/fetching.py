@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..._clients.kafka.options import MemberOptions
+    from ..._clients.kafka_groups.starts import StartPoint
     from ..._core.source import SourceClaim, SourceRecord, TopicPartition
     from ..troubles import Troubles
     from .membership import Membership, OwnedClaim
-    from .starts import StartPoint
 
 logger = logging.getLogger("penstock.sources.kafka")
 

@@ -6,12 +6,9 @@
    there would only be logged, and the claims never begin.
 3. The generation is remembered at the assignment. A commit is one request, and sent only while that
    generation holds; a revoke cancels it. After the end of a generation nothing is committed.
-4. A start point that moves (the end) is stored before its claim begins: what arrives after it is
-   delivered also after a crash before the first commit. A partition that has appeared while the
-   source was open begins at its beginning instead.
-5. A revoke in the generation of the claims waits for the host and commits. In any other one the
+4. A revoke in the generation of the claims waits for the host and commits. In any other one the
    claims are lost already.
-6. With a store for positions, a claim begins after the store has taken its partition over, also
+5. With a store for positions, a claim begins after the store has taken its partition over, also
    where another claim of the partition replaces one.
 """
 
@@ -23,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ..._clients.kafka.errors import is_rebalanced, trouble_of
 from ..._clients.kafka.session import KafkaError, Session
+from ..._clients.kafka_groups.beginnings import Beginnings
 from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Position
@@ -33,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from ..._clients.kafka.options import MemberOptions
+    from ..._clients.kafka_groups.history import History
+    from ..._clients.kafka_groups.starts import StartPoint
     from ..._core.source import ClaimHost, PositionStore, SourceClaim, TopicPartition
     from ..troubles import Troubles
-    from .history import History
-    from .starts import StartPoint
 
 logger = logging.getLogger("penstock.sources.kafka")
 
@@ -45,10 +43,6 @@ RETRY_FROM, RETRY_TO = 0.1, 5.0
 
 _NO_POSITION = "no position is stored for %s, and start='committed' asks for one"
 _NOT_TAKEN = "the positions of %s cannot be taken over in the destination: %s"
-_FORGOTTEN = (
-    "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
-    "topic: records behind it may be lost; it begins at %d (start=%s)"
-)
 _LAST_FAILED = "%s: the commit of a revoke failed (%s); what it held runs again elsewhere"
 
 
@@ -84,9 +78,9 @@ class Membership:
         self._stored = StoredPositions(session, options, store)
         self._host = host
         self._options = options
-        self._start = start
         self._troubles = troubles
         self._history = history
+        self._beginnings = Beginnings(session, start, history, group=options.group, logger=logger)
         self._held: dict[TopicPartition, OwnedClaim] = {}
         self._generation = -1
         self._is_closed = False
@@ -162,31 +156,13 @@ class Membership:
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
         stored = await self._stored.read(partitions)
-        rest = [each for each in partitions if each not in stored]
-        found = await self._begun(rest)
-        forgotten = self._history.forgotten(found)
-        known = dict(stored)
-        if self._start.moves:
-            async with asyncio.timeout(self._options.commit_timeout):
-                known |= {each: found[each] for each in await self._send(found)}
-        for each, was in forgotten.items():
-            told = (each, was, found[each].offset, self._start)
-            say(logger, logging.ERROR, _FORGOTTEN, self._options.group, *told)
-        starts = stored | found
-        self._history.store(known)
-        return {each: starts[each] for each in partitions if each in starts}
+        return await self._beginnings.of(partitions, stored, self._send_start)
 
-    async def _begun(
-        self, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, Position]:
-        """Where these begin that have no stored position."""
-        appeared = self._start.moves and [
-            each for each in partitions if self._history.has_appeared(each)
-        ]
-        offsets = await self._session.beginnings(appeared) if appeared else {}
-        rest = [each for each in partitions if each not in offsets]
-        offsets |= await self._start.offsets(self._session, rest)
-        return {each: Position(offset) for each, offset in offsets.items()}
+    async def _send_start(
+        self, positions: Mapping[TopicPartition, Position]
+    ) -> Collection[TopicPartition]:
+        async with asyncio.timeout(self._options.commit_timeout):
+            return await self._send(positions)
 
     def begin(self, starts: Mapping[TopicPartition, Position]) -> None:
         """Begin claims at these positions, unless the generation has ended."""

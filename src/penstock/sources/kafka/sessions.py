@@ -11,23 +11,24 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from ..._clients.kafka.errors import lost_often, trouble_of, unreachable
+from ..._clients.kafka.errors import trouble_of
 from ..._clients.kafka.session import KafkaError, Listener, Session
+from ..._clients.kafka_groups import words
+from ..._clients.kafka_groups.history import History
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.say import say
 from ..._core.told import for_log
 from ..troubles import Troubles
 from .fetching import Fetcher
-from .history import History
 from .membership import Membership
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ..._clients.kafka.options import MemberOptions
+    from ..._clients.kafka_groups.starts import StartPoint
+    from ..._clients.kafka_groups.topics import Topics
     from ..._core.source import ClaimHost, Fetched, Position, PositionStore, SourceClaim
-    from .starts import StartPoint
-    from .topics import Topics
 
 logger = logging.getLogger("penstock.sources.kafka")
 
@@ -116,12 +117,16 @@ class Sessions:
             now = clock.now()
             seen = now if session.has_coordinator else seen
             is_lost = now - seen >= LOST_AFTER
-            self._troubles.note("broker", unreachable(self._options) if is_lost else None)
+            self._troubles.note(
+                "broker", words.unreachable(self._options.bootstrap) if is_lost else None
+            )
             if self._topics.missing(session) is not None and now - asked >= REFRESH_EVERY:
                 asked = now
                 await self._refresh(session)
-            often = lost_often(self._options) if self._history.loses_often(now) else None
-            self._troubles.note("losses", often)
+            often = self._history.loses_often(now) and words.lost_often(
+                self._options.instance, self._options.session_timeout
+            )
+            self._troubles.note("losses", often or None)
             self._troubles.note("topics", None if is_lost else self._topics.missing(session))
             await clock.sleep(LOOK_EVERY)
         session.raise_death()

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..._clients.kafka.options import MemberOptions
 from ..._clients.kafka.session import Session
+from ..._clients.kafka_groups.starts import StartPoint
+from ..._clients.kafka_groups.topics import Topics
 from ..._core.errors import ClosedError
 from ..._core.source import SourceCapabilities, SourceTraits
 from .sessions import Sessions
-from .starts import StartPoint
-from .topics import Topics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from ..._clients.kafka_groups.starts import Start
     from ..._core.source import (
         ClaimHost,
         Fetched,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
         SourceClaim,
         SourceRecord,
     )
-    from .starts import Start
 
 
 class KafkaSource:

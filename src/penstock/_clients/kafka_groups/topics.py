@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from ..._core import checks
+from . import words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..._clients.kafka.session import Session
+    from collections.abc import Collection, Iterable, Sequence
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _RULE = "a topic's name has 1 to 249 letters, digits, dots, underscores and hyphens"
+
+
+class KnownTopics(Protocol):
+    """What a client has been told of topics."""
+
+    def topics(self) -> Collection[str]:
+        """The topics that are subscribed to, or that match the pattern."""
+        ...
+
+    def unknown(self, topics: Iterable[str]) -> Sequence[str]:
+        """Those topics that no broker has told of."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +54,12 @@ class Topics:
             raise checks.bad("pattern", pattern, rule) from None
         return cls((), pattern)
 
-    def missing(self, session: Session) -> str | None:
+    def missing(self, known: KnownTopics) -> str | None:
         """What cannot be read because it does not exist, in words for operators."""
         if self.pattern is not None:
-            return None if session.topics() else f"no topic matches {self.pattern!r}"
-        unknown = session.unknown(self.names)
-        if not unknown:
-            return None
-        named = ", ".join(map(repr, unknown))
-        return f"the topic {named} does not exist, or may not be described"
+            return None if known.topics() else words.no_match(self.pattern)
+        unknown = known.unknown(self.names)
+        return words.no_topic(unknown) if unknown else None
 
     def __str__(self) -> str:
         return ", ".join(map(repr, self.names)) or f"pattern={self.pattern!r}"

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from ..._core import checks
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from ..._clients.kafka.session import Session
     from ..._core.source import TopicPartition
 
 Start = Literal["earliest", "latest", "committed"]
 _RULE = 'must be "earliest", "latest", "committed" or a datetime with a time zone'
+
+
+class Offsets(Protocol):
+    """A client that asks for the offsets of partitions. Raises its own errors."""
+
+    async def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offsets that are retained."""
+        ...
+
+    async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offsets after the last readable records."""
+        ...
+
+    async def offsets_at(
+        self, partitions: Collection[TopicPartition], milliseconds: int
+    ) -> dict[TopicPartition, int]:
+        """The first offsets of this time or later, where there are any."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +60,20 @@ class StartPoint:
         return self.kind == "latest"
 
     async def offsets(
-        self, session: Session, partitions: Collection[TopicPartition]
+        self, client: Offsets, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """The first offsets to deliver; without those of partitions that have none.
 
-        Raises the error of aiokafka.
+        Raises the error of the client.
         """
         if not partitions or self.kind == "committed":
             return {}
         if self.kind == "earliest":
-            return await session.beginnings(partitions)
-        ends = await session.ends(partitions)
+            return await client.beginnings(partitions)
+        ends = await client.ends(partitions)
         if self.time is None:
             return ends
-        return ends | await session.offsets_at(partitions, round(self.time.timestamp() * 1000))
+        return ends | await client.offsets_at(partitions, round(self.time.timestamp() * 1000))
 
     def __str__(self) -> str:
         return repr(self.kind) if self.time is None else self.time.isoformat()

@@ -1,0 +1,106 @@
+"""What an error of librdkafka means to operators, in words that say what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaError, KafkaException
+
+from ..._core.told import for_log
+from ..kafka_groups import words
+
+if TYPE_CHECKING:
+    from .options import GroupOptions
+
+_UNREACHABLE = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT,
+    KafkaError._WAIT_COORD,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.BROKER_NOT_AVAILABLE,
+}
+_REFUSED_LOGIN = {
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError.UNSUPPORTED_SASL_MECHANISM,
+    KafkaError.ILLEGAL_SASL_STATE,
+}
+_REBALANCED = {
+    KafkaError.ILLEGAL_GENERATION,
+    KafkaError.REBALANCE_IN_PROGRESS,
+    KafkaError.UNKNOWN_MEMBER_ID,
+    KafkaError.STALE_MEMBER_EPOCH,
+    KafkaError.FENCED_MEMBER_EPOCH,
+}
+_NO_TOPIC = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+_FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError.UNRELEASED_INSTANCE_ID, KafkaError._FENCED}
+_NO_PROTOCOL = {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}
+
+
+def told_by(error: BaseException) -> KafkaError | None:
+    """The error of librdkafka that an exception carries."""
+    if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
+        return error.args[0]
+    return None
+
+
+def is_rebalanced(error: KafkaError | None) -> bool:
+    """Whether a commit was refused because the group has been rebalanced, or is about to be."""
+    return error is not None and error.code() in _REBALANCED
+
+
+def is_unreachable(error: KafkaError) -> bool:
+    """Whether no answer came."""
+    return error.code() in _UNREACHABLE
+
+
+def is_refused_login(error: KafkaError) -> bool:
+    """Whether a broker has refused the login, or its certificate was refused."""
+    return error.code() in _REFUSED_LOGIN
+
+
+def is_about_topics(error: KafkaError) -> bool:
+    """Whether a topic is missing, or may not be read."""
+    return error.code() in _NO_TOPIC or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
+def trouble_of(
+    error: BaseException | KafkaError, options: GroupOptions, topic: str | None = None
+) -> str:
+    """Why nothing can be delivered, in words for operators, without values of options."""
+    found = error if isinstance(error, KafkaError) else told_by(error)
+    if found is None:
+        is_late = isinstance(error, TimeoutError)
+        told = for_log(error) if isinstance(error, BaseException) else str(error)
+        return words.unreachable(options.bootstrap) if is_late else told
+    code = found.code()
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return words.no_right_to_topics(() if topic is None else (topic,))
+    if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return words.no_right_to_group(options.group)
+    if code == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
+        return words.other_protocol(options.group)
+    if code == KafkaError.INVALID_SESSION_TIMEOUT:
+        return words.bad_session_timeout(options.session_timeout)
+    if code == KafkaError.TOPIC_EXCEPTION:
+        return words.bad_topic_name(found.str())
+    if code in _REFUSED_LOGIN:
+        return words.refused_login(options.bootstrap, found.name())
+    if code in _NO_TOPIC:
+        return words.no_partition(found.str()) if topic is None else words.no_topic((topic,))
+    if code in _UNREACHABLE:
+        return words.unreachable(options.bootstrap)
+    if code in _FENCED and options.instance is not None:
+        return words.refused_instance(options.instance)
+    if code in _NO_PROTOCOL and options.protocol == "consumer":
+        return f"{options.bootstrap} has no groups of protocol='consumer'; use 'cooperative'"
+    return f"{found.name()}: {found.str()}"

@@ -1,0 +1,119 @@
+"""Messages of librdkafka as records, taken apart by partition.
+
+Made by the hundred, so without a line of Python for each: a record is a tuple that keeps its message
+for what handlers seldom read.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from confluent_kafka import KafkaError, Message
+
+from ..._core.source import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class Delivered(NamedTuple):
+    """A record as librdkafka delivers it."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    message: Any
+    """The client's own message."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        return cast("str", self.message.topic())
+
+    @property
+    def partition(self) -> int:
+        """The partition of the topic."""
+        return cast("int", self.message.partition())
+
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes]]:
+        """The headers, in order."""
+        return cast("list[tuple[str, bytes]]", self.message.headers() or [])
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since the epoch."""
+        return cast("int", self.message.timestamp()[1])
+
+    def __repr__(self) -> str:
+        return f"Delivered({self.topic}/{self.partition}@{self.offset})"
+
+
+class Run(NamedTuple):
+    """Records of one partition in a row, or an error of a partition."""
+
+    partition: TopicPartition
+    records: list[Delivered]
+    next_offset: int
+    """Everything of the partition before it has been delivered, or has no record."""
+    error: KafkaError | None = None
+
+
+_new: Any = tuple.__new__
+_topic, _partition, _offset = Message.topic, Message.partition, Message.offset
+_key, _value, _error = Message.key, Message.value, Message.error
+
+
+def runs(messages: Sequence[Any]) -> Iterator[Run]:
+    """Take messages apart, in order. The end of a partition is a run without records."""
+    errors = [*map(_error, messages)]
+    if not any(errors):  # None cannot be compared with an error of librdkafka
+        yield from _plain(messages)
+        return
+    start = 0
+    for at, error in enumerate(errors):
+        if error is not None:
+            yield from _plain(messages[start:at])
+            yield _told(messages[at], error)
+            start = at + 1
+    yield from _plain(messages[start:])
+
+
+def _plain(messages: Sequence[Any]) -> Iterator[Run]:
+    count = len(messages)
+    if not count:
+        return
+    topics, partitions = [*map(_topic, messages)], [*map(_partition, messages)]
+    if partitions.count(partitions[0]) == count and topics.count(topics[0]) == count:
+        yield _run(messages)
+        return
+    start = 0
+    for at in range(1, count):
+        if partitions[at] != partitions[start] or topics[at] != topics[start]:
+            yield _run(messages[start:at])
+            start = at
+    yield _run(messages[start:])
+
+
+def _run(messages: Sequence[Any]) -> Run:
+    first = messages[0]
+    fields = zip(
+        map(_offset, messages), map(_key, messages), map(_value, messages), messages, strict=True
+    )
+    records = [*map(_new, repeat(Delivered), fields)]
+    return Run(TopicPartition(first.topic(), first.partition()), records, records[-1].offset + 1)
+
+
+def _told(message: Any, error: KafkaError) -> Run:
+    of, offset = (
+        TopicPartition(message.topic() or "", _number(message.partition())),
+        message.offset(),
+    )
+    if error.code() == KafkaError._PARTITION_EOF:
+        return Run(of, [], offset)
+    return Run(of, [], 0, error)
+
+
+def _number(partition: int | None) -> int:
+    return -1 if partition is None else partition

@@ -1,0 +1,65 @@
+"""Arguments about Kafka, checked before anything is opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+from ..._core import checks
+from ..._core.errors import ConfigError
+from ..._core.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s,/:@]+):\d{1,5}")
+
+COMMITTED = "read_committed"
+LONGEST_HEARTBEAT = 3.0
+"""Seconds; the default of Kafka's own client."""
+
+
+def seconds_of(name: str, value: object) -> float:
+    """A duration in seconds, checked. Raises `ConfigError`."""
+    return checks.seconds(name, value, usual=checks.LONG_TIMEOUT)
+
+
+def milliseconds(seconds: float) -> int:
+    """Seconds as whole milliseconds, at least one."""
+    return max(1, round(seconds * 1000))
+
+
+def bootstrap_of(value: object) -> str:
+    """The addresses, checked, separated by commas. Raises `ConfigError`."""
+    rule = 'must be "host:port", several of them with commas, or a list of them'
+    given = cast("object", value.split(",") if isinstance(value, str) else value)
+    if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
+        raise checks.bad("bootstrap", value, rule)
+    listed = cast("Sequence[object]", given)
+    addresses = [each.strip() if isinstance(each, str) else "" for each in listed]
+    if not all(_ADDRESS.fullmatch(each) for each in addresses):
+        raise checks.bad("bootstrap", value, rule)
+    return ",".join(addresses)
+
+
+def name_of(name: str, value: object) -> str:
+    """A name of a group or a member, checked. Raises `ConfigError`."""
+    if not isinstance(value, str) or not value.strip():
+        raise checks.bad(name, value, "must be a text, and not empty")
+    return value
+
+
+def client_options(
+    given: Mapping[str, object], known: Collection[str] | None, owned: Mapping[str, str], of: str
+) -> Options:
+    """The options to pass through to a client, by its names. Raises `ConfigError` for any other.
+
+    `known`: all names that the client has; `None` leaves that to the client.
+    """
+    for name in given:
+        if name in owned:
+            raise ConfigError(f"{name}=...: is set by Penstock: {owned[name]}")
+        if known is not None and name not in known:
+            raise ConfigError(f"{name}=...: is not an option of {of}")
+    return Options(given)

@@ -1,0 +1,220 @@
+"""One membership of a group: a member, and a reader of the partitions that it owns.
+
+1. It joins once a broker has told the topics. They are asked for again while one is missing, or a
+   client has told an error; not otherwise.
+2. It ends within a deadline: claims first, then the member leaves, and the reader closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from ..._clients.confluent.errors import (
+    is_about_topics,
+    is_refused_login,
+    is_unreachable,
+    trouble_of,
+)
+from ..._clients.confluent.member import Member
+from ..._clients.confluent.reader import Reader
+from ..._clients.kafka_groups import words
+from ..._core.clock import LOOP_CLOCK
+from ..._core.say import say
+from ..._core.source import TopicPartition
+from .fetching import Fetcher
+from .membership import Membership
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Iterable, Sequence
+
+    from ..._clients.confluent.options import GroupOptions
+    from ..._clients.kafka_groups.history import History
+    from ..._clients.kafka_groups.starts import StartPoint
+    from ..._clients.kafka_groups.topics import Topics
+    from ..._core.source import ClaimHost
+    from ..troubles import Troubles
+
+logger = logging.getLogger("penstock.sources.kafka_confluent")
+
+THREADS = 8
+"""Of a session: a poll, a revoke's calls, the reader's call, and those that wait for their turn."""
+LOOK_EVERY = 0.5
+"""Seconds between looks at a session."""
+ANSWER_WITHIN = 1.0
+"""Seconds for an answer about topics."""
+REFRESH_EVERY = 5.0
+"""Seconds between questions for topics that are missing."""
+
+_NOT_LEFT = "%s: the client did not leave the group in %.3g s; the group waits for its session"
+
+
+class Session:
+    """Used once, on one loop. Raises `ConfigError` if librdkafka refuses its options."""
+
+    def __init__(
+        self,
+        options: GroupOptions,
+        topics: Topics,
+        start: StartPoint,
+        host: ClaimHost,
+        troubles: Troubles,
+        history: History,
+    ) -> None:
+        self._options = options
+        self._topics = topics
+        self._troubles = troubles
+        self._history = history
+        self._found: dict[str, Any] = {}
+        self._asks = True
+        self._refusal: str | None = None
+        self._fatal: KafkaError | None = None
+        self.membership = Membership(host, options, start, troubles, history)
+        self._threads = ThreadPoolExecutor(THREADS, "penstock-kafka")
+        with _refused(options):
+            self._reader = Reader(options, self._threads, self._reader_failed)
+            self.member = Member(options, self._threads, self)
+        self.membership.join(self.member)
+        self.fetcher = Fetcher(self._reader, self.member, self.membership, options, start, troubles)
+
+    # -- what the member tells ---------------------------------------------------------------------
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """These partitions are the member's."""
+        self._history.begin([*self.partitions(), *partitions])
+        self.membership.assigned(partitions)
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are its own until this returns."""
+        await self.membership.revoked(partitions)
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """These are others' already."""
+        self.membership.lost(partitions)
+
+    def failed(self, error: KafkaError, topic: str | None) -> None:
+        """Something cannot work now."""
+        if error.fatal():
+            self._fatal = error
+        elif is_refused_login(error):
+            self._refusal = trouble_of(error, self._options)
+        elif not is_unreachable(error) and not is_about_topics(error):
+            self.membership.failed(error, topic)
+        self._asks = True
+
+    def _reader_failed(self, error: KafkaError) -> None:
+        self.failed(error, None)
+
+    # -- topics ------------------------------------------------------------------------------------
+
+    def topics(self) -> Collection[str]:
+        """The topics that are there."""
+        return self._found
+
+    def unknown(self, topics: Iterable[str]) -> list[str]:
+        """Those topics that no broker has told of."""
+        return [each for each in topics if each not in self._found]
+
+    def partitions(self) -> list[TopicPartition]:
+        """The partitions of the topics that are there."""
+        return [
+            TopicPartition(topic, partition)
+            for topic, told in self._found.items()
+            for partition in told.partitions
+        ]
+
+    async def _look(self) -> bool:
+        """Ask a broker for the topics; return whether it has answered."""
+        try:
+            told = await self._described()
+        except KafkaException as error:
+            reason = self._refusal or trouble_of(error, self._options)
+            self._troubles.note("broker", reason)
+            return False
+        self._refusal = None
+        self._troubles.note("broker", None)
+        self._found = {name: each for name, each in told.items() if each.error is None}
+        unauthorized = [
+            name
+            for name, each in told.items()
+            if each.error is not None and each.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        ]
+        missing = self._topics.missing(self)
+        if unauthorized:
+            missing = words.no_right_to_topics(unauthorized)
+        self._troubles.note("topics", missing)
+        self._asks = missing is not None
+        return True
+
+    async def _described(self) -> dict[str, Any]:
+        if (pattern := self._topics.pattern) is not None:
+            every = await self.member.described(None, ANSWER_WITHIN)
+            return {name: each for name, each in every.items() if re.match(pattern, name)}
+        told: dict[str, Any] = {}
+        for name in self._topics.names:
+            told |= await self.member.described(name, ANSWER_WITHIN)
+        return told
+
+    # -- from its beginning to its end -------------------------------------------------------------
+
+    async def hold(self) -> None:
+        """Be a member until cancelled. Raises the error by which the session dies."""
+        while not await self._look():
+            await LOOP_CLOCK.sleep(LOOK_EVERY)
+        joined = asyncio.get_running_loop().create_task(self.member.run(self._subscription()))
+        try:
+            await self._watch(joined)
+        finally:
+            self.membership.close()
+            self.member.leave()
+            await asyncio.wait([joined], timeout=self._options.stop_timeout)
+            joined.cancel()
+
+    def _subscription(self) -> Sequence[str]:
+        pattern = self._topics.pattern
+        return self._topics.names if pattern is None else [f"^({pattern})"]
+
+    async def _watch(self, joined: asyncio.Task[None]) -> None:
+        clock, asked = LOOP_CLOCK, LOOP_CLOCK.now()
+        while not joined.done():
+            await asyncio.wait([joined], timeout=LOOK_EVERY)
+            if self._fatal is not None:
+                raise KafkaException(self._fatal)
+            now = clock.now()
+            often = self._history.loses_often(now) and words.lost_often(
+                self._options.instance, self._options.rebalance_timeout
+            )
+            self._troubles.note("losses", often or None)
+            is_due = now - asked >= REFRESH_EVERY or self._troubles.has("broker")
+            if self._asks and (is_due or self._topics.missing(self) is None):
+                await self._look()
+                asked = clock.now()
+        joined.result()
+
+    async def close(self) -> None:
+        """End the claims and leave the group, in `stop_timeout` seconds; then leave it behind."""
+        self.membership.close()
+        loop = asyncio.get_running_loop()
+        closing = [loop.create_task(self.member.close()), loop.create_task(self._reader.close())]
+        _, late = await asyncio.wait(closing, timeout=self._options.stop_timeout)
+        if late:
+            told = (self._options.group, self._options.stop_timeout)
+            say(logger, logging.WARNING, _NOT_LEFT, *told)
+        for task in closing:
+            if not task.cancel() and not task.cancelled():
+                task.exception()
+        self._threads.shutdown(wait=False)
+
+
+@contextmanager
+def _refused(options: GroupOptions) -> Generator[None]:
+    try:
+        yield
+    except (KafkaException, TypeError, ValueError) as error:
+        raise options.refused(error) from None

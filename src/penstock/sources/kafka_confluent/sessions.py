@@ -1,0 +1,108 @@
+"""An open source: one session after the other.
+
+A session that dies is a reported trouble and another try.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException
+
+from ..._clients.confluent.errors import trouble_of
+from ..._clients.kafka_groups.history import History
+from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.say import say
+from ..._core.told import for_log
+from ..troubles import Troubles
+from .session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from ..._clients.confluent.options import GroupOptions
+    from ..._clients.kafka_groups.starts import StartPoint
+    from ..._clients.kafka_groups.topics import Topics
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim
+
+logger = logging.getLogger("penstock.sources.kafka_confluent")
+
+RECONNECT = 1.0
+"""Seconds until another session."""
+
+_FAILED = "%s: a session has failed (%s); another one follows"
+
+
+class Sessions:
+    """The sessions of an open source, one at a time. Raises `ConfigError` for refused options."""
+
+    def __init__(
+        self, options: GroupOptions, topics: Topics, start: StartPoint, host: ClaimHost
+    ) -> None:
+        self._options = options
+        self._topics = topics
+        self._start = start
+        self._host = host
+        self._troubles = Troubles(host, options.group, logger)
+        self._history = History()
+        self._begun = Signal()
+        self._ends: dict[SourceClaim, int] = {}
+        """The ends that were told last."""
+        self._session: Session | None = self._new()
+
+    def _new(self) -> Session:
+        return Session(
+            self._options, self._topics, self._start, self._host, self._troubles, self._history
+        )
+
+    async def run(self) -> None:
+        """Hold a session, and begin another one whenever it has died, until cancelled."""
+        while True:
+            try:
+                if self._session is None:
+                    self._session = self._new()
+                    self._begun.fire()
+                await self._session.hold()
+            except Exception as error:
+                self._troubles.note("session", trouble_of(error, self._options))
+                level = logging.DEBUG if isinstance(error, KafkaException) else logging.ERROR
+                say(logger, level, _FAILED, self._options.group, for_log(error), error=error)
+            await self.close()
+            await LOOP_CLOCK.sleep(RECONNECT)
+            self._troubles.note("session", None)
+
+    async def close(self) -> None:
+        """Close the session of now."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    # -- what the consumer asks --------------------------------------------------------------------
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
+        """Deliver records of these claims; suspends between sessions."""
+        while self._session is None:
+            await wait_until(LOOP_CLOCK, math.inf, self._begun)
+        return await self._session.fetcher.fetch(claims, most)
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions of claims that are held."""
+        session = self._session
+        return () if session is None else await session.membership.commit(positions)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
+        """The ends of the claims' logs: asked for in time, or else those told last."""
+        session = self._session
+        if session is None:
+            return {}
+        held = [claim for claim in claims if session.membership.owned(claim) is not None]
+        try:
+            async with asyncio.timeout(self._options.commit_timeout):
+                found = await session.member.ends([claim.partition for claim in held])
+        except (KafkaException, TimeoutError):
+            return {claim: self._ends[claim] for claim in held if claim in self._ends}
+        self._ends = {claim: found[claim.partition] for claim in held if claim.partition in found}
+        return dict(self._ends)

@@ -1,0 +1,148 @@
+"""A source over topics of Kafka through librdkafka, as a member of a consumer group."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.confluent.options import GroupOptions
+from ..._clients.kafka_groups.starts import StartPoint
+from ..._clients.kafka_groups.topics import Topics
+from ..._core.errors import ClosedError
+from ..._core.source import SourceTraits
+from .sessions import Sessions
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from ..._clients.confluent.options import Protocol
+    from ..._clients.kafka_groups.starts import Start
+    from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
+
+
+class ConfluentKafkaSource:
+    """Topics of Kafka, read as a member of a consumer group, by librdkafka.
+
+    Only the partitions that move in a rebalance stop; records of the others are handled on.
+
+    Args:
+        topics: their names.
+        pattern: a regular expression instead, which matches names from their beginning. librdkafka
+            evaluates it, or with `protocol="consumer"` the broker. New topics are found when the
+            client looks for them (`topic.metadata.refresh.interval.ms`, five minutes).
+        bootstrap: `"host:port"`, several of them with commas, or a list of them.
+        group: the consumer group, which stores the positions.
+        protocol: `"cooperative"`, in which the members assign the partitions (`cooperative-sticky`);
+            or `"consumer"`, in which the broker does (KIP-848, Kafka 4). All members of a group have
+            the same one.
+        start: where a partition begins that has no stored position, or whose position is no longer
+            retained: `"earliest"`, `"latest"`, a time (a `datetime` with its zone), or
+            `"committed"`: nowhere, and that is reported. With `"latest"`, a partition that appears
+            while the source is open begins at its first record.
+        instance: a name of this member that stays the same over restarts (static membership): the
+            group waits for its return before it gives its partitions to others.
+        session_timeout: seconds without a heartbeat after which the broker gives the partitions to
+            other members; 45 s by default. With `protocol="consumer"` it is a setting of the broker.
+        rebalance_timeout: seconds that this member has for giving partitions up, and for which its
+            loop may be blocked. The consumer's `drain` and the commit after it have to fit.
+        commit_timeout: seconds for one request about positions.
+        stop_timeout: seconds for leaving the group at the end.
+        client: other options of librdkafka, by their names: `{"ssl.ca.location": ...,
+            "security.protocol": ..., "isolation.level": ...}`. `fetch.wait.max.ms` is 100 and
+            `queued.min.messages` 2,000 unless they are given here.
+
+    Raises `ConfigError` for a bad argument. Used by one consumer at a time, on one loop. Nothing is
+    started before it is opened. A broker that cannot be reached, a missing topic or a missing right
+    is a reason in `explain()`, and tried again.
+    """
+
+    def __init__(
+        self,
+        *topics: str,
+        pattern: str | None = None,
+        bootstrap: str | Sequence[str],
+        group: str,
+        protocol: Protocol = "cooperative",
+        start: Start | datetime = "earliest",
+        instance: str | None = None,
+        session_timeout: float | timedelta | None = None,
+        rebalance_timeout: float | timedelta = 60.0,
+        commit_timeout: float | timedelta = 5.0,
+        stop_timeout: float | timedelta = 5.0,
+        client: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._topics = Topics.of(topics, pattern)
+        self._start = StartPoint.of(start)
+        self._options = GroupOptions.of(
+            bootstrap=bootstrap,
+            group=group,
+            protocol=protocol,
+            instance=instance,
+            session_timeout=session_timeout,
+            rebalance_timeout=rebalance_timeout,
+            commit_timeout=commit_timeout,
+            stop_timeout=stop_timeout,
+            client=client,
+        )
+        self.traits = SourceTraits(revoke_within=self._options.revoke_within)
+        self._sessions: Sessions | None = None
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._options.group
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
+        """Join the group, in the background; at exit, end the claims and leave it.
+
+        The exit takes twice `stop_timeout` at most. Raises `ClosedError` if it is open, and
+        `ConfigError` if librdkafka refuses its options.
+        """
+        if self._sessions is not None:
+            raise ClosedError(f"{self!r} is open already, for another consumer")
+        sessions = self._sessions = Sessions(self._options, self._topics, self._start, host)
+        task = asyncio.get_running_loop().create_task(sessions.run())
+        try:
+            yield
+        finally:
+            self._sessions = None
+            task.cancel()
+            await asyncio.wait([task])
+            await sessions.close()
+
+    async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
+        """Deliver records of these claims. Never ends, and raises no error of Kafka's."""
+        return await self._open().fetch(claims, most)
+
+    async def keep_alive(self) -> None:
+        """Do nothing: the member answers its group whether records are fetched or not."""
+        self._open()
+
+    async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
+        """Store positions and maps, in one request.
+
+        Raises librdkafka's error, or `TimeoutError`.
+        """
+        return await self._open().commit(positions)
+
+    async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
+        """The offsets after the last records: asked for in time, or else those told last."""
+        return await self._open().ends(claims)
+
+    def extend(self, records: Iterable[SourceRecord]) -> None:
+        """Do nothing: Kafka limits no record's time."""
+
+    def _open(self) -> Sessions:
+        if self._sessions is None:
+            raise ClosedError(f"{self!r} is not open")
+        return self._sessions
+
+    def __repr__(self) -> str:
+        options = self._options
+        return (
+            f"ConfluentKafkaSource({self._topics}, bootstrap={options.bootstrap!r}, "
+            f"group={options.group!r})"
+        )

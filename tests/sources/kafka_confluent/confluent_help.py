@@ -1,0 +1,84 @@
+"""Members of groups on librdkafka, and how a broker takes one out of its group."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tests.sources.kafka import kafka_help
+from tests.sources.kafka.kafka_help import admin_of
+
+from penstock.sources.kafka_confluent import ConfluentKafkaSource
+
+if TYPE_CHECKING:
+    from penstock.sources import Position, TopicPartition
+    from penstock.testing import EmbeddedKafka
+
+QUICK: dict[str, Any] = {"session_timeout": 3.0, "rebalance_timeout": 8.0, "commit_timeout": 2.0}
+"""Times of a source."""
+PROTOCOLS = ("cooperative", "consumer")
+_LEAVE = -1
+"""The epoch of a member that leaves."""
+
+
+def source_of(
+    broker: EmbeddedKafka, topic: str, group: str, *, protocol: str = "cooperative", **given: Any
+) -> ConfluentKafkaSource:
+    """A source with short times."""
+    times = QUICK if protocol == "cooperative" else QUICK | {"session_timeout": None}
+    named: dict[str, Any] = {"bootstrap": broker.bootstrap, **times, **given}
+    return ConfluentKafkaSource(topic, group=group, protocol=protocol, **named)  # type: ignore[arg-type]
+
+
+async def stored(broker: EmbeddedKafka, group: str) -> dict[TopicPartition, Position]:
+    """The positions and maps that the broker has for a group. The client ends a map with a NUL."""
+    found = await kafka_help.stored(broker, group)
+    return {each: at._replace(metadata=at.metadata.rstrip("\0")) for each, at in found.items()}
+
+
+def member_id(source: ConfluentKafkaSource) -> str:
+    """The name that the group has given to an open source."""
+    sessions: Any = source._sessions
+    name: str = sessions._session.member._client._consumer.memberid()
+    return name
+
+
+async def lose(broker: EmbeddedKafka, group: str, source: ConfluentKafkaSource) -> None:
+    """Take the member of a source out of its group; it hears of that by its next heartbeat."""
+    name = member_id(source)
+    if source._options.protocol == "consumer":
+        await _leave_by_heartbeat(broker, group, name)
+        return
+    from aiokafka.errors import for_code
+    from aiokafka.protocol.group import LeaveGroupRequest
+
+    async with admin_of(broker) as admin:
+        coordinator = await admin.find_coordinator(group)
+        answer = await admin._send_request(LeaveGroupRequest(group, name), coordinator)
+    if answer.error_code:
+        raise for_code(answer.error_code)(f"{group}: {name}")
+
+
+async def _leave_by_heartbeat(broker: EmbeddedKafka, group: str, name: str) -> None:
+    """Send the heartbeat of a member that leaves its group, of which aiokafka knows nothing."""
+    header = (68).to_bytes(2) + (0).to_bytes(2) + (7).to_bytes(4) + _short("test") + b"\0"
+    body = _compact(group) + _compact(name) + _LEAVE.to_bytes(4, signed=True)
+    body += b"\0\0" + (-1).to_bytes(4, signed=True) + b"\0\0\0\0"
+    host, _, port = broker.bootstrap.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        request = header + body
+        writer.write(len(request).to_bytes(4) + request)
+        answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+    finally:
+        writer.close()
+    code = int.from_bytes(answer[9:11])
+    assert code == 0, f"{group}: {name}: the broker answers {code}"
+
+
+def _short(text: str) -> bytes:
+    return len(text).to_bytes(2) + text.encode()
+
+
+def _compact(text: str) -> bytes:
+    return bytes([len(text) + 1]) + text.encode()

@@ -1,0 +1,65 @@
+"""O-T23, consumer/C:N7: the suite of sources, on a real broker, with both protocols of groups.
+
+Proven here: O-T5, O-T6, O-T7, O-T8, consumer/C:C1, consumer/C:C2, consumer/C:C3, consumer/C:C4,
+consumer/C:C5, consumer/C:C6, consumer/C:R1, consumer/C:R2, consumer/C:R3, consumer/C:R4,
+consumer/C:N1.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from tests.sources.kafka import kafka_help
+from tests.sources.kafka_confluent.confluent_help import lose, source_of, stored
+
+from penstock.sources.kafka_confluent import ConfluentKafkaSource
+from penstock.testing.conformance import SourceConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.sources import Position, Source, TopicPartition
+    from penstock.testing import EmbeddedKafka
+
+
+class TestCooperative(SourceConformance):
+    """All sources of a topic are members of the group of its name."""
+
+    protocol: ClassVar[str] = "cooperative"
+    patience = 30.0
+
+    @pytest.fixture(autouse=True)
+    def _broker(self, broker: EmbeddedKafka) -> None:
+        self.broker = broker
+        self.topics: dict[Source, str] = {}
+
+    async def new_topic(self, partitions: int) -> str:
+        return await kafka_help.new_topic(self.broker, partitions)
+
+    def source(self, topic: str) -> Source:
+        given = {"protocol": self.protocol, "rebalance_timeout": 40.0}
+        source = source_of(self.broker, topic, topic, **given)
+        self.topics[source] = topic
+        return source
+
+    async def lose(self, source: Source) -> None:
+        assert isinstance(source, ConfluentKafkaSource)
+        await lose(self.broker, self.topics[source], source)
+
+    async def append(
+        self, topic: str, partition: int, entries: Sequence[tuple[bytes | None, bytes]]
+    ) -> None:
+        await kafka_help.produce(self.broker, topic, *entries, partition=partition)
+
+    async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
+        return await stored(self.broker, topic)
+
+    async def leave_hole(self, topic: str, partition: int) -> None:
+        await kafka_help.leave_hole(self.broker, topic, partition)
+
+
+class TestByTheBroker(TestCooperative):
+    """KIP-848: the broker assigns the partitions."""
+
+    protocol: ClassVar[str] = "consumer"
