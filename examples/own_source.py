@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import Consumer
-from penstock.sources import Fetched, Position, Record, SourceTraits, TopicPartition
+from penstock.sources import (
+    Fetched,
+    Position,
+    Record,
+    SourceCapabilities,
+    SourceTraits,
+    TopicPartition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -28,6 +35,9 @@ class TableSource:
     """The events of a topic, for one process. Reads are short, so they run in the event loop."""
 
     traits = SourceTraits()
+    capabilities = SourceCapabilities(
+        starts=frozenset({"beginning"}), batches=True, lag="ends", metadata=True
+    )
 
     def __init__(self, path: Path, topic: str, look_every: float = 0.5) -> None:
         self._path = path

@@ -25,7 +25,8 @@ EXAMPLE = load("own_source")
 class TestTheSourceOfTheGuide(SourceConformance):
     """consumer/C:N7: on virtual time; it is a source for one process."""
 
-    lacks = ("members", "cooperative", "loss", "holes")
+    capabilities = EXAMPLE.TableSource.capabilities
+    lacks = ("loss", "holes")
 
     @pytest.fixture
     def clock(self, fake_clock: FakeClock) -> FakeClock:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         ("tutorial/a-first-consumer.md", ["first_consumer", "charges"]),
         ("how-to/consume-in-order.md", ["consume_in_order"]),
         ("how-to/retries-and-dead-letters.md", ["unblock", "retries"]),
-        ("how-to/write-your-own-source.md", ["own_source"]),
     ],
 )
 async def test_the_page_shows_what_its_programs_print(
@@ -28,3 +27,11 @@ async def test_the_page_shows_what_its_programs_print(
         await load(program).main()
         printed.append(capsys.readouterr().out)
     assert printed == printed_on(page)
+
+
+async def test_the_guide_to_sources_shows_what_its_first_program_prints(
+    fake_clock: FakeClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second one needs a server: `tests/sources/redis_streams/test_page.py`."""
+    await load("own_source").main()
+    assert capsys.readouterr().out == printed_on("how-to/write-your-own-source.md")[0]

@@ -1,0 +1,29 @@
+"""Fixtures for the tests of the source of Redis streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.sources.redis_streams.server import RedisServer, redis_server
+
+from penstock.testing.servers.require import there_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+pytest.importorskip("redis")
+
+
+@pytest.fixture(scope="session")
+def server() -> Generator[RedisServer]:
+    """A Redis that is not killed."""
+    with there_or_skip("redis", redis_server()) as running:
+        yield running
+
+
+@pytest.fixture
+def own_server() -> Generator[RedisServer]:
+    """A Redis for one test, which may kill it."""
+    with there_or_skip("redis", redis_server()) as running:
+        yield running
