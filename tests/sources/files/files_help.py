@@ -17,12 +17,10 @@ from penstock.testing.conformance.source.reader import ClaimReader
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-    from typing import Unpack
 
     from penstock import Message
-    from penstock.consumer.settings import ConsumerOptions
 
-GZIP, ZSTD = gzip.compress, zstandard.ZstdCompressor().compress
+GZIP, ZSTD = gzip.compress, zstandard.ZstdCompressor(write_checksum=True).compress
 
 
 class Handled(list["Message"]):
@@ -52,17 +50,14 @@ def lines(count: int, start: int = 0) -> bytes:
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
-async def handled(
-    source: FileSource, into: Handled | None = None, **options: Unpack[ConsumerOptions]
-) -> Handled:
+async def handled(source: FileSource, into: Handled | None = None, **options: Any) -> Handled:
     """Consume a source to its end. Raises its error."""
     found = Handled() if into is None else into
 
     async def handle(message: Message) -> None:
         found.append(message)
 
-    usual: ConsumerOptions = {"commit_every": 0.02, "keyless": "serial"}
-    await Consumer(source, **{**usual, **options}).receive(handle)  # type: ignore[typeddict-item]
+    await Consumer(source, **{"commit_every": 0.02, **options}).receive(handle)
     return found
 
 

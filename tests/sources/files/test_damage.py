@@ -105,7 +105,7 @@ async def test_a_copy_that_was_cut_off_can_be_completed(
 async def test_damage_within_a_file_is_told(
     tmp_path: Path, real_clock: LoopClock, name: str, at: float
 ) -> None:
-    """What was delivered before it is right."""
+    """At the latest where a checksum is: of a page of Parquet, or the end of compressed data."""
     path = tmp_path / name
     content = bytearray(written(path))
     start = int(len(content) * at)
@@ -115,8 +115,6 @@ async def test_damage_within_a_file_is_told(
     with pytest.raises(UnreadFiles, match=name):
         await handled(FileSource(path), done)
     assert [row for _, row in done.places] == [*range(len(done))]
-    if not name.endswith(".parquet"):  # it has no checksum of its pages
-        assert b"\n".join(done.values) == lines(COUNT)[: max(0, len(b"\n".join(done.values)))]
 
 
 def changed_size(path: Path) -> None:
@@ -216,7 +214,7 @@ async def test_a_followed_file_that_is_replaced_is_told(
             (tmp_path / ".new").write_bytes(lines(20, 100))
             (tmp_path / ".new").rename(path)
         await reader.host.news.wait_for(lambda: reader.host.troubles)
-        assert "replaced or cut" in str(reader.host.troubles)
+        assert "a.ndjson (it " in str(reader.host.troubles)
         assert reader.offsets(claim) == [*range(10)]
     async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
         await reader.host.news.wait_for(lambda: reader.host.troubles)

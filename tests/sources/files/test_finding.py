@@ -163,8 +163,8 @@ async def test_files_that_may_not_be_read_are_told_and_the_others_read(
             folder.chmod(folder.stat().st_mode | 0o011)
     tree = tmp_path / "tree"
     (tree / "closed").mkdir(parents=True)
-    for path in ("a.ndjson", "b.ndjson", "closed/c.ndjson"):
-        (tree / path).write_bytes(b"1\n")
+    for name in ("a.ndjson", "b.ndjson", "closed/c.ndjson"):
+        (tree / name).write_bytes(b"1\n")
     for path in (tree, tree / "b.ndjson"):
         path.chmod(0o755)
     (tree / "a.ndjson").chmod(0o600)

@@ -35,7 +35,13 @@ def many(compress: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     )
 
 
-COMPRESSED = {"": plain, ".gz": GZIP, ".zst": ZSTD, ".ZST": many(ZSTD), ".GZ": many(GZIP)}
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    "": plain,
+    ".gz": GZIP,
+    ".zst": ZSTD,
+    ".ZST": many(ZSTD),
+    ".GZ": many(GZIP),
+}
 
 
 @pytest.mark.parametrize("ending", COMPRESSED)
@@ -108,7 +114,7 @@ def parquet(path: Path, count: int, group: int) -> None:
             "when": [at] * count,
         }
     )
-    pq.write_table(table, path, row_group_size=group)
+    pq.write_table(table, path, row_group_size=group, write_page_checksum=True)
 
 
 @pytest.mark.parametrize("start", [0, 1, 999, 1_000, 1_001, 2_500, 3_499, 3_500])

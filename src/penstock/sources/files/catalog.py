@@ -3,8 +3,8 @@
 1. Files are entered in *chapters* of at most 256, each a subscription of the provider, with a slot
    for each file. The name of a chapter is that of the subscription and its number. The record of
    each file is in the selection, which never changes.
-2. A file's partition is its chapter's number times 256, and its slot. New files make new chapters;
-   so no number changes, however names sort.
+2. A file's partition is its slot and the number of files in earlier chapters. New files make new
+   chapters; so no number changes, however names sort.
 3. Of several processes that enter files at once, one is first; the others find its chapter.
 """
 
@@ -33,7 +33,10 @@ _FORM = "penstock files 1"
 class FileEntry:
     """A file of the subscription."""
 
+    chapter: int
+    slot: int
     number: int
+    """The partition."""
     recorded: Recorded
     stored: Position
     """As it was last read, or stored by this process."""
@@ -91,8 +94,7 @@ class Catalog:
 
     def lock_of(self, entry: FileEntry) -> str:
         """The name of a file's lock."""
-        chapter, slot = divmod(entry.number, SLOTS)
-        return slot_lock(self._chapter(chapter), slot)
+        return slot_lock(self._chapter(entry.chapter), entry.slot)
 
     async def load(self) -> None:
         """Read the chapters that are not known yet. Raises what the state raises, and
@@ -108,8 +110,9 @@ class Catalog:
             return False
         if number == len(self._chapters):
             told = _records(self._chapter(number), found.selection)
+            before = len(self.entries)
             chapter = [
-                FileEntry(number * SLOTS + slot, recorded, Position(0))
+                FileEntry(number, slot, before + slot, recorded, Position(0))
                 for slot, recorded in enumerate(told)
             ]
             self._chapters.append(chapter)
@@ -143,16 +146,16 @@ class Catalog:
                     f"the subscription {self._name!r} is not there any more: its positions were "
                     "deleted while this process read its files"
                 )
-            found |= {entry: now.positions[entry.number % SLOTS] for entry in chapter}
+            found |= {entry: now.positions[entry.slot] for entry in chapter}
         return found
 
     async def store(self, moves: Mapping[FileEntry, Move]) -> list[FileEntry]:
         """Move positions that are still the ones before; return these files."""
         moved: list[FileEntry] = []
         for number, chapter in self._by_chapter(moves).items():
-            wanted = {entry.number % SLOTS: moves[entry] for entry in chapter}
+            wanted = {entry.slot: moves[entry] for entry in chapter}
             done = await self._state.store(self._chapter(number), wanted)
-            moved += [entry for entry in chapter if entry.number % SLOTS in done]
+            moved += [entry for entry in chapter if entry.slot in done]
         for entry in moved:
             entry.is_at(moves[entry].after)
         return moved
@@ -161,7 +164,7 @@ class Catalog:
     def _by_chapter(entries: Iterable[FileEntry]) -> dict[int, list[FileEntry]]:
         found: dict[int, list[FileEntry]] = {}
         for entry in entries:
-            found.setdefault(entry.number // SLOTS, []).append(entry)
+            found.setdefault(entry.chapter, []).append(entry)
         return found
 
 

@@ -204,7 +204,13 @@ class FileHolder:
                 self.end([held])
 
     async def finish(self) -> None:
-        """End the claims of files of which everything is settled. Raises what the state raises."""
+        """Note which files are broken, and end the claims of those of which everything is settled.
+
+        Raises what the state raises.
+        """
+        for held in self.all:
+            if held.reading.broken is not None:
+                held.entry.fail(held.reading.broken)
         for held in [each for each in self.all if each.is_settled]:
             entry, reading = held.entry, held.reading
             if reading.end is not None and not entry.is_finished:

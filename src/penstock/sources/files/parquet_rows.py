@@ -36,7 +36,7 @@ class ParquetReader:
         self._file = file
         self._row = start
         try:
-            self._parquet: Any = parquet.ParquetFile(file.raw)
+            self._parquet: Any = parquet.ParquetFile(file.raw, page_checksum_verification=True)
         except _ERRORS as error:
             raise BrokenFile(f"it is no Parquet that can be read ({error})") from error
         if column is not None and column not in self._parquet.schema_arrow.names:

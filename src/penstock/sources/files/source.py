@@ -44,7 +44,8 @@ class FileSource:
     was finished, is told by name, and so is one that is cut off or damaged: the rows before the
     damage are delivered, and the other files. A source that ends raises `UnreadFiles` then, after
     everything else; one that does not end reports it, and reads on when the file is repaired.
-    Finished files may be removed.
+    Finished files may be removed. Compressed data has its checksum at its end, so damage within it
+    may be told after rows that have suffered from it.
 
     Names that begin with `.` or `_`, or end in `.tmp`, `.temp`, `.part` or `.partial`, are left out,
     files and directories alike. Write a file by such a name and rename it.

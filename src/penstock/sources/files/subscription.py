@@ -173,9 +173,6 @@ class OpenFiles:
         task.add_done_callback(self._giving_up.discard)
 
     def _note_troubles(self) -> None:
-        for held in self._holder.all:
-            if held.reading.broken is not None:
-                held.entry.fail(held.reading.broken)
         unread = self._unread()
         told = f"cannot be read: {named(unread)}" if unread else None
         self._troubles.note("files", told if self._catalog.entries else self._nothing())
