@@ -6,12 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sources.table import CALLS, PAGE, READ, SETTLED, capabilities, page, sources
+from tests.sources.table import CALLS, PAGE, READ, SETTLED, page, sources
 
 from penstock import MissingExtra
 from penstock.sources import DeclaresCapabilities, Source, SourceCapabilities
 from penstock.sources.files import FileSource
+from penstock.sources.jetstream import JetStreamSource
 from penstock.sources.kafka import KafkaSource
+from penstock.sources.kafka_confluent import ConfluentKafkaSource
 from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.sources.postgres_queue import PostgresQueueSource
 from penstock.sources.postgres_stream import PostgresStreamSource
@@ -24,27 +26,25 @@ MADE: dict[type, Callable[[], Source]] = {
     FileSource: lambda: FileSource("events"),
     MemorySource: lambda: MemorySource(MemoryLog(), ack_wait=30.0),
     KafkaSource: lambda: KafkaSource("t", bootstrap="127.0.0.1:1", group="g"),
+    ConfluentKafkaSource: lambda: ConfluentKafkaSource("t", bootstrap="127.0.0.1:1", group="g"),
+    JetStreamSource: lambda: JetStreamSource("s", servers="nats://127.0.0.1:1", durable="d"),
     PostgresStreamSource: lambda: PostgresStreamSource("postgresql://h/d", subscription="s"),
     PostgresQueueSource: lambda: PostgresQueueSource("postgresql://h/d", queue="q"),
 }
 
 
-def test_every_source_of_the_package_declares_its_capabilities() -> None:
-    assert {*MADE} <= {*sources().values()}
-    assert {*capabilities()} == {*sources()}
+def test_every_source_of_the_package_is_found() -> None:
+    assert {*MADE} == {*sources().values()}, "MADE has the sources of the package, to compare them"
 
 
 @pytest.mark.parametrize("name", sorted(sources()))
 def test_a_declaration_is_what_the_class_implements(name: str) -> None:
     """consumer/A:O30."""
-    kind = sources()[name]
-    assert kind in MADE, f"add {name} to MADE, so that its declaration is compared"
     try:
-        source = MADE[kind]()
+        source = MADE[sources()[name]]()
     except MissingExtra as missing:
         pytest.skip(str(missing))
-    assert isinstance(source, DeclaresCapabilities)
-    assert source.capabilities is capabilities()[name]
+    assert isinstance(source, DeclaresCapabilities), "capabilities = SourceCapabilities(...)"
     assert contradictions(source.capabilities, source) == []
 
 
