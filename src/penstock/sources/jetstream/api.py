@@ -24,7 +24,9 @@ NANOS = 1_000_000_000
 PIN_SHARE = 0.5
 """The share of the acknowledgement wait for which a process that asks for nothing stays pinned."""
 NO_CONSUMER = 10_014
+NO_STREAM = 10_059
 CONSUMER_EXISTS = 10_148
+GONE = frozenset({NO_CONSUMER, NO_STREAM})
 
 _OTHER = "the consumer %r of the stream %r %s; give another name as durable=, or delete it"
 
@@ -42,6 +44,8 @@ class ConsumerState(NamedTuple):
     """A consumer, as the server tells it."""
 
     name: str
+    created: str
+    """When it was made: another time is another consumer."""
     delivered: int
     """The number of its last delivery."""
     floor: int
@@ -61,6 +65,8 @@ class ConsumerState(NamedTuple):
     """Its priority group, if it pins one process at a time."""
     pinned: str | None
     """The identity that is pinned now."""
+    pin_for: float
+    """Seconds without a request after which it is not pinned any more."""
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> ConsumerState:
@@ -73,6 +79,7 @@ class ConsumerState(NamedTuple):
         states = {each.get("group"): each for each in info.get("priority_groups") or ()}
         return cls(
             info["name"],
+            info["created"],
             info["delivered"]["consumer_seq"],
             info["ack_floor"]["stream_seq"],
             info["num_ack_pending"],
@@ -83,6 +90,7 @@ class ConsumerState(NamedTuple):
             min(waits) / NANOS,
             group,
             states.get(group, {}).get("pinned_client_id") or None,
+            config.get("priority_timeout", 0) / NANOS,
         )
 
 
@@ -104,10 +112,8 @@ class StreamApi:
         return self._prefix
 
     async def stream(self) -> Mapping[str, Any]:
-        """The settings of the stream."""
-        info = await self._ask(f"STREAM.INFO.{self._options.stream}")
-        config: Mapping[str, Any] = info["config"]
-        return config
+        """What the server tells of the stream: its `config`, and when it was `created`."""
+        return await self._ask(f"STREAM.INFO.{self._options.stream}")
 
     async def consumer(self, partition: int) -> ConsumerState:
         """A partition's consumer. Raises `ConfigError` for one that cannot be read."""

@@ -28,14 +28,17 @@ IN_A_ROW = 250
 """Messages that are sent before other tasks run."""
 EXTEND, ACK, NAK = b"+WPI", b"+ACK", b"-NAK"
 TERM = b"+TERM given up by the consumer"
+ADVISORIES = "$js.event.advisory."
+"""Subjects, in lower case, that may be denied: they are for the log."""
 
 
 class Channel:
-    """One connection. `changed` fires when it is lost or closed, or something is denied."""
+    """One connection. `changed` fires when it is closed, or something is denied."""
 
     def __init__(self, options: NatsOptions, ack_wait: float, clock: Clock) -> None:
         self._options = options
-        self._ack_wait = ack_wait
+        self.ack_wait = ack_wait
+        """Seconds for which the server waits for a sign of life of what is held."""
         self._clock = clock
         self._client: Any = None
         self._alive_at = clock.now()
@@ -44,9 +47,9 @@ class Channel:
         self.changed = Signal()
         self.is_closed = False
 
-    async def open(self, is_back: Callable[[], None]) -> None:
-        """Connect; `is_back` is called whenever the connection was lost and is there again. Raises `ConfigError`, `RefusedError` and `UnavailableError`."""
-        news = News(lost=self.changed.fire, back=is_back, closed=self._closed, denied=self._denied)
+    async def open(self, is_lost: Callable[[], None], is_back: Callable[[], None]) -> None:
+        """Connect; the functions are called when the connection is lost, and is there again. Raises `ConfigError`, `RefusedError` and `UnavailableError`."""
+        news = News(lost=is_lost, back=is_back, closed=self._closed, denied=self._denied)
         self._client = await connect(self._options, news)
         self._alive_at = self._clock.now()
 
@@ -60,8 +63,13 @@ class Channel:
         self.changed.fire()
 
     def _denied(self, denied: Denied) -> None:
-        self.denied = denied
-        self.changed.fire()
+        if not denied.subject.startswith(ADVISORIES):
+            self.denied = denied
+            self.changed.fire()
+
+    def forget_denied(self) -> None:
+        """Note that what was denied may be allowed now."""
+        self.denied = None
 
     @property
     def is_connected(self) -> bool:
@@ -118,10 +126,14 @@ class Channel:
         """Extend the time of some of them. Raises as `publish`."""
         await self.send([(reply, EXTEND) for reply in replies])
 
+    def expect(self, ack_wait: float) -> None:
+        """Note the wait of a consumer, which may be shorter than asked for."""
+        self.ack_wait = min(self.ack_wait, ack_wait)
+
     @property
     def has_lapsed(self) -> bool:
         """Whether what is held may have been given to another process."""
-        return self._clock.now() - self._alive_at >= self._ack_wait
+        return self._clock.now() - self._alive_at >= self.ack_wait
 
     def begin_again(self) -> None:
         """Note that nothing is held."""

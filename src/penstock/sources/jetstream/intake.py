@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Arrival = Literal["new", "held", "settled", "astray"]
 """What a delivery is of."""
-REMEMBERED = 20_000
+REMEMBERED = 5_000
 """Settled messages that are known as such when they come again."""
 
 
@@ -51,6 +51,8 @@ class Intake:
         """The number of the last delivery."""
         self._through = 0
         """The highest sequence number that was made ready."""
+        self._given_up_at = 0
+        """The sequence number of the first message that was given up, or of the next one."""
 
     def begin(self, delivered: int, pending: int) -> None:
         """Begin behind the delivery of this number, with this many messages pending at the server."""
@@ -64,7 +66,7 @@ class Intake:
     @property
     def floor(self) -> int:
         """The sequence number before which everything that was here is settled; 0 if nothing was."""
-        return min(self.held, default=self.end)
+        return min(self.held, default=self.end or self._given_up_at)
 
     @property
     def received(self) -> int:
@@ -125,12 +127,12 @@ class Intake:
 
     def _note_tries(self) -> None:
         """Of what waits, note the tries of the first message of each key."""
-        keys: set[object] = set()
+        keys: set[str] = set()
         for sequence in sorted(self.held):
             record = self.held[sequence]
-            if record.key in keys:
+            if (key := repr(record.raw_key)) in keys:
                 continue
-            keys.add(record.key)
+            keys.add(key)
             if record.deliveries > 1 and sequence in self._waiting:
                 self._tried[sequence] = record.deliveries - 1
 
@@ -176,6 +178,7 @@ class Intake:
     def give_up(self) -> list[StreamRecord]:
         """Forget everything that is held; return it in the order of the stream."""
         left = [self.held[sequence] for sequence in sorted(self.held)]
+        self._given_up_at = self.floor
         self.held.clear()
         self.restart()
         return left

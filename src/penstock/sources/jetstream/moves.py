@@ -5,6 +5,8 @@
 2. A partition that this process leaves is drained, given back, and forgotten. One that it has lost
    begins again at once: the server says what of it is still pending.
 3. A consumer that was deleted is made again behind the last settled message, if it may be made here.
+   In a stream that was deleted and made again, sequence numbers mean other messages: nothing is known of
+   it then, and its consumer begins by `start`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.told import for_log
-from .api import NO_CONSUMER, RequestRefused
+from .api import GONE, RequestRefused
 from .partition import LOOK_EVERY, Partition
 
 if TYPE_CHECKING:
@@ -51,8 +53,6 @@ class Moves:
         self._session = session
         self._told = told
         self._partitions: dict[int, Partition] = {}
-        self._first: dict[int, int] = {}
-        """Where a partition's consumer is to begin if it is made again."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
         """What has ended a task, and the connection with it."""
@@ -109,7 +109,7 @@ class Moves:
 
     async def _begun(self, partition: Partition) -> ConsumerState | None:
         try:
-            return await partition.begin(self._first.get(partition.number))
+            return await partition.begin()
         except ConfigError:
             raise
         except Exception as error:  # told, and tried again
@@ -177,9 +177,7 @@ class Moves:
             if await self._is_deleted(partition):
                 stream = self._session.options.stream
                 say(logger, logging.ERROR, _GONE, stream, partition.name)
-                self._first[partition.number] = max(1, partition.intake.floor)
                 partition.lose()
-                partition.intake.renumber()
                 await self._begin(partition)
         finally:
             partition.stay()
@@ -189,9 +187,10 @@ class Moves:
         """Whether the server has no such consumer any more: it says so a moment before."""
         for _ in range(LOOKS):
             try:
-                await self._session.api.consumer(partition.number)
+                if not await partition.is_back():
+                    return True
             except RequestRefused as error:
-                return error.code == NO_CONSUMER
+                return error.code in GONE
             except ConfigError:
                 raise
             except Exception:  # the next status tells it again

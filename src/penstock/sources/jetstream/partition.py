@@ -11,13 +11,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.source import Fetched, Position, TopicPartition
 from .channel import ACK, NAK, TERM
 from .intake import Intake
 from .puller import Puller
-from .record import Delivery, StreamRecord
+from .record import Delivery, NoKey, StreamRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +32,13 @@ LOOK_EVERY = 0.1
 """Seconds between looks at the server, while messages are pending that are not here."""
 RECENT = 1_000
 """The last settled messages, whose acknowledgements may be lost with a connection."""
+
+
+class Made(NamedTuple):
+    """When the stream and the consumer were made: at another time, they are others."""
+
+    stream: str | None = None
+    consumer: str | None = None
 
 
 class Partition:
@@ -56,18 +63,26 @@ class Partition:
         """Messages that are pending at the server and were not here, when it was last asked."""
         self._look_at = 0.0
         self._group: str | None = None
+        self._made = Made()
 
     @property
     def name(self) -> str:
         """The name of its consumer."""
         return self._options.consumer(self.number)
 
-    async def begin(self, first: int | None) -> ConsumerState:
+    async def begin(self) -> ConsumerState:
         """Find or make the consumer, begin a claim, and receive. Raises errors of the client,
         `RequestRefused` and `ConfigError`.
         """
-        state = await self._api.ensure(self.number, first)
+        stream = (await self._api.stream())["created"]
+        if self._made.stream != stream:
+            self.intake = Intake()
+        state = await self._api.ensure(self.number, self.intake.floor or None)
+        if self._made.consumer != state.created:
+            self.intake.renumber()
+        self._made = Made(stream, state.created)
         self._group = state.group
+        self._channel.expect(state.ack_wait)
         if self._subscription is None:
             inbox = self._channel.inbox()
             self._subscription = await self._channel.subscribe(f"{inbox}.*", self._received)
@@ -81,11 +96,16 @@ class Partition:
         (self.claim,) = self._host.assigned({partition: Position(state.floor + 1)})
         return state
 
-    async def is_back(self) -> None:
-        """Ask again for messages after the connection was lost. Raises as `begin`."""
+    async def is_back(self) -> bool:
+        """Ask again for messages after the connection was lost; return false if the consumer is
+        another one now. Raises as `begin`.
+        """
         state = await self._api.consumer(self.number)
+        if self._made.consumer != state.created:
+            return False
         if self.puller is not None:
             self.puller.begin_again(state.pinned)
+        return True
 
     # -- what arrives ------------------------------------------------------------------------------
 
@@ -118,11 +138,17 @@ class Partition:
             self.number,
             delivery,
             subject=subject,
-            key=self._options.key(subject, headers),
+            key=self._key(subject, headers),
             value=message.data,
             headers=[(name, text.encode()) for name, text in headers.items() if name != PIN],
             reply=message.reply,
         )
+
+    def _key(self, subject: str, headers: Mapping[str, str]) -> object:
+        try:
+            return self._options.key(subject, headers)
+        except Exception as error:  # it makes the message poison
+            return NoKey(error)
 
     # -- what is delivered -------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Literal
 
@@ -46,7 +47,7 @@ class Puller:
         self._subject = subject
         self._inbox = inbox
         self._group = state.group
-        self._pin_for = state.ack_wait / 2
+        self._pin_for = state.pin_for
         self.window = PullWindow(1, state.max_pending)
         self.pin: str | None = None
         """The identity by which the server knows this process; `None` before the first message."""
@@ -106,6 +107,10 @@ class Puller:
         """Note requests that have died."""
         if self.window.credit and now > self._heard_at + 2 * IDLE:
             self.window.lost()
+
+    def suspend(self) -> None:
+        """Ask for nothing until `begin_again`."""
+        self._not_before = math.inf
 
     def begin_again(self, pinned: str | None) -> None:
         """Note that no request is under way, and which identity is pinned now.

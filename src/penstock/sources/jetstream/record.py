@@ -36,15 +36,21 @@ class Delivery(NamedTuple):
         return cls(*map(int, numbers))
 
 
+class NoKey(NamedTuple):
+    """Why a message has no key: the error of the function that makes it."""
+
+    error: Exception
+
+
 class StreamRecord:
     """A message of a stream. Its offset is its sequence number."""
 
     __slots__ = (
         "deliveries",
         "headers",
-        "key",
         "offset",
         "partition",
+        "raw_key",
         "reply",
         "subject",
         "timestamp",
@@ -68,7 +74,7 @@ class StreamRecord:
         self.partition = partition
         self.offset = delivery.sequence
         self.subject = subject
-        self.key = key
+        self.raw_key = key
         self.value = value
         self.headers = headers
         self.timestamp = delivery.timestamp // 1_000_000
@@ -76,6 +82,13 @@ class StreamRecord:
         self.deliveries = delivery.deliveries
         self.reply = reply
         """Where this delivery is settled; another delivery has another one."""
+
+    @property
+    def key(self) -> object:
+        """Its key. Raises the error of the function that makes it."""
+        if type(self.raw_key) is NoKey:
+            raise self.raw_key.error
+        return self.raw_key
 
     def came_again(self, reply: str, deliveries: int) -> None:
         """Note that it was delivered again while it is held."""

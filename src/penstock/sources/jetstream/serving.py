@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
 from ..._core.say import say
-from .api import NO_CONSUMER, RequestRefused
+from .api import GONE, RequestRefused
 from .group import Group
 from .lag import unread
 from .moves import LEAST_SHARE, RETRY, Moves, logger
@@ -70,7 +70,7 @@ class Serving:
         """Check the stream. Raises `ConfigError` for one that is divided otherwise, and errors of
         the client.
         """
-        config = await self._session.api.stream()
+        config = (await self._session.api.stream())["config"]
         if (wanted := self._options.partitions) is not None:
             transform = cast("Mapping[str, Any]", config.get("subject_transform") or {})
             there = partitions_of(transform.get("dest", ""))
@@ -91,22 +91,45 @@ class Serving:
             while not self._channel.is_closed:
                 if self.moves.failure is not None:
                     raise self.moves.failure
+                self._note_rights()
                 await wait_until(self._clock, math.inf, self._channel.changed)
         finally:
             await self.moves.stop()
 
+    def is_lost(self) -> None:
+        """The connection is lost: ask for nothing until the server has said where it stands."""
+        for partition in self.moves:
+            if partition.puller is not None:
+                partition.puller.suspend()
+
     def is_back(self) -> None:
-        """The connection was lost, and is there again."""
+        """The connection is there again."""
         self.moves.start(self._repeat())
 
     async def _repeat(self) -> None:
-        with suppress(Exception):  # lost again
-            lately = [each for partition in self.moves for each in partition.settled_lately()]
-            await self._settling.send(lately)
-            await self._extend()
-            for partition in self.moves:
-                await partition.is_back()
+        while self._channel.is_connected:
+            try:
+                lately = [each for partition in self.moves for each in partition.settled_lately()]
+                await self._settling.send(lately)
+                await self._extend()
+                for partition in self.moves:
+                    await self._resume(partition)
+                break
+            except ConfigError:
+                raise
+            except Exception:  # of the connection, or of a server that is not ready
+                await self._clock.sleep(RETRY)
         self._attention.fire()
+
+    async def _resume(self, partition: Partition) -> None:
+        try:
+            is_same = await partition.is_back()
+        except RequestRefused as error:
+            is_same = error.code not in GONE
+            if is_same:
+                raise
+        if not is_same:
+            self.moves.deleted(partition.number)
 
     # -- what keeps it -----------------------------------------------------------------------------
 
@@ -122,7 +145,7 @@ class Serving:
         try:
             return await partition.tend(now)
         except RequestRefused as error:
-            if error.code == NO_CONSUMER:
+            if error.code in GONE:
                 self.moves.deleted(partition.number)
         except ConfigError:
             raise
@@ -133,11 +156,12 @@ class Serving:
     async def _beat(self) -> None:
         """Extend what is held, and see whether that is still possible."""
         while True:
-            await self._clock.sleep(self._options.ack_wait / BEATS)
+            await self._clock.sleep(self._channel.ack_wait / BEATS)
             await self._extend()
 
     async def _extend(self) -> None:
         self._check_lapse()
+        self._channel.forget_denied()
         held = [each.reply for one in self.moves for each in one.intake.held.values()]
         trouble = None
         try:
@@ -145,7 +169,15 @@ class Serving:
         except Exception as error:  # the next one comes in time, or everything is lost
             trouble = self._session.trouble(error)
         self._session.troubles.note("connection", trouble)
+        self._note_rights()
         self._check_lapse()
+
+    def _note_rights(self) -> None:
+        """Tell what the server has denied since the last beat."""
+        denied = self._channel.denied
+        place = self._session.connection.place
+        told = None if denied is None else f"{place} denies it; {denied.repair}"
+        self._session.troubles.note("rights", told)
 
     def _check_lapse(self) -> None:
         """If what is held may be elsewhere by now, lose it."""
@@ -154,7 +186,7 @@ class Serving:
         self._channel.begin_again()
         lost = [each for each in self.moves if each.intake.held]
         if lost:
-            say(logger, logging.WARNING, _LAPSED, self._options.stream, self._options.ack_wait)
+            say(logger, logging.WARNING, _LAPSED, self._options.stream, self._channel.ack_wait)
             self._settling.forget()
         for partition in lost:
             self.moves.lose(partition)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..._clients.nats.errors import trouble_of
+from ..._core.errors import PenstockError
+from ..._core.told import text_of
 from .api import RequestRefused
 
 if TYPE_CHECKING:
@@ -35,6 +37,6 @@ class Session:
         denied = self.channel.denied
         if denied is not None and isinstance(error, TimeoutError):
             return f"{self.connection.place} denies it; {denied.repair}"
-        if isinstance(error, RequestRefused):
-            return str(error)
+        if isinstance(error, (RequestRefused, PenstockError)):
+            return text_of(error)
         return trouble_of(error, self.connection)

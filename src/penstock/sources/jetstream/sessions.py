@@ -14,12 +14,12 @@ import math
 from typing import TYPE_CHECKING
 
 from ..._core.clock import Signal, wait_until
-from ..._core.errors import ConfigError
+from ..._core.errors import ConfigError, UnavailableError
 from ..._core.say import say
 from ..._core.told import for_log, text_of
 from ..troubles import Troubles
 from .advisories import Advisories
-from .api import RequestRefused, StreamApi
+from .api import StreamApi
 from .channel import Channel
 from .moves import RETRY, logger
 from .record import StreamRecord
@@ -73,7 +73,7 @@ class Sessions:
                 self._fail(error)
                 return
             except Exception as error:  # told, and tried again
-                self._troubles.note("connection", self._told(error))
+                self._troubles.note("connection", text_of(error))
                 self._tried()
                 await self._clock.sleep(retry)
                 retry = min(2 * retry, LONGEST_RETRY)
@@ -92,11 +92,10 @@ class Sessions:
             self._first_try.set_exception(error)
         self._news.fire()
 
-    def _told(self, error: BaseException) -> str:
-        return str(error) if isinstance(error, RequestRefused) else text_of(error)
-
     async def _connected(self) -> None:
-        """Open one connection and serve until it is closed."""
+        """Open one connection and serve until it is closed. Raises `ConfigError`, and for whatever
+        else `UnavailableError` in words for operators.
+        """
         channel = Channel(self._connection, self._options.ack_wait, self._clock)
         session = Session(
             options=self._options,
@@ -109,7 +108,7 @@ class Sessions:
         )
         serving = Serving(session, self._news)
         try:
-            await channel.open(serving.is_back)
+            await channel.open(serving.is_lost, serving.is_back)
             await serving.prepare()
             await Advisories(self._options, channel, serving.moves.deleted).listen()
             self._troubles.note("connection", None)
@@ -119,6 +118,10 @@ class Sessions:
         except asyncio.CancelledError:
             await self._close(serving)
             raise
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise UnavailableError(session.trouble(error)) from error
         finally:
             self._serving = None
             serving.moves.lose_all()
