@@ -57,7 +57,8 @@ async def handled(source: FileSource, into: Handled | None = None, **options: An
     async def handle(message: Message) -> None:
         found.append(message)
 
-    await Consumer(source, **{"commit_every": 0.02, **options}).receive(handle)
+    settings: dict[str, Any] = {"commit_every": 0.02, **options}
+    await Consumer(source, **settings).receive(handle)
     return found
 
 

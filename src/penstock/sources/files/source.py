@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 STATE = ".penstock.sqlite"
 """The file of the positions, in the directory of the files."""
+LEASE = 10.0
+"""Seconds after which the files of a process that died are free, by default."""
 
 
 class FileSource:
@@ -61,9 +63,10 @@ class FileSource:
         subscription: the name that all processes share which read the files together; default
             `"backfill"`. Another name reads all files again.
         state: where the positions are stored, `SQLiteSubscriptions` or `MemorySubscriptions`;
-            default: SQLite in the file `.penstock.sqlite` in the directory. If it has locks, several
-            processes share the files, one file for one process at a time; otherwise only one process
-            may read them.
+            default: SQLite in the file `.penstock.sqlite` in the directory, with leases of 10
+            seconds. If it has locks, several processes share the files, one file for one process at a
+            time, and those of a process that was killed are free when its lease has run out;
+            otherwise only one process may read them.
         files_at_once: the most files that this process has at a time, in the order of their paths.
             A file is kept until all its rows are settled and that is committed. With 1 (default) and
             one process, records of equal keys come in order over all files; with more, in each file.
@@ -154,7 +157,7 @@ class FileSource:
         root = self._options.files.root
         if not root.is_dir():
             raise bad("path", str(self._options.files), f"there is no directory {root}")
-        return SQLiteSubscriptions(root / STATE)
+        return SQLiteSubscriptions(root / STATE, lease=LEASE)
 
     def _closed(self) -> None:
         self._files = None

@@ -46,6 +46,7 @@ REVOKE_WITHIN = 30.0
 
 _FAILED = "%s: looking for files failed (%s); another try follows"
 _NO_FILES = 'no file matches {}{}: name a directory, a file or a pattern such as "events/*.ndjson"'
+_HELD = "other processes have what is left, or had it and died, so that its locks run out: {}"
 
 
 class OpenFiles:
@@ -165,6 +166,9 @@ class OpenFiles:
                 self._give_up(each)
         free = [entry for entry in readable if not entry.is_held]
         await self._holder.claim(free, most - len(self._holder.all))
+        waiting = {} if self._holder.all else {entry.path: "held" for entry in free}
+        told = _HELD.format(named(waiting)) if waiting else None
+        self._troubles.note("locks", told)
 
     def _give_up(self, held: HeldFile) -> None:
         giving_up = self._holder.give_up(held, REVOKE_WITHIN)

@@ -1,0 +1,246 @@
+"""Processes that stop or are killed: what is settled is not read again, and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import PIPE
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.children import child
+from tests.sources.files.files_help import GZIP, ZSTD, Handled, handled, lines, path_of, reading
+from tests.sources.files.test_rows import parquet
+
+from penstock import ConfigError, Consumer
+from penstock._core.subscriptions import SubscriptionStart
+from penstock.sources import Position
+from penstock.sources.files import FileSource
+from penstock.sources.files.places import End, Mark, Place
+from penstock.sources.subscriptions import (
+    MemorySubscriptions,
+    PostgresSubscriptions,
+    SQLiteSubscriptions,
+)
+
+if TYPE_CHECKING:
+    from penstock import LoopClock, Message
+
+LEASE = 1.0
+COUNT = 500
+COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    ".ndjson": bytes,
+    ".ndjson.gz": GZIP,
+    ".ndjson.zst": ZSTD,
+}
+
+
+def fill(folder: Path, ending: str, name: str = "a", count: int = COUNT) -> None:
+    """Make a file of rows."""
+    path = folder / f"{name}{ending}"
+    if ending == ".parquet":
+        parquet(path, count, 100)
+    elif ending == ".csv":
+        path.write_text("at,said\n" + "".join(f'{at},"x\ny"\n' for at in range(count)))
+    else:
+        path.write_bytes(COMPRESSED[ending](lines(count)))
+
+
+ENDINGS = [".ndjson", ".ndjson.gz", ".ndjson.zst", ".csv", ".parquet"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_after_a_kill_exactly_the_unfinished_rows_run_again(
+    tmp_path: Path, real_clock: LoopClock, ending: str
+) -> None:
+    """consumer/C:C5: those that were settled behind them are known, too."""
+    fill(tmp_path, ending)
+    held = ["10", "11", "250"]
+    command = [sys.executable, str(Path(__file__).parent / "killed.py"), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": "src"}
+    async with child(
+        *command, str(LEASE), str(COUNT), *held, stdout=PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+    state = SQLiteSubscriptions(tmp_path / ".positions", lease=LEASE)
+    done = await handled(FileSource(tmp_path, state=state, poll=0.05))
+    assert [str(message.offset) for message in done] == held
+    assert await handled(FileSource(tmp_path, state=state)) == []
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_a_stopped_backfill_goes_on_where_it_was(
+    tmp_path: Path, real_clock: LoopClock, ending: str
+) -> None:
+    """Within each file, with positions in the usual place."""
+    for name in "abc":
+        fill(tmp_path, ending, name, 100)
+    done = Handled()
+
+    async def handle(message: Message) -> None:
+        done.append(message)
+        if len(done) % 37 == 0:
+            consumer.stop()
+
+    while len(done) < 300:
+        consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
+        await consumer.receive(handle)
+    assert done.places == [(f"{name}{ending}", row) for name in "abc" for row in range(100)]
+    assert (tmp_path / ".penstock.sqlite").exists()
+
+
+async def test_new_files_keep_the_numbers_of_the_others(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """Wherever their names sort, and with more files than a chapter has."""
+    for at in range(300):
+        (tmp_path / f"m{at:03}.ndjson").write_bytes(b"1\n")
+    first = await handled(FileSource(tmp_path, files_at_once=400))
+    assert {m.partition: path_of(m) for m in first} == {at: f"m{at:03}.ndjson" for at in range(300)}
+    (tmp_path / "m000.ndjson").unlink()
+    for name in ("z", "a"):
+        (tmp_path / f"{name}.ndjson").write_bytes(b"2\n")
+    done = await handled(FileSource(tmp_path))
+    assert [(m.partition, path_of(m)) for m in done] == [(300, "a.ndjson"), (301, "z.ndjson")]
+
+
+async def test_files_come_one_after_another_by_default(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """So records of a key come in order over all files: a file begins when the one before it is
+    settled, and what fails in it holds the next one up.
+    """
+    for name in ("b", "a", "c/a"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.ndjson").write_bytes(lines(50))
+    running: set[str] = set()
+    done = Handled()
+
+    async def handle(message: Message) -> None:
+        running.add(path_of(message))
+        assert len(running) == 1
+        await real_clock.sleep(0.0005)
+        done.append(message)
+        if sum(path_of(each) == path_of(message) for each in done) == 50:
+            running.clear()
+
+    source = FileSource(tmp_path, key="user")
+    await Consumer(source, concurrency=10, commit_every=0.01).receive(handle)
+    assert list(dict.fromkeys(path for path, _ in done.places)) == [
+        "a.ndjson",
+        "b.ndjson",
+        "c/a.ndjson",
+    ]
+
+
+async def test_another_subscription_reads_everything_again(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    (tmp_path / "a.ndjson").write_bytes(lines(5))
+    state = MemorySubscriptions()
+    for name in ("one", "two"):
+        source = FileSource(tmp_path, subscription=name, state=state)
+        assert len(await handled(source)) == 5
+        assert len(await handled(source)) == 0
+
+
+async def test_members_share_the_files_and_read_each_row_once(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """One that comes later takes a part; each ends when all files are read, by whichever."""
+    for at in range(30):
+        (tmp_path / f"{at:02}.ndjson").write_bytes(lines(20))
+    done, by = Handled(), [Handled(), Handled(), Handled()]
+
+    async def consume(number: int) -> None:
+        state = SQLiteSubscriptions(tmp_path / ".s", lease=LEASE)
+        source = FileSource(tmp_path, state=state, files_at_once=3, poll=0.02)
+
+        async def handle(message: Message) -> None:
+            await real_clock.sleep(0.001)
+            done.append(message)
+            by[number].append(message)
+
+        await Consumer(source, commit_every=0.01).receive(handle)
+
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(3):
+            tasks.create_task(consume(number))
+    expected = [(f"{at:02}.ndjson", row) for at in range(30) for row in range(20)]
+    assert sorted(done.places) == expected
+    assert all(by), "each has read some"
+
+
+async def test_a_second_process_waits_for_the_locks_of_the_first(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """And says why it waits."""
+    (tmp_path / "a.ndjson").write_bytes(lines(5))
+    async with (
+        reading(FileSource(tmp_path)) as first,
+        reading(FileSource(tmp_path, poll=0.01)) as second,
+    ):
+        (claim,) = first.host.open
+        await second.host.news.wait_for(lambda: second.host.troubles)
+        assert second.host.open == []
+        assert "other processes have what is left" in str(second.host.troubles)
+        await first.read([claim], 5)
+        await first.source.commit({claim: Position(5)})
+        await second.host.news.wait_for(lambda: second.host.open)
+        assert await second.source.fetch(second.host.open, 10) is None
+
+
+async def test_a_store_that_was_moved_by_another_process_is_refused(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """consumer/C:C3: the claim is lost, and nothing of it is stored any more."""
+    (tmp_path / "a.ndjson").write_bytes(lines(9))
+    async with reading(FileSource(tmp_path)) as reader:
+        (claim,) = reader.host.open
+        await reader.read([claim], 5, most=5)
+        with sqlite3.connect(tmp_path / ".penstock.sqlite") as base:
+            base.execute("UPDATE penstock_subscription_slot SET position = 3, metadata = '-|'")
+        base.close()
+        assert [*await reader.source.commit({claim: Position(5)})] == []
+        assert claim.is_closed
+        await reader.host.news.wait_for(lambda: reader.host.open)
+        assert reader.host.open[0].start == Position(3)
+
+
+async def test_a_subscription_of_another_kind_is_refused(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    (tmp_path / "a.ndjson").write_bytes(lines(1))
+    async with SQLiteSubscriptions(tmp_path / ".penstock.sqlite") as state:
+        await state.initialize("backfill/0", SubscriptionStart({0: 0}, selection="{}"))
+    with pytest.raises(ConfigError, match="is not one of files"):
+        await handled(FileSource(tmp_path))
+    with pytest.raises(ConfigError, match="is for the log of its schema"):
+        FileSource(tmp_path, state=PostgresSubscriptions("postgresql://h/d"))
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        Place(Position(0)),
+        Place(Position(7, "a|map=,-")),
+        Place(Position(7, "x"), Mark(5, 1 << 40, "ab")),
+        Place(Position(9), end=End(1 << 50, 17)),
+    ],
+)
+def test_a_place_is_stored_with_its_map(place: Place) -> None:
+    assert Place.of(place.stored()) == place
+
+
+@pytest.mark.parametrize("text", ["map", "x|", "-1,2|", "=1|"])
+def test_the_text_of_another_source_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        Place.of(Position(1, text))
