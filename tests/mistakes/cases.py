@@ -137,6 +137,9 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Files: a name that promises compression", 'FileSink("events.jsonl.gz")', "warning"),
         Mistake("Elasticsearch: several hosts", 'ElasticsearchSink(["http://a:9200", "http://b:9200"], index="logs")'),
         Mistake("Elasticsearch: an upsert without an id", 'ElasticsearchSink(URL, index="logs", operation="upsert")'),
+        Mistake("NATS: a wildcard to publish to", 'from penstock.sinks import NatsSink\n\nNatsSink("orders.*", servers="nats:4222")'),
+        Mistake("NATS: an end to reconnecting", 'from penstock.sinks import NatsSink\n\nNatsSink("orders.new", servers="nats:4222", max_reconnect_attempts=60)'),
+        Mistake("NATS: a stream at most once", 'from penstock.sinks import NatsSink\n\nNatsSink("orders.new", servers="nats:4222", stream="ORDERS", delivery="core")'),
     ],
     "The consumer and its source": [
         Mistake("Consumer: a sink as the source", 'Consumer(FileSink("events.jsonl"))'),

@@ -16,7 +16,7 @@ from nats.js import errors as js
 
 from penstock import ConfigError, RefusedError, UnavailableError
 from penstock._clients.nats import connection
-from penstock._clients.nats.connection import News, close, connect
+from penstock._clients.nats.connection import ConnectionNews, close, connect
 from penstock._clients.nats.errors import (
     Denied,
     api_error,
@@ -68,8 +68,8 @@ class Told:
         self.troubles: asyncio.Queue[Exception] = asyncio.Queue()
 
     @property
-    def news(self) -> News:
-        return News(
+    def news(self) -> ConnectionNews:
+        return ConnectionNews(
             lost=self.lost.set,
             back=self.back.set,
             closed=self.closed.set,

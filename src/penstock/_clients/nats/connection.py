@@ -4,7 +4,7 @@
    refused login before others. It is bounded: nats-py waits for ever after a failed TLS handshake.
 2. Once open, a lost connection is made again for ever, and subscriptions with it. nats-py gives a
    connection up only for some errors of the server (a payload that is too large, a user that is
-   removed): `News.closed` tells it, and another one must be opened.
+   removed): `ConnectionNews.closed` tells it, and another one must be opened.
 3. What was published and not yet written when a connection was lost is dropped; nothing tells which
    messages these are. So only what was never handed to `publish` is known not to be applied.
 4. `publish` does not suspend, and raises `OutboundBufferLimitError` while there is no connection:
@@ -45,7 +45,7 @@ def _ignore(*_: object) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
+class ConnectionNews:
     """Functions for what happens to an open connection. They run on its loop and must not raise."""
 
     lost: Callable[[], None] = _ignore
@@ -60,7 +60,7 @@ class News:
     """Any other error: of a try to connect again, for example."""
 
 
-async def connect(options: NatsOptions, news: News | None = None) -> PatientClient:
+async def connect(options: NatsOptions, news: ConnectionNews | None = None) -> PatientClient:
     """Open a connection. Suspends until a server has accepted the login; cancelled, none is open.
 
     Close it by `close`.
@@ -70,7 +70,7 @@ async def connect(options: NatsOptions, news: News | None = None) -> PatientClie
         RefusedError: the server refuses the login, or its certificate is not trusted.
         UnavailableError: no server answers.
     """
-    told = news or News()
+    told = news or ConnectionNews()
     client = PatientClient()
     failures: list[Exception] = []
     is_open = False

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nats.errors import NoRespondersError
 
-from ..._clients.nats.connection import News, close, connect
+from ..._clients.nats.connection import ConnectionNews, close, connect
 from ..._clients.nats.errors import NOT_ENABLED, is_login, trouble_of
 from ..._core.causes import caused
 from ..._core.clock import LOOP_CLOCK
@@ -45,7 +45,7 @@ ASKS_WITHIN = 1.0
 """Seconds for the question whether JetStream is enabled."""
 
 
-class Waiter(Protocol):
+class AckWaiter(Protocol):
     """A write that waits for answers."""
 
     def answered(self, index: int, answer: Answer | Refusal | SinkError) -> None:
@@ -57,14 +57,14 @@ class Waiter(Protocol):
         ...
 
 
-class Waiting:
+class Unanswered:
     """The messages without an answer, by number."""
 
     def __init__(self) -> None:
         self._next = 0
-        self._of: dict[int, tuple[Waiter, int, str]] = {}
+        self._of: dict[int, tuple[AckWaiter, int, str]] = {}
 
-    def add(self, waiter: Waiter, index: int, subject: str) -> int:
+    def add(self, waiter: AckWaiter, index: int, subject: str) -> int:
         """The number of a message that is about to be sent."""
         self._next += 1
         self._of[self._next] = waiter, index, subject
@@ -111,11 +111,11 @@ class Waiting:
             waiter.lost(error)
 
 
-class Channel:
+class PublishChannel:
     """The connection of an open sink. Used on one loop."""
 
     def __init__(self, options: NatsOptions, name: str, *, replies: bool) -> None:
-        self.waiting = Waiting()
+        self.waiting = Unanswered()
         self._options = options
         self._name = name
         self._replies = replies
@@ -133,7 +133,9 @@ class Channel:
 
     async def open(self) -> None:
         """Connect and, for replies, subscribe to the inbox. Suspends; raises the sink's errors."""
-        news = News(lost=self._lost, back=self._back, denied=self._deny, trouble=self._troubled)
+        news = ConnectionNews(
+            lost=self._lost, back=self._back, denied=self._deny, trouble=self._troubled
+        )
         client = await connect(self._options, news)
         try:
             if self._replies:

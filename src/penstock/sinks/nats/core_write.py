@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..._core.batch import Batch
     from ..._core.errors import SinkError
     from .ack import Answer, Refusal
-    from .channel import Channel
+    from .channel import PublishChannel
     from .messages import Messages
 
 
@@ -31,7 +31,7 @@ class CoreWrite:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: PublishChannel,
         client: PatientClient,
         batch: Batch[Any],
         messages: Messages,

@@ -12,7 +12,7 @@ from ..._core.batch import RowBatch
 from ..._core.errors import ClosedError
 from ..._core.opening import Openable
 from ..._core.sink import Capabilities
-from .channel import Channel
+from .channel import PublishChannel
 from .core_write import CoreWrite
 from .messages import MessageMaker, checked_subject
 from .write import JetStreamWrite, refuse_large
@@ -118,7 +118,7 @@ class NatsSink(Openable):
         self._options = NatsOptions.of(
             servers=servers, connect_timeout=connect_timeout, client=client, of="NatsSink"
         )
-        self._channel: Channel | None = None
+        self._channel: PublishChannel | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -137,7 +137,7 @@ class NatsSink(Openable):
         return classify(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        channel = Channel(self._options, repr(self), replies=not self._is_core)
+        channel = PublishChannel(self._options, repr(self), replies=not self._is_core)
         await channel.open()
         stack.push_async_callback(channel.close)
         self._channel = channel

@@ -13,14 +13,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from nats.errors import OutboundBufferLimitError
 
 from ..._clients.nats.errors import no_stream
 from ..._core.causes import caused
-from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import (
     PermanentError,
     RefusedError,
@@ -28,20 +26,19 @@ from ..._core.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from ..._core.order.keys import accepted
-from ..._core.order.stopped import behind
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from .ack import NoStream, PublishAck, refused
+from .chains import KeyChains
 from .messages import command
+from .silence import Silence
 
 if TYPE_CHECKING:
     from ..._clients.nats.insides import PatientClient
     from ..._core.batch import Batch
-    from ..._core.clock import TimerHandle
     from ..._core.errors import SinkError
     from .ack import Answer, Refusal
-    from .channel import Channel
+    from .channel import PublishChannel
     from .messages import Messages
 
 IN_FLIGHT_BYTES = 8 << 20
@@ -73,9 +70,8 @@ def of_item(error: BaseException) -> BaseException:
     """A refusal that the server has given for one item, while others had answers of their own."""
     if not isinstance(error, RefusedError) or error.of_item:
         return error
-    made = RefusedError(str(error), of_item=True)
-    made.repair = error.repair
-    return caused(made, error.__cause__)
+    text = str(error).removesuffix(f"; to repair: {error.repair}")
+    return caused(RefusedError(text, repair=error.repair, of_item=True), error.__cause__)
 
 
 class JetStreamWrite:
@@ -83,7 +79,7 @@ class JetStreamWrite:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: PublishChannel,
         client: PatientClient,
         batch: Batch[Any],
         messages: Messages,
@@ -104,36 +100,14 @@ class JetStreamWrite:
         self._numbers: dict[int, int] = {}
         """By index, of the messages on their way."""
         self._bytes = 0
-        self._ready, self._next = self._in_order()
-        self._given_up: UnknownOutcomeError | None = None
+        self._chains = KeyChains(messages.indices, batch.keys)
         self._wake = asyncio.Event()
-        self._heard_at = 0.0
-        self._timer: TimerHandle | None = None
-
-    def _in_order(self) -> tuple[deque[int], dict[int, int]]:
-        """The items to send at once, and by item the next one of its key."""
-        indices, keys = self._messages.indices, self._batch.keys
-        if keys is None:
-            return deque(indices), {}
-        last: dict[object, int] = {}
-        first: list[int] = []
-        following: dict[int, int] = {}
-        for index, given in enumerate(keys):
-            key = accepted(given)
-            before = last.get(key)
-            if before is not None:
-                following[before] = index
-            elif index in self._places:
-                first.append(index)
-            last[key] = index
-        return deque(first), following
 
     async def run(self) -> WriteResult:
         """Send everything, and wait for the answers. Raises the error that all items have."""
         for index, error in [*self._errors.items()]:
             self._leave_out(index, error)
-        self._heard_at = LOOP_CLOCK.now()
-        self._watch()
+        silence = Silence(self._ack_timeout, self._unanswered)
         try:
             while True:
                 self._wake.clear()
@@ -141,21 +115,20 @@ class JetStreamWrite:
                 if not self._numbers:
                     break
                 await self._wake.wait()
-                self._heard_at = LOOP_CLOCK.now()
+                silence.heard()
             if self._without_stream:
                 await self._explain()
         except BaseException:
             self._settle()
             raise
         finally:
+            silence.stop()
             self._channel.waiting.forget({*self._numbers.values()})
-            if self._timer is not None:
-                self._timer.cancel()
         return self._result()
 
     async def _send(self) -> None:
         """Send ready messages, as far as the window allows. Does not suspend."""
-        ready, numbers = self._ready, self._numbers
+        ready, numbers = self._chains.ready, self._numbers
         messages, waiting, inbox = self._messages, self._channel.waiting, self._channel.inbox
         commands: list[bytes] = []
         while ready and len(numbers) < self._max_in_flight and self._bytes < IN_FLIGHT_BYTES:
@@ -173,8 +146,7 @@ class JetStreamWrite:
         try:
             await self._client.send(b"".join(commands))
         except OutboundBufferLimitError:
-            if self._given_up is None:
-                self.lost(UnknownOutcomeError("the connection was lost on the way"))
+            self.lost(UnknownOutcomeError("the connection was lost on the way"))
 
     # -- answers ------------------------------------------------------------------------------------
 
@@ -185,9 +157,7 @@ class JetStreamWrite:
         self._wake.set()
         if isinstance(answer, PublishAck):
             self._acks[index] = answer
-            following = self._next.get(index)
-            if following is not None and following not in self._errors:
-                self._ready.append(following)
+            self._chains.stored(index, self._errors)
             return
         if isinstance(answer, NoStream):
             self._without_stream.add(index)
@@ -201,29 +171,20 @@ class JetStreamWrite:
 
     def lost(self, error: UnknownOutcomeError) -> None:
         """No answers come any more: end the write."""
-        self._given_up = error
         for index in [*self._numbers]:
             self._fail(index, error)
         self._numbers.clear()
         unsent = caused(UnavailableError(f"not sent, since {error}"), error)
-        for index in [*self._ready]:
+        for index in self._chains.ready:
             self._fail(index, unsent)
-        self._ready.clear()
+        self._chains.ready.clear()
         self._wake.set()
 
-    def _watch(self) -> None:
-        """Give up when nothing was heard for `ack_timeout`; else look again when that may be so."""
-        due = self._heard_at + self._ack_timeout
-        if LOOP_CLOCK.now() < due:
-            self._timer = LOOP_CLOCK.call_at(due, self._watch)
-            return
+    def _unanswered(self) -> None:
+        """Give up: nothing was heard for `ack_timeout`."""
         self._channel.waiting.forget({*self._numbers.values()})
-        self.lost(
-            TimedOutError(
-                f"no answer within {self._ack_timeout:g} s (ack_timeout); a stream with no_ack never "
-                "answers"
-            )
-        )
+        told = f"no answer within {self._ack_timeout:g} s (ack_timeout)"
+        self.lost(TimedOutError(f"{told}; a stream with no_ack never answers"))
 
     def _fail(self, index: int, error: BaseException) -> None:
         self._errors[index] = error
@@ -231,13 +192,7 @@ class JetStreamWrite:
 
     def _leave_out(self, index: int, error: BaseException) -> None:
         """Leave out the items behind a failed one of its key."""
-        stopped: BaseException | None = None
-        while (following := self._next.get(index)) is not None:
-            index = following
-            if index in self._errors:  # and so have those behind it
-                return
-            stopped = stopped or behind(error)
-            self._errors[index] = stopped
+        self._errors |= self._chains.left_out(index, error, self._errors)
 
     def _subject(self, index: int) -> str:
         return self._messages.subjects[self._places[index]]

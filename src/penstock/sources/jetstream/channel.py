@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._clients.nats.connection import News, close, connect
+from ..._clients.nats.connection import ConnectionNews, close, connect
 from ..._core.clock import Signal
 from ..._core.errors import UnavailableError
 
@@ -49,7 +49,7 @@ class Channel:
 
     async def open(self, is_lost: Callable[[], None], is_back: Callable[[], None]) -> None:
         """Connect; the functions are called when the connection is lost, and is there again. Raises `ConfigError`, `RefusedError` and `UnavailableError`."""
-        news = News(lost=is_lost, back=is_back, closed=self._closed, denied=self._denied)
+        news = ConnectionNews(lost=is_lost, back=is_back, closed=self._closed, denied=self._denied)
         self._client = await connect(self._options, news)
         self._alive_at = self._clock.now()
 
