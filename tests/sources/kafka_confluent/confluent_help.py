@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from aiokafka.errors import for_code
+from aiokafka.protocol.group import LeaveGroupRequest
+from confluent_kafka.admin import AdminClient
 from tests.sources.kafka import kafka_help
 from tests.sources.kafka.kafka_help import admin_of
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.sources import Position, TopicPartition
     from penstock.testing import EmbeddedKafka
 
-QUICK: dict[str, Any] = {"session_timeout": 3.0, "rebalance_timeout": 8.0, "commit_timeout": 2.0}
+QUICK: dict[str, Any] = {"session_timeout": 1.5, "rebalance_timeout": 40.0, "commit_timeout": 2.0}
 """Times of a source."""
 PROTOCOLS = ("cooperative", "consumer")
 _LEAVE = -1
@@ -26,7 +29,8 @@ def source_of(
 ) -> ConfluentKafkaSource:
     """A source with short times."""
     times = QUICK if protocol == "cooperative" else QUICK | {"session_timeout": None}
-    named: dict[str, Any] = {"bootstrap": broker.bootstrap, **times, **given}
+    client = {"client.id": kafka_help.new_name("client"), **given.pop("client", {})}
+    named: dict[str, Any] = {"bootstrap": broker.bootstrap, **times, **given, "client": client}
     return ConfluentKafkaSource(topic, group=group, protocol=protocol, **named)  # type: ignore[arg-type]
 
 
@@ -36,22 +40,20 @@ async def stored(broker: EmbeddedKafka, group: str) -> dict[TopicPartition, Posi
     return {each: at._replace(metadata=at.metadata.rstrip("\0")) for each, at in found.items()}
 
 
-def member_id(source: ConfluentKafkaSource) -> str:
-    """The name that the group has given to an open source."""
-    sessions: Any = source._sessions
-    name: str = sessions._session.member._client._consumer.memberid()
-    return name
+async def members(broker: EmbeddedKafka, group: str) -> dict[str, str]:
+    """The ids of a group's members, by the names of their clients."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = admin.describe_consumer_groups([group])[group]
+    told = await asyncio.wrap_future(asked)
+    return {each.client_id: each.member_id for each in told.members}
 
 
 async def lose(broker: EmbeddedKafka, group: str, source: ConfluentKafkaSource) -> None:
     """Take the member of a source out of its group; it hears of that by its next heartbeat."""
-    name = member_id(source)
+    name = (await members(broker, group))[source._options.client["client.id"]]
     if source._options.protocol == "consumer":
         await _leave_by_heartbeat(broker, group, name)
         return
-    from aiokafka.errors import for_code
-    from aiokafka.protocol.group import LeaveGroupRequest
-
     async with admin_of(broker) as admin:
         coordinator = await admin.find_coordinator(group)
         answer = await admin._send_request(LeaveGroupRequest(group, name), coordinator)

@@ -38,8 +38,7 @@ class TestCooperative(SourceConformance):
         return await kafka_help.new_topic(self.broker, partitions)
 
     def source(self, topic: str) -> Source:
-        given = {"protocol": self.protocol, "rebalance_timeout": 40.0}
-        source = source_of(self.broker, topic, topic, **given)
+        source = source_of(self.broker, topic, topic, protocol=self.protocol)
         self.topics[source] = topic
         return source
 

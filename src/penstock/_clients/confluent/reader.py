@@ -51,15 +51,17 @@ class Reader:
                 self._call = None
                 self._kept += call.result()
 
+    def kept(self) -> list[Any]:
+        """The messages that calls in the thread have read; each once."""
+        kept, self._kept = self._kept, []
+        return kept
+
     def take(self, most: int) -> list[Any]:
-        """What has been read and not been taken, about `most` messages. Raises librdkafka's error.
+        """The next messages that are there, at most so many. Raises the error of librdkafka.
 
         Never suspends; called only after `idle`.
         """
-        kept, self._kept = self._kept, []
-        if len(kept) >= most:
-            return kept
-        return kept + self._client.consume(most - len(kept), 0.0)
+        return self._client.consume(most, 0.0)
 
     async def wait(self, seconds: float) -> None:
         """Suspend until something can be taken, for so many seconds at most."""

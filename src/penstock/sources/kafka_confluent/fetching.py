@@ -4,8 +4,9 @@
    with its claim, and a fetch takes a share from each. While one that is asked for has nothing, the
    fetch reads ahead through the others' records, up to `AHEAD` of them.
 2. A claim of which `AHEAD` records wait, and none is asked for, is not read until it is.
-3. Records count only for the claim that was placed before they were read. An ended claim drops what
-   has arrived; the next one of its partition is read from its own position.
+3. Records count only for the claim that was placed before they were read, so what a call in the
+   thread has read is sorted before others are placed. An ended claim drops what has arrived; the
+   next one of its partition is read from its own position.
 4. A settled span of the stored map is passed if it is long.
 5. An offset that is no longer retained continues at the start point, and the gap is told. Behind
    the end of the log, the log is another one, and so is the claim.
@@ -97,6 +98,7 @@ class Fetcher:
         while True:
             try:
                 await self._reader.idle()
+                self._sort(self._reader.kept())
                 if self._astray:
                     found = await self._relocated(self._astray[0])
                     del self._astray[0]
