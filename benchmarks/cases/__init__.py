@@ -17,6 +17,7 @@ from . import (
     growth,
     http,
     interpreters,
+    jetstream,
     kafka,
     kafka_beside,
     kafka_keys,
@@ -78,4 +79,5 @@ CASES: tuple[Case, ...] = (
     *kafka_beside.CASES,
     *kafka_postgres.CASES,
     kafka_sink.CASE,
+    jetstream.CASE,
 )

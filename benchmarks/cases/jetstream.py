@@ -1,0 +1,47 @@
+"""A stream of NATS JetStream as a source: what a message costs, beside nats-py's own loop.
+
+The stream is in files, and full before the first turn; each turn is a consumer of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..harness import US_PER_ITEM, Case, Contender, Target
+from ..jetstream.streams import a_server, fill
+from ..jetstream.ways import FETCH, fetch_loop, ours, turn
+from ..stopwatch import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+CONSUMER = "Consumer"
+LOOP = f"nats-py, fetch({FETCH})"
+KEYS = 1_000
+
+
+@contextlib.contextmanager
+def prepare(count: int) -> Iterator[Sequence[Contender]]:
+    with a_server() as url:
+        asyncio.run(fill(url, count, KEYS))
+        yield [
+            Contender(CONSUMER, partial(turn, ours, url, count), ours=True),
+            Contender(LOOP, partial(turn, fetch_loop, url, count)),
+        ]
+
+
+CASE = Case(
+    name="jetstream",
+    title="Messages of JetStream handled, one of twenty at the second try",
+    prepare=prepare,
+    items=50_000,
+    quick_items=1_000,
+    unit=US_PER_ITEM,
+    by=Clock.PROCESSOR,
+    peers=(LOOP,),
+    targets=(Target(CONSUMER, LOOP, 1.5),),
+    is_drawn=False,
+)

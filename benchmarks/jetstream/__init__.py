@@ -1,0 +1,1 @@
+"""A stream of NATS JetStream, and ways to consume it."""

@@ -1,0 +1,135 @@
+"""Ways to consume a stream until all of its messages are acknowledged, each by a new consumer.
+
+A handler does nothing but fail the first try of one message in twenty. Joining is not timed: a turn
+runs from the first message to the answer of the server behind the last acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import TYPE_CHECKING
+
+from penstock import Consumer, Nak
+from penstock.sources.jetstream import JetStreamSource
+
+from ..stopwatch import Stopwatch
+from .streams import STREAM, check_settled, connected
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from penstock import Message
+
+    from ..stopwatch import Took
+
+    Way = Callable[[str, str, "Work"], Awaitable[Took]]
+    """Given the server, the name of the new consumer, and what is to be done."""
+
+FETCH = 500
+CONCURRENCY = 100
+WINDOW = 1_000
+"""Messages inside, at most."""
+ACK_WAIT = 3.0
+"""Seconds, so that what is held is extended each second of a turn."""
+FAILS_EVERY = 20
+PATIENCE = 120.0
+"""Seconds of a turn."""
+_numbers = itertools.count()
+
+
+class Work:
+    """The messages of a turn: which tries fail, and how many messages are handled."""
+
+    def __init__(self, messages: int) -> None:
+        self.messages = messages
+        self.handled = 0
+        self.naks = 0
+        self._failed: set[bytes] = set()
+        self._watch: Stopwatch | None = None
+
+    def fails(self, value: bytes) -> bool:
+        """Handle a message; return whether this try of it fails."""
+        if self._watch is None:
+            self._watch = Stopwatch()
+        number = value[: value.index(b" ")]
+        if int(number) % FAILS_EVERY == 0 and number not in self._failed:
+            self._failed.add(number)
+            self.naks += 1
+            return True
+        self.handled += 1
+        return False
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all messages are handled."""
+        return self.handled >= self.messages
+
+    def read(self) -> Took:
+        """What it took until now. Raises `AssertionError` if messages are missing."""
+        assert self._watch is not None
+        took = self._watch.read()
+        expected = len(range(0, self.messages, FAILS_EVERY))
+        assert (self.handled, self.naks) == (self.messages, expected), (self.handled, self.naks)
+        return took
+
+
+async def ours(url: str, durable: str, work: Work) -> Took:
+    """Our consumer: in order per subject, retries in the lane, what is held is extended."""
+    finished = asyncio.Event()
+
+    async def handle(message: Message) -> Nak | None:
+        if work.fails(message.value):
+            return Nak(delay=0.0)
+        if work.is_finished:
+            finished.set()
+        return None
+
+    source = JetStreamSource(
+        STREAM, servers=url, durable=durable, ack_wait=ACK_WAIT, prefetch=WINDOW
+    )
+    async with Consumer(
+        source,
+        concurrency=CONCURRENCY,
+        max_in_flight=WINDOW,
+        fetch_max=FETCH,
+        commit_every=0.25,
+    ) as consumer:
+        run = asyncio.create_task(consumer.run(handle))
+        await finished.wait()
+        await consumer.commit()
+        took = work.read()
+        consumer.stop()
+        await run
+    return took
+
+
+async def fetch_loop(url: str, durable: str, work: Work) -> Took:
+    """nats-py's own loop: one message after another, and a failed one comes again from the server."""
+
+    async def handle(value: bytes) -> bool:
+        return work.fails(value)
+
+    async with connected(url) as client:
+        subscription = await client.jetstream().pull_subscribe("", durable=durable, stream=STREAM)
+        while not work.is_finished:
+            for message in await subscription.fetch(FETCH):
+                if await handle(message.data):
+                    await message.nak()
+                else:
+                    await message.ack()
+        await client.flush()
+        return work.read()
+
+
+def turn(way: Way, url: str, messages: int) -> Took:
+    """A turn of a way, checked by what the server counts."""
+    durable = f"turn-{next(_numbers)}"
+
+    async def timed() -> Took:
+        async with asyncio.timeout(PATIENCE):
+            took = await way(url, durable, Work(messages))
+        await check_settled(url, durable, messages)
+        return took
+
+    return asyncio.run(timed())
