@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import pytest
 from tests.sinks.nats.nats_help import Written, new_stream, read
@@ -76,7 +77,7 @@ async def test_an_item_has_its_sequence_as_details(
         ({"headers": lambda item: item}, {"Nats-Expected-Stream": "1"}, "stream=... sets it"),
         ({"headers": lambda item: item}, 7, "not iterable"),
         ({"message_id": lambda item: item}, "a\nb", "the message id has a line break"),
-        ({"message_id": lambda item: item}, 7, "the message id is int"),
+        ({"message_id": lambda item: item}, True, "the message id is bool"),
         ({"value": lambda item: item}, 7, "the value is int"),
         ({"expected_last_subject_sequence": lambda item: item}, -1, "expected a whole number"),
         ({"expected_last_subject_sequence": lambda item: item}, True, "expected a whole number"),
@@ -148,6 +149,17 @@ async def test_a_repeated_write_is_recognized_by_its_ids(
     assert second.outcomes == {0: Outcome.DUPLICATE, 1: Outcome.DUPLICATE}
     assert second.details == {0: PublishAck(stream, 3, True), 1: PublishAck(stream, 1, True)}
     assert [each.item["n"] for each in await read(embedded_nats, stream)] == [0, 1, 2]
+
+
+async def test_a_number_and_a_uuid_are_ids(
+    embedded_nats: EmbeddedNats, real_clock: LoopClock
+) -> None:
+    stream = await new_stream(embedded_nats)
+    made = sink(embedded_nats, f"{stream}.a", message_id=lambda item: item, value=lambda _: None)
+    async with made:
+        assert await send(made, RowBatch([7, UUID(int=8), 7])) == {}
+    ids = [each.headers["Nats-Msg-Id"] for each in await read(embedded_nats, stream)]
+    assert ids == ["7", str(UUID(int=8))]
 
 
 async def test_without_ids_a_repeated_write_is_stored_again(

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
 
 from ..._clients.encoding import all_to_json, item_error, to_json
 from ..._core.text import repr_of
@@ -116,7 +117,7 @@ class MessageMaker:
         lines: list[str] = []
         message_id = made_id if self.message_id is None else self.message_id(item)
         if message_id is not None:
-            lines.append(f"{MESSAGE_ID}: {_text('the message id', message_id)}\r\n")
+            lines.append(f"{MESSAGE_ID}: {_id(message_id)}\r\n")
         if self.stream is not None:
             lines.append(f"{EXPECTED_STREAM}: {self.stream}\r\n")
         if self.expected_sequence is not None:
@@ -181,6 +182,12 @@ def _text(what: str, value: object) -> str:
     if _BREAK.search(value):
         raise ValueError(f"{what} has a line break")
     return value
+
+
+def _id(value: object) -> str:
+    """A number or a UUID is an id by its text."""
+    is_plain = isinstance(value, (int, UUID)) and not isinstance(value, bool)
+    return str(value) if is_plain else _text("the message id", value)
 
 
 def _sequence(value: object) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AsyncExitStack
     from datetime import timedelta
+    from uuid import UUID
 
     from ..._clients.fields import Getter
     from ..._core.batch import Batch
@@ -41,8 +42,8 @@ class NatsSink(Openable):
         headers: the field that holds the headers, or a function from an item to them: a mapping by
             name, or pairs, with texts.
         message_id: the field that holds the id by which a stream recognizes a message that it has
-            already (`Nats-Msg-Id`), or a function from an item to it. Default: an id that is the
-            same in every retry of a write. A stream remembers ids for its `duplicate_window`, two
+            already (`Nats-Msg-Id`), or a function from an item to it: a text, a whole number or a
+            UUID. Default: an id that is the same in every retry of a write. A stream remembers ids for its `duplicate_window`, two
             minutes by default.
         deduplicate: whether messages have ids. Default `True`.
         stream: the name of the stream that has to store the messages; default: whichever has their
@@ -83,7 +84,7 @@ class NatsSink(Openable):
         headers: str
         | Callable[[Any], Mapping[str, str] | Sequence[tuple[str, str]] | None]
         | None = None,
-        message_id: str | Callable[[Any], str | None] | None = None,
+        message_id: str | Callable[[Any], str | int | UUID | None] | None = None,
         deduplicate: bool = True,
         stream: str | None = None,
         expected_last_subject_sequence: str | Callable[[Any], int | None] | None = None,

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from .declaration import Declared, Source, Step
 
 _SECRET = re.compile(
-    r"auth|connect_options|client_options|credential|dsn|headers|jaas|key$|params|password|secret|token|url",
+    r"auth|connect_options|client_options|credential|dsn|headers|jaas|key$|nkeys|params|password|secret|servers|token|url",
     re.IGNORECASE,
 )
-_NOT_SECRET = {("kafka", "key"), ("kafka", "headers")}
+_NOT_SECRET = {("kafka", "key"), ("kafka", "headers"), ("nats", "headers")}
 """Arguments of a kind that name columns."""
 _REFERENCE = re.compile(r"\$\{[^}]*\}|env:\w+")
 _DELIVERY = {

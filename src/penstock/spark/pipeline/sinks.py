@@ -60,17 +60,29 @@ LAYERS: Mapping[str, Callable[..., Any]] = {
     "split": Split,
     "timeout": Timeout,
 }
-KINDS = frozenset({*TERMINALS, "fan_out", "kafka", "python"})
+KINDS = frozenset({*TERMINALS, "fan_out", "kafka", "nats", "python"})
 _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("retry", "backoff"): Backoff,
     ("retry", "budget"): RetryBudget,
     ("kafka", "ssl_context"): TlsFiles,
+    ("nats", "tls"): TlsFiles,
 }
 """Arguments that are objects, declared as tables."""
 _NEEDED = {"postgres": ("dsn", "table")}
 """Arguments with a default in code that must be given here."""
-_FIELDS = ("topic_field", "key", "value", "headers", "timestamp", "partition")
-"""Arguments of `KafkaSink` that may name columns."""
+_FIELDS: Mapping[str, Sequence[str]] = {
+    "kafka": ("topic_field", "key", "value", "headers", "timestamp", "partition"),
+    "nats": (
+        "subject_field",
+        "value",
+        "headers",
+        "message_id",
+        "expected_last_subject_sequence",
+    ),
+}
+"""Arguments that may name columns, of the sinks for brokers."""
+_CLASSES = {"kafka": "KafkaSink", "nats": "NatsSink"}
+"""Sinks whose modules need their clients."""
 _ANY: Mapping[str, object] = {"table": "?", "columns": ("?",)}
 """Valid values to go on with after a refused argument that has no default."""
 _ARGUMENT = re.compile(r"\w+")
@@ -128,8 +140,8 @@ class SinkMaker:
                     ),
                     **arguments,
                 }
-            case "kafka":
-                return self._kafka(arguments, path, is_for_letters=is_for_letters)
+            case "kafka" | "nats" as broker:
+                return self._for_broker(broker, arguments, path, is_for_letters=is_for_letters)
             case kind if kind not in KINDS:
                 self._say((*path, "kind"), f"{kind!r} is no sink; {meant(kind, KINDS)}")
                 return None
@@ -152,23 +164,23 @@ class SinkMaker:
         ] + ([version] if version else [])
         return {"columns": tuple(dict.fromkeys(found)) or ("?",)}
 
-    def _kafka(
-        self, arguments: dict[str, Any], path: Path, *, is_for_letters: bool
+    def _for_broker(
+        self, kind: str, arguments: dict[str, Any], path: Path, *, is_for_letters: bool
     ) -> Sink[Any] | None:
         if str(arguments.get("security_protocol")).endswith("SSL"):
             arguments.setdefault("ssl_context", {})
         try:
-            kind = destinations.KafkaSink
+            made_by: Callable[..., Any] = getattr(destinations, _CLASSES[kind])
         except MissingExtra as error:
             self._say(path, f"needs what is not installed: {error}")
             return None
         if self._columns is not None and not is_for_letters:
-            for name in _FIELDS:
+            for name in _FIELDS[kind]:
                 field = arguments.get(name)
                 if isinstance(field, str) and field not in self._columns:
                     there = meant(field, self._columns)
                     self._say((*path, name), f"there is no column {field!r}; {there}")
-        made: Sink[Any] | None = self._construct(kind, "kafka", arguments, path)
+        made: Sink[Any] | None = self._construct(made_by, kind, arguments, path)
         return made
 
     def _decorator(self, layer: Layer, path: Path) -> Any:

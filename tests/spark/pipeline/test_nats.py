@@ -1,0 +1,68 @@
+"""A pipeline into NATS: checked without a server, and explained without its secrets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.spark.pipeline import Pipeline, PipelineError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NATS = """\
+name = "into nats"
+[sources.records]
+format = "parquet"
+path = "records"
+[steps.out]
+sql = "SELECT shop, body, id FROM records"
+[write]
+view = "out"
+sink = "stream"
+[sinks.stream]
+kind = "nats"
+subject_field = "shopp"
+servers = "nats://app:much-too-secret@host:4222"
+value = "body"
+message_id = "id"
+max_reconnect_attempts = 3
+ack_timeout = 0
+password = "written-out-secret"
+tls = { cafil = "x" }
+[sinks.nowhere]
+kind = "nats"
+subject = "a.*"
+"""
+
+
+def test_a_stream_is_checked_without_a_server(tmp_path: Path) -> None:
+    file = tmp_path / "nats.toml"
+    file.write_text(NATS)
+    with pytest.raises(PipelineError) as caught:
+        Pipeline.read(file).validate(environment={})
+    assert str(caught.value).replace(str(file), "").splitlines() == [
+        ":12: sinks.stream.subject_field: there is no column 'shopp'; did you mean 'shop'?",
+        ":16: sinks.stream.max_reconnect_attempts: max_reconnect_attempts=...: is set by Penstock: "
+        "a lost connection is made again, for as long as it takes",
+        ":17: sinks.stream.ack_timeout: ack_timeout=0: must be more than 0 seconds (a number or a "
+        "timedelta)",
+        ":19: sinks.stream.tls.cafil: is unknown to tls; did you mean 'cafile'?",
+        ":20: sinks.nowhere.servers: is missing",
+    ]
+
+
+def test_a_stream_is_explained_without_its_secrets(tmp_path: Path) -> None:
+    file = tmp_path / "nats.toml"
+    file.write_text(
+        NATS.split("[sinks.nowhere]")[0]
+        .replace("shopp", "shop")
+        .replace("max_reconnect_attempts = 3\nack_timeout = 0", "max_in_flight = 100")
+        .replace("cafil ", "cafile ")
+    )
+    pipeline = Pipeline.read(file)
+    pipeline.validate(environment={})
+    told = pipeline.explain()
+    assert "secret" not in told
+    assert "sink    stream: nats(subject_field='shop'" in told
