@@ -27,6 +27,7 @@ PUBLIC = (
     "penstock.sinks.memory",
     "penstock.sinks.postgres",
     "penstock.sources",
+    "penstock.sources.files",
     "penstock.sources.kafka",
     "penstock.sources.memory",
     "penstock.sources.postgres_stream",

@@ -1,0 +1,23 @@
+"""Sources of files, as the page on backfills has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock import Consumer
+from penstock.sources.files import FileSource, UnreadFiles
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from penstock import Message
+
+
+async def complete(folder: str, book: Callable[[Message], Awaitable[None]]) -> dict[str, str]:
+    # --8<-- [start:unread]
+    try:
+        await Consumer(FileSource(folder, key="customer")).receive(book)
+    except UnreadFiles as unread:
+        return unread.files
+    return {}
+    # --8<-- [end:unread]
