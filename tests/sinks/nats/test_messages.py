@@ -39,6 +39,7 @@ async def test_the_parts_of_a_message_come_from_fields_and_functions(
         {"to": f"{stream}.a", "text": "ä", "headers": {"X-One": "1", "empty": ""}, "id": "1"},
         {"to": f"{stream}.b", "text": b"\r\nPUB x 0\r\n", "headers": None, "id": None},
         {"to": f"{stream}.c", "text": None, "headers": [("X-One", "ü".encode())], "id": "3"},
+        {"to": f"{stream}.d", "text": "", "headers": [{"key": "X", "value": b"1"}], "id": "4"},
     ]
     async with made:
         assert await send(made, RowBatch(items)) == {}
@@ -46,6 +47,7 @@ async def test_the_parts_of_a_message_come_from_fields_and_functions(
         (f"{stream}.a", "ä".encode(), {"X-One": "1", "empty": "", "Nats-Msg-Id": "1"}),
         (f"{stream}.b", b"\r\nPUB x 0\r\n", {}),
         (f"{stream}.c", b"", {"X-One": "ü", "Nats-Msg-Id": "3"}),
+        (f"{stream}.d", b"", {"X": "1", "Nats-Msg-Id": "4"}),
     ]
 
 

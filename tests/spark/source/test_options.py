@@ -22,6 +22,7 @@ COLUMNS = ("id", "name", "version")
 TO_POSTGRES = {"url": "postgresql://host/db", "dbtable": "shop.orders"}
 TO_KAFKA = {"sink": "kafka", "bootstrapServers": "host:9092", "topic": "orders"}
 LOGIN = {"securityProtocol": "SASL_SSL", "user": "u", "password": SECRET}
+TO_NATS = {"sink": "nats", "url": "nats://host:4222", "subject": "orders.new"}
 TO_ELASTICSEARCH = {"sink": "elasticsearch", "url": "http://host:9200", "index": "orders"}
 
 
@@ -64,6 +65,18 @@ def made(**options: str) -> str:
         (
             {"sink": "kafka", "bootstrapServers": "host:9092", "topicColumn": "name"},
             ["KafkaSink(..., bootstrap="],
+        ),
+        (
+            {**TO_NATS, "user": "app", "password": "s3cret", "messageIdColumn": "id"},
+            ["NatsSink('orders.new', servers='nats://host:4222')", "attempts=4"],
+        ),
+        (
+            {**TO_NATS, "deadLetters": "dead.orders"},
+            ["DeadLetter(", "NatsSink('dead.orders', servers='nats://host:4222')"],
+        ),
+        (
+            {"sink": "nats", "url": "nats://host:4222", "subjectColumn": "name"},
+            ["NatsSink(..., servers="],
         ),
     ],
 )
@@ -126,7 +139,7 @@ def test_how_it_is_written() -> None:
         ({"check": "no"}, "check='no': must be true or false"),
         (
             {"sink": "oracle"},
-            "sink='oracle': must be one of postgres, http, elasticsearch, kafka, file",
+            "sink='oracle': must be one of postgres, http, elasticsearch, kafka, nats, file",
         ),
         ({"writemode": "merge"}, "writeMode='merge': must be one of append, upsert, ignore"),
         ({"mergekeys": "id"}, "mergeKeys='id': needs writeMode=upsert or ignore"),
@@ -196,6 +209,10 @@ def test_mistakes(options: dict[str, str], told: str) -> None:
         ),
         ({**TO_KAFKA, "topiccolumn": "name"}, "topic='orders': or topicColumn must be given"),
         ({**TO_KAFKA, "keycolumn": "nope"}, "keyColumn='nope': must name columns of the DataFrame"),
+        ({"sink": "nats", "subject": "a"}, "url=None: must be given for sink='nats'"),
+        ({**TO_NATS, "subjectcolumn": "name"}, "subject='orders.new': or subjectColumn must be"),
+        ({**TO_NATS, "user": "u"}, "user='...': needs password beside it"),
+        ({**TO_NATS, "topic": "t"}, "topic='t': means nothing for sink='nats'"),
         ({**TO_KAFKA, "writemode": "upsert"}, "writeMode='upsert': means nothing for sink='kafka'"),
         (
             {**TO_KAFKA, "user": "u", "password": SECRET},

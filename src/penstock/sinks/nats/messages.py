@@ -163,7 +163,12 @@ def _given(headers: object) -> list[str]:
     if headers is None:
         return []
     pairs = cast("Any", headers.items() if isinstance(headers, Mapping) else headers)
-    return [_header(*each) for each in pairs]
+    return [_header(*_pair(each)) for each in pairs]
+
+
+def _pair(given: Any) -> Any:
+    """A pair, also from a mapping with `key` and `value`, the form of Spark's rows."""
+    return (given["key"], given["value"]) if isinstance(given, Mapping) else given
 
 
 def _header(name: object, value: object) -> str:

@@ -33,6 +33,7 @@ from .table import (
     FILE,
     HTTP,
     KAFKA,
+    NATS,
     OPTIONS,
     POSTGRES,
     RAISE,
@@ -103,7 +104,7 @@ def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, 
     recipe = Recipe(tuple(sorted(given.items())), tuple(columns))
     recipe.sink()
     upserts = found.get("writeMode") == "upsert" and "versionColumn" not in found
-    in_order = upserts or found.get("sink") == KAFKA
+    in_order = upserts or found.get("sink") in {KAFKA, NATS}
     usual = WriteSettings(
         cuts=Cuts(chunk_rows=CHUNK_ROWS, chunk_bytes=CHUNK_BYTES, window=1 if in_order else WINDOW)
     )
@@ -184,6 +185,13 @@ class _Options:
             given["ssl_context"] = TlsFiles(cafile=self.found.get("caFile"))
         return {**given, "security_protocol": protocol.upper()}
 
+    def nats(self) -> dict[str, Any]:
+        """The addresses of the servers, and the login."""
+        login = self.basic()
+        user, password = login or (None, None)
+        given = {} if login is None else {"user": user, "password": password}
+        return {"servers": self.needed("url"), **given}
+
     def basic(self) -> tuple[str, str] | None:
         """User and password, if given."""
         if ("user" in self.found) != ("password" in self.found):
@@ -238,8 +246,7 @@ def _elasticsearch(options: _Options) -> Sink[Any]:
 def _kafka(options: _Options) -> Sink[Any]:
     if ("topic" in options.found) == ("topicColumn" in options.found):
         raise bad("topic", options.found.get("topic"), "or topicColumn must be given, one of them")
-    parts = {name: options.within(option) for name, option in _KAFKA_PARTS.items()}
-    given: dict[str, Any] = {name: chosen[0] for name, chosen in parts.items() if chosen}
+    given = _columns(options, _KAFKA_PARTS)
     compression = options.found.get("compression", "none")
     return destinations.KafkaSink(
         options.found.get("topic"),
@@ -249,6 +256,21 @@ def _kafka(options: _Options) -> Sink[Any]:
     )
 
 
+def _nats(options: _Options) -> Sink[Any]:
+    if ("subject" in options.found) == ("subjectColumn" in options.found):
+        rule = "or subjectColumn must be given, one of them"
+        raise bad("subject", options.found.get("subject"), rule)
+    return destinations.NatsSink(
+        options.found.get("subject"), **_columns(options, _NATS_PARTS), **options.nats()
+    )
+
+
+def _columns(options: _Options, parts: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments that name columns, of those whose options are given."""
+    chosen = {name: options.within(option) for name, option in parts.items()}
+    return {name: columns[0] for name, columns in chosen.items() if columns}
+
+
 _KAFKA_PARTS = {
     "topic_field": "topicColumn",
     "key": "keyColumn",
@@ -256,6 +278,13 @@ _KAFKA_PARTS = {
     "headers": "headersColumn",
     "timestamp": "timestampColumn",
     "partition": "partitionColumn",
+}
+
+_NATS_PARTS = {
+    "subject_field": "subjectColumn",
+    "value": "valueColumn",
+    "headers": "headersColumn",
+    "message_id": "messageIdColumn",
 }
 
 
@@ -268,6 +297,7 @@ _TERMINALS: Mapping[str, Callable[[_Options], Sink[Any]]] = {
     HTTP: _http,
     ELASTICSEARCH: _elasticsearch,
     KAFKA: _kafka,
+    NATS: _nats,
     FILE: _file,
 }
 
@@ -292,12 +322,15 @@ def _with_dead_letters(sink: Sink[Any], options: _Options) -> Sink[Any]:
     if options.kind == KAFKA:
         letters: Sink[Any] = destinations.KafkaSink(target, **options.kafka())
         return stack(sink, DeadLetter(_guarded(letters, options)))
+    if options.kind == NATS:
+        letters = destinations.NatsSink(target, **options.nats())
+        return stack(sink, DeadLetter(_guarded(letters, options)))
     if options.kind != POSTGRES:
         raise bad(
             "deadLetters",
             target,
             f"must be raise, or a path with a / in it; a table is for sink={POSTGRES!r}, a topic "
-            f"for sink={KAFKA!r}",
+            f"for sink={KAFKA!r}, a subject for sink={NATS!r}",
         )
     schema, table = table_name("deadLetters", target)
     letters = PostgresSink(

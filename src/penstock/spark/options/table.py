@@ -18,8 +18,8 @@ from ..._core.checks import bad
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-KINDS = ("postgres", "http", "elasticsearch", "kafka", "file")
-POSTGRES, HTTP, ELASTICSEARCH, KAFKA, FILE = KINDS
+KINDS = ("postgres", "http", "elasticsearch", "kafka", "nats", "file")
+POSTGRES, HTTP, ELASTICSEARCH, KAFKA, NATS, FILE = KINDS
 RAISE = "raise"
 AT_LEAST_ONCE = "at_least_once"
 
@@ -86,13 +86,14 @@ def _delivery(name: str, value: str) -> str:
     return AT_LEAST_ONCE
 
 
-_BY_URL = (POSTGRES, HTTP, ELASTICSEARCH)
-_BY_NETWORK = (*_BY_URL, KAFKA)
+_BY_URL = (POSTGRES, HTTP, ELASTICSEARCH, NATS)
+_BY_NETWORK = (POSTGRES, HTTP, ELASTICSEARCH, KAFKA, NATS)
+_BROKERS = (KAFKA, NATS)
 
 WRITING = (
     Option(name="batchSize", read=_count(1), default="50000", meaning="maximum number of rows in one write"),
     Option(name="batchBytes", read=_count(1), default="8388608", meaning="approximate maximum size of one write in bytes"),
-    Option(name="maxInFlight", read=_count(1), default="4; 1 for an upsert without `versionColumn` and for `kafka`", meaning="concurrent writes of one task"),
+    Option(name="maxInFlight", read=_count(1), default="4; 1 for an upsert without `versionColumn`, for `kafka` and for `nats`", meaning="concurrent writes of one task"),
     Option(
         name="maxDeadLetters",
         read=_count(0),
@@ -109,17 +110,40 @@ WRITING = (
 )  # fmt: skip
 """Options that apply to formats made by `register` as well."""
 
-_KAFKA_COLUMNS = (
-    ("keyColumn", "no key", "the records' keys: bytes and text as they are, others as JSON"),
-    ("valueColumn", "the row as JSON", "the records' values: bytes or text"),
+_BROKERS_COLUMNS = (
+    (
+        "keyColumn",
+        "no key",
+        "the records' keys: bytes and text as they are, others as JSON",
+        (KAFKA,),
+    ),
+    ("valueColumn", "the row as JSON", "the records' values: bytes or text", _BROKERS),
     (
         "headersColumn",
         "none",
         "the headers: `ARRAY<STRUCT<key: STRING, value: BINARY>>` or `MAP<STRING, BINARY>`",
+        _BROKERS,
     ),
-    ("timestampColumn", "the time of sending", "the records' times: `TIMESTAMP`, or milliseconds"),
-    ("partitionColumn", "by the key", "the partitions' numbers; NULL leaves it to the key"),
-    ("topicColumn", "", "the topics; in place of `topic`"),
+    (
+        "timestampColumn",
+        "the time of sending",
+        "the records' times: `TIMESTAMP`, or milliseconds",
+        (KAFKA,),
+    ),
+    (
+        "partitionColumn",
+        "by the key",
+        "the partitions' numbers; NULL leaves it to the key",
+        (KAFKA,),
+    ),
+    ("topicColumn", "", "the topics; in place of `topic`", (KAFKA,)),
+    ("subjectColumn", "", "the subjects; in place of `subject`", (NATS,)),
+    (
+        "messageIdColumn",
+        "one for each write",
+        "the ids by which a stream recognizes a message that comes again: text or a whole number",
+        (NATS,),
+    ),
 )
 
 OPTIONS = (
@@ -133,7 +157,7 @@ OPTIONS = (
         name="url",
         read=_text,
         meaning="`postgresql://...` or `jdbc:postgresql://...`; for `http` and `elasticsearch` "
-        "the endpoint. Never shown",
+        "the endpoint, for `nats` `nats://host:4222`, several of them with commas. Never shown",
         sinks=_BY_URL,
         is_secret=True,
     ),
@@ -170,9 +194,10 @@ OPTIONS = (
         sinks=(KAFKA,),
     ),
     Option(name="topic", read=_text, meaning="the topic; or `topicColumn`", sinks=(KAFKA,)),
+    Option(name="subject", read=_text, meaning="the subject; or `subjectColumn`", sinks=(NATS,)),
     *(
-        Option(name=name, read=_text, default=default, meaning=meaning, sinks=(KAFKA,))
-        for name, default, meaning in _KAFKA_COLUMNS
+        Option(name=name, read=_text, default=default, meaning=meaning, sinks=sinks)
+        for name, default, meaning, sinks in _BROKERS_COLUMNS
     ),
     Option(
         name="compression",
@@ -260,7 +285,7 @@ OPTIONS = (
         default=RAISE,
         meaning="the destination of rows that fail for good: `raise` (the write fails), a file "
         "(a path with a `/`; each worker process writes its own), for `postgres` a table "
-        "(`penstock dlq init` creates one), for `kafka` a topic",
+        "(`penstock dlq init` creates one), for `kafka` a topic, for `nats` a subject",
     ),
     Option(name="delivery", read=_delivery, default=AT_LEAST_ONCE, meaning="only `at_least_once`"),
 )
