@@ -1,0 +1,28 @@
+"""A server of the module's own, to be killed, frozen and configured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.testing import EmbeddedNats
+from penstock.testing import embedded_nats as start_nats
+from penstock.testing.servers.require import there_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[EmbeddedNats]:
+    with there_or_skip("nats", start_nats()) as server:
+        yield server
+
+
+@pytest.fixture
+def own(own_server: EmbeddedNats) -> EmbeddedNats:
+    """Up, whatever the test before has done to it."""
+    own_server.resume()
+    own_server.start()
+    return own_server
