@@ -282,9 +282,8 @@ class RedisStreamsSource:
         stored: list[SourceClaim] = []
         for claim in positions:
             if held := self._held.get(claim):
-                held.owed += (
-                    claim.take_settled().offsets
-                )  # what fails now is owed to the next commit
+                # Whatever fails now is owed to the next commit.
+                held.owed += claim.take_settled().offsets
                 acknowledged = list(held.owed)
                 if not await self._kept(held, acknowledged):
                     self._end([claim])
