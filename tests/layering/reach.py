@@ -67,6 +67,25 @@ STRANGERS: dict[tuple[str, str], str] = {
             "_subscription",
         )
     },
+    **{
+        ("penstock._clients.confluent.errors", f"_{name}"): "a code of librdkafka's own, public"
+        for name in (
+            "ALL_BROKERS_DOWN",
+            "AUTHENTICATION",
+            "AUTO_OFFSET_RESET",
+            "FENCED",
+            "LOG_TRUNCATION",
+            "PARTITION_EOF",
+            "RESOLVE",
+            "SSL",
+            "TIMED_OUT",
+            "TRANSPORT",
+            "UNKNOWN_PARTITION",
+            "UNKNOWN_TOPIC",
+            "UNSUPPORTED_FEATURE",
+            "WAIT_COORD",
+        )
+    },
     ("penstock.batcher.batcher", "_thread_id"): "its public twins take a call for each item",
     ("penstock.testing.clock.clock", "_log_destroy_pending"): "a hanging task stays on purpose",
 }

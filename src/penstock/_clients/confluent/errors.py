@@ -1,4 +1,7 @@
-"""What an error of librdkafka means to operators, in words that say what to do."""
+"""What an error of librdkafka means: to a source, and to operators in words that say what to do.
+
+The codes of librdkafka's own errors begin with an underscore, which makes them no less public.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,7 @@ _NO_TOPIC = {
     KafkaError._UNKNOWN_TOPIC,
     KafkaError._UNKNOWN_PARTITION,
 }
+_NO_OFFSET = {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION}
 _FENCED = {KafkaError.FENCED_INSTANCE_ID, KafkaError.UNRELEASED_INSTANCE_ID, KafkaError._FENCED}
 _NO_PROTOCOL = {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}
 
@@ -58,6 +62,21 @@ def is_rebalanced(error: KafkaError | None) -> bool:
     return error is not None and error.code() in _REBALANCED
 
 
+def is_end(error: KafkaError) -> bool:
+    """Whether a partition has been read to its end, which is no fault."""
+    return error.code() == KafkaError._PARTITION_EOF
+
+
+def is_out_of_range(error: KafkaError) -> bool:
+    """Whether the next offset of a partition is not retained."""
+    return error.code() in _NO_OFFSET
+
+
+def is_denied(error: KafkaError | None) -> bool:
+    """Whether a topic may not be read."""
+    return error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+
+
 def is_unreachable(error: KafkaError) -> bool:
     """Whether no answer came."""
     return error.code() in _UNREACHABLE
@@ -70,7 +89,7 @@ def is_refused_login(error: KafkaError) -> bool:
 
 def is_about_topics(error: KafkaError) -> bool:
     """Whether a topic is missing, or may not be read."""
-    return error.code() in _NO_TOPIC or error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return error.code() in _NO_TOPIC or is_denied(error)
 
 
 def trouble_of(
@@ -83,7 +102,7 @@ def trouble_of(
         told = for_log(error) if isinstance(error, BaseException) else str(error)
         return words.unreachable(options.bootstrap) if is_late else told
     code = found.code()
-    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+    if is_denied(found):
         return words.no_right_to_topics(() if topic is None else (topic,))
     if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
         return words.no_right_to_group(options.group)

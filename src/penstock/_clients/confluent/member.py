@@ -17,7 +17,7 @@ import contextvars
 import math
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
 
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
@@ -149,9 +149,7 @@ class Member:
             now = positions()
             if not now:
                 return []
-            offsets = [
-                ClientPartition(*each, *(at if at.metadata else at[:1])) for each, at in now.items()
-            ]
+            offsets = [_theirs(each, at) for each, at in now.items()]
             answer = await self._client.commit(offsets=offsets, asynchronous=False)
             return [TopicPartition(at.topic, at.partition) for at in answer if _is_stored(at)]
 
@@ -209,6 +207,12 @@ def _ours(partitions: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(each.topic, each.partition) for each in partitions]
 
 
+def _theirs(partition: TopicPartition, at: Position) -> ClientPartition:
+    if not at.metadata:
+        return ClientPartition(*partition, at.offset)
+    return ClientPartition(*partition, at.offset, at.metadata)
+
+
 def _is_stored(at: Any) -> bool:
     if at.error is None:
         return True
@@ -225,5 +229,3 @@ def _answered(found: Iterable[Any]) -> list[Any]:
             raise KafkaException(at.error)
     return answers
 
-
-assert OFFSET_INVALID < 0

@@ -58,7 +58,7 @@ _OWNED = {
 }
 _LEVEL = "isolation.level"
 _NAMED = re.compile(r"configuration property:?\s+\"([^\"]+)\"")
-_READING = {"fetch.wait.max.ms": 100, "queued.min.messages": 2_000}
+_READING = {"fetch.wait.max.ms": 100, "queued.min.messages": 2_000, "fetch.queue.backoff.ms": 10}
 """Milliseconds that a broker may hold a fetch back, and with it the other partitions that are read
 from that broker; and messages that are read ahead of each partition, behind which those of other
 partitions wait.
@@ -183,6 +183,7 @@ def _mapping(client: object) -> Mapping[str, object]:
     rule = "must be a mapping of librdkafka's options, by their names"
     if client is None:
         return {}
-    if not isinstance(client, dict) or not all(isinstance(name, str) for name in client):
+    named = cast("dict[object, object]", client)
+    if not isinstance(client, dict) or not all(isinstance(name, str) for name in named):
         raise ConfigError(f"client=...: {rule}")
-    return cast("Mapping[str, object]", client)
+    return cast("Mapping[str, object]", named)

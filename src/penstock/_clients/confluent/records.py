@@ -9,12 +9,15 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import Message
 
 from ..._core.source import TopicPartition
+from .errors import is_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from confluent_kafka import KafkaError
 
 
 class Delivered(NamedTuple):
@@ -60,7 +63,7 @@ class Run(NamedTuple):
     error: KafkaError | None = None
 
 
-_new: Any = tuple.__new__
+_new = cast("Any", tuple).__new__
 _topic, _partition, _offset = Message.topic, Message.partition, Message.offset
 _key, _value, _error = Message.key, Message.value, Message.error
 
@@ -110,7 +113,7 @@ def _told(message: Any, error: KafkaError) -> Run:
         TopicPartition(message.topic() or "", _number(message.partition())),
         message.offset(),
     )
-    if error.code() == KafkaError._PARTITION_EOF:
+    if is_end(error):
         return Run(of, [], offset)
     return Run(of, [], 0, error)
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
-from ..._clients.confluent.errors import trouble_of
+from ..._clients.confluent.errors import is_out_of_range, trouble_of
 from ..._clients.confluent.records import runs
 from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
@@ -73,6 +73,7 @@ class Fetcher:
         reader: Reader,
         member: Member,
         membership: Membership,
+        *,
         options: GroupOptions,
         start: StartPoint,
         troubles: Troubles,
@@ -157,7 +158,7 @@ class Fetcher:
             await self._reader.place(removed, placed)
 
     def _moved(self) -> bool:
-        return any([each.has_to_move for each in self._placed.values()])
+        return any(each.has_to_move for each in self._placed.values())
 
     # -- what is taken -----------------------------------------------------------------------------
 
@@ -179,7 +180,7 @@ class Fetcher:
         """Read until there is enough of the claims that are asked for, or nothing more."""
         for _ in range(LOOKS):
             waiting = sum([owned.count for owned in asked])
-            is_short = any([not (owned.has_news or owned.at_end) for owned in asked])
+            is_short = any(not (owned.has_news or owned.at_end) for owned in asked)
             if waiting >= (AHEAD if is_short else most):
                 return
             messages = self._reader.take(CHUNK)
@@ -204,7 +205,7 @@ class Fetcher:
         it cannot read.
         """
         assert run.error is not None
-        if run.error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION):
+        if is_out_of_range(run.error):
             self._astray.append(owned)
             return
         self._has_failed = True

@@ -14,10 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from ..._clients.confluent.errors import (
     is_about_topics,
+    is_denied,
     is_refused_login,
     is_unreachable,
     trouble_of,
@@ -33,6 +34,8 @@ from .membership import Membership
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Sequence
+
+    from confluent_kafka import KafkaError
 
     from ..._clients.confluent.options import GroupOptions
     from ..._clients.kafka_groups.history import History
@@ -64,6 +67,7 @@ class Session:
         topics: Topics,
         start: StartPoint,
         host: ClaimHost,
+        *,
         troubles: Troubles,
         history: History,
     ) -> None:
@@ -81,7 +85,14 @@ class Session:
             self._reader = Reader(options, self._threads, self._reader_failed)
             self.member = Member(options, self._threads, self)
         self.membership.join(self.member)
-        self.fetcher = Fetcher(self._reader, self.member, self.membership, options, start, troubles)
+        self.fetcher = Fetcher(
+            self._reader,
+            self.member,
+            self.membership,
+            options=options,
+            start=start,
+            troubles=troubles,
+        )
 
     # -- what the member tells ---------------------------------------------------------------------
 
@@ -140,14 +151,8 @@ class Session:
         self._refusal = None
         self._troubles.note("broker", None)
         self._found = {name: each for name, each in told.items() if each.error is None}
-        unauthorized = [
-            name
-            for name, each in told.items()
-            if each.error is not None and each.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
-        ]
-        missing = self._topics.missing(self)
-        if unauthorized:
-            missing = words.no_right_to_topics(unauthorized)
+        denied = [name for name, each in told.items() if is_denied(each.error)]
+        missing = words.no_right_to_topics(denied) if denied else self._topics.missing(self)
         self._troubles.note("topics", missing)
         self._asks = missing is not None
         return True

@@ -55,7 +55,12 @@ class Sessions:
 
     def _new(self) -> Session:
         return Session(
-            self._options, self._topics, self._start, self._host, self._troubles, self._history
+            self._options,
+            self._topics,
+            self._start,
+            self._host,
+            troubles=self._troubles,
+            history=self._history,
         )
 
     async def run(self) -> None:

@@ -10,7 +10,7 @@ from ..._clients.confluent.options import GroupOptions
 from ..._clients.kafka_groups.starts import StartPoint
 from ..._clients.kafka_groups.topics import Topics
 from ..._core.errors import ClosedError
-from ..._core.source import SourceTraits
+from ..._core.source import SourceCapabilities, SourceTraits
 from .sessions import Sessions
 
 if TYPE_CHECKING:
@@ -57,6 +57,15 @@ class ConfluentKafkaSource:
     started before it is opened. A broker that cannot be reached, a missing topic or a missing right
     is a reason in `explain()`, and tried again.
     """
+
+    capabilities = SourceCapabilities(
+        starts=frozenset({"beginning", "end", "time"}),
+        batches=True,
+        lag="ends",
+        shares="partitions",
+        cooperative=True,
+        metadata=True,
+    )
 
     def __init__(
         self,
