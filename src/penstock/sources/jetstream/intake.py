@@ -59,6 +59,13 @@ class Intake:
         self._last = max(self._last, delivered)
         self.look(pending)
 
+    def resume(self, delivered: int) -> None:
+        """Continue behind the delivery of this number on a new connection. Everything waits for the
+        next look: the server may have forgotten deliveries.
+        """
+        self._last = delivered
+        self.is_waiting = True
+
     def renumber(self) -> None:
         """Note that the consumer is another one, which numbers its deliveries from 1."""
         self._last = 0

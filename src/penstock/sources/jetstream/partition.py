@@ -103,6 +103,7 @@ class Partition:
         state = await self._api.consumer(self.number)
         if self._made.consumer != state.created:
             return False
+        self.intake.resume(state.delivered)
         if self.puller is not None:
             self.puller.begin_again(state.pinned)
         return True

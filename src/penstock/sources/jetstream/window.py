@@ -4,8 +4,8 @@
    taken are at most `prefetch`; credit and what is held are at most what the server lets be pending.
    A request beyond that waits its whole time for nothing.
 2. A request is sent when a quarter of the prefetch is missing, or nothing is under way.
-3. While messages are pending that are not here, as many more are asked for: they come first, and
-   nothing is taken before they are there.
+3. While messages are pending that are not here, as many more are asked for, also beyond the prefetch
+   once that is full: nothing is taken before they are there, and new messages may come before them.
 4. The server ends a request with a status that says how much of it is left. A request that ends
    without one (a lost connection, a restarted server) shows by the missing heartbeats: then nothing is
    under way.
@@ -48,6 +48,8 @@ class PullWindow:
         least = max(1, self._prefetch // 4)
         if missing >= least or (missing > 0 and self.credit == 0):
             return min(missing, self.most)
+        if away and self.credit == 0:
+            return max(0, min(away, self._max_pending - held, self.most))
         return 0
 
     def ask(self, messages: int) -> None:
