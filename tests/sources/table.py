@@ -41,13 +41,13 @@ READING = """\
 | starts at | where a group without stored positions can begin |
 | fetches many | one request to the server fetches many records |
 | lag | how `lag()` knows it: `ends`, the end of the partition less the position; `counts`, the source counts what can be delivered; without either, it is not told |
-| shared by | what several processes of a group divide among themselves: whole `partitions`, or `keys` |
+| shared by | what several processes of a group divide among themselves: whole `partitions`, or `keys`; without either, one process reads alone |
 | cooperative | in a rebalance, partitions that stay with their process go on |
 """
 SETTLING = """\
 | column | says |
 |---|---|
-| offset map | settled records behind an unfinished one are stored with the position, so that a crash repeats only what was unfinished; without it, a crash repeats everything behind the position |
+| offset map | settled records behind an unfinished one are stored with the position, so that a crash repeats only what was unfinished; without it, a crash repeats everything behind the position, but where each record is settled by itself |
 | each by itself | each record is acknowledged by itself: there is no position that waits for an unfinished one |
 | extends | the time of a held record is limited, and the consumer extends it while a handler runs |
 | takes back | a failed record is kept by the source for its backoff, and poison is kept there, too; otherwise the consumer holds it, and poison is for [`dead_letters` or `parked`](../how-to/retries-and-dead-letters.md) |

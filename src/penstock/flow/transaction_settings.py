@@ -147,7 +147,10 @@ def _checked_source(source: object) -> Source:
         return source
     if isinstance(source, Source) and isinstance(source, SettlesInTransaction):
         return source
-    rule = "must be a source that can leave its positions to the destination, such as KafkaSource"
+    rule = (
+        "must be a source that can leave its positions to the destination, such as KafkaSource; use "
+        "flow.pipe for others (at least once)"
+    )
     raise checks.bad("source", source, rule)
 
 
