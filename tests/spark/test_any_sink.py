@@ -4,6 +4,7 @@ come back counted.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,8 +16,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.sinks.nats.nats_help import new_stream, read
+
 from penstock import Batch, DeadLetter, PermanentError, Retry, Timeout, WriteResult, stack
-from penstock.sinks import ElasticsearchSink, FileSink, HttpResponse, HttpSink, MemorySink
+from penstock.sinks import ElasticsearchSink, FileSink, HttpResponse, HttpSink, MemorySink, NatsSink
 from penstock.spark import write_dataframe
 
 if TYPE_CHECKING:
@@ -136,8 +139,24 @@ def elasticsearch(request: pytest.FixtureRequest, _: Path) -> Case:
     return Case(ElasticsearchSink(url, index="from-spark", id="n"), stored, refuses=True)
 
 
+def nats(request: pytest.FixtureRequest, _: Path) -> Case:
+    """The longest message is over the limit of its stream."""
+    server = request.getfixturevalue("embedded_nats")
+    stream = asyncio.run(new_stream(server, max_msg_size=100))
+
+    def stored() -> list[int]:
+        return [each.item["n"] for each in asyncio.run(read(server, stream))]
+
+    sink = NatsSink(f"{stream}.rows", servers=server.url, message_id="n", headers=_padded)
+    return Case(sink, stored, refuses=True)
+
+
+def _padded(row: dict[str, Any]) -> dict[str, str]:
+    return {"padding": "x" * 100} if row["n"] == BAD else {}
+
+
 @pytest.fixture(
-    params=[memory, function, file, http, elasticsearch], ids=lambda case: case.__name__
+    params=[memory, function, file, http, elasticsearch, nats], ids=lambda case: case.__name__
 )
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     made: Case = request.param(request, tmp_path)
