@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sqlite3
@@ -17,7 +18,7 @@ from tests.children import child
 from tests.sources.files.files_help import GZIP, ZSTD, Handled, handled, lines, path_of, reading
 from tests.sources.files.test_rows import parquet
 
-from penstock import ConfigError, Consumer
+from penstock import ClosedError, ConfigError, Consumer
 from penstock._core.subscriptions import SubscriptionStart
 from penstock.sources import Position
 from penstock.sources.files import FileSource
@@ -225,6 +226,38 @@ async def test_a_subscription_of_another_kind_is_refused(
         await handled(FileSource(tmp_path))
     with pytest.raises(ConfigError, match="is for the log of its schema"):
         FileSource(tmp_path, state=PostgresSubscriptions("postgresql://h/d"))
+
+
+async def test_progress_is_told(
+    tmp_path: Path, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the rows that are left of Parquet, and a line in the log for each finished file."""
+    for name in "ab":
+        fill(tmp_path, ".parquet", name, 2_500)
+    lags: list[int] = []
+
+    async def handle(message: Message) -> None:
+        if message.offset % 1_000 == 500:
+            ((_, lag),) = (await consumer.lag()).items()
+            lags.append(lag.messages)
+
+    consumer = Consumer(FileSource(tmp_path), commit_every=0.01)
+    with caplog.at_level(logging.INFO, "penstock.sources.files"):
+        await consumer.receive(handle)
+    assert lags == [2_000, 1_000] * 2
+    told = [each.getMessage() for each in caplog.records if "finished" in each.getMessage()]
+    assert told[0] == "backfill: a.parquet is finished, with 2500 rows (1 of 2 files)"
+
+
+async def test_a_source_is_open_for_one_consumer(tmp_path: Path, real_clock: LoopClock) -> None:
+    (tmp_path / "a.ndjson").write_bytes(b"1\n")
+    source = FileSource(tmp_path)
+    with pytest.raises(ClosedError, match="is not open"):
+        await source.fetch((), 1)
+    async with reading(source):
+        with pytest.raises(ClosedError, match="is open already"):
+            await handled(source)
+    assert (await handled(source)).values == [b"1"]
 
 
 @pytest.mark.parametrize(

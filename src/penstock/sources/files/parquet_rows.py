@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 BATCH = 1_000
 """Rows that are decoded at once."""
+BUFFER = 1 << 20
+"""Bytes of a column that are read at once, however large its row group is."""
 _NONE: list[Any] = []
 _ERRORS: tuple[type[Exception], ...] = (BrokenFile, pa.ArrowException, OSError)
 
@@ -36,7 +38,9 @@ class ParquetReader:
         self._file = file
         self._row = start
         try:
-            self._parquet: Any = parquet.ParquetFile(file.raw, page_checksum_verification=True)
+            self._parquet: Any = parquet.ParquetFile(
+                file.raw, buffer_size=BUFFER, page_checksum_verification=True
+            )
         except _ERRORS as error:
             raise BrokenFile(f"it is no Parquet that can be read ({error})") from error
         if column is not None and column not in self._parquet.schema_arrow.names:

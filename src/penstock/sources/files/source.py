@@ -71,7 +71,8 @@ class FileSource:
             A file is kept until all its rows are settled and that is committed. With 1 (default) and
             one process, records of equal keys come in order over all files; with more, in each file.
         csv_options: any options of `csv.DictReader`, such as `{"delimiter": ";"}`, or `fieldnames`
-            for files without a header. Quoting is strict by default.
+            for files without a header. Quoting is strict by default. A field is limited by
+            `csv.field_size_limit()`, which is 131,072 characters unless the application sets it.
         encoding: the encoding of CSV; default UTF-8.
         max_row_bytes: the most bytes of a line of NDJSON or a row of CSV; default 16 MiB. A longer
             one is damage.
