@@ -27,6 +27,7 @@ from . import (
     keyed,
     loops,
     memory,
+    nats_sink,
     postgres,
     queues,
     resilience,
@@ -80,4 +81,5 @@ CASES: tuple[Case, ...] = (
     *kafka_postgres.CASES,
     kafka_sink.CASE,
     jetstream.CASE,
+    nats_sink.CASE,
 )
