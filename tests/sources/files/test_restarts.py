@@ -8,7 +8,7 @@ import os
 import signal
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from subprocess import PIPE
 from typing import TYPE_CHECKING
@@ -226,6 +226,36 @@ async def test_a_subscription_of_another_kind_is_refused(
         await handled(FileSource(tmp_path))
     with pytest.raises(ConfigError, match="is for the log of its schema"):
         FileSource(tmp_path, state=PostgresSubscriptions("postgresql://h/d"))
+
+
+class UnkeptLocks(MemorySubscriptions):
+    """Locks that run out, since the place cannot be reached."""
+
+    is_reached = False
+
+    async def keep(self, names: Collection[str]) -> Collection[str]:
+        if not self.is_reached:
+            raise ConnectionError
+        return await super().keep(names)
+
+
+async def test_locks_that_cannot_be_kept_are_lost_with_their_claims(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """consumer/C:R2: in time, since another process may have them then. They are taken again."""
+    (tmp_path / "a.ndjson").write_bytes(lines(9))
+    state = UnkeptLocks(lease=0.2)
+    async with reading(FileSource(tmp_path, state=state, poll=0.02)) as reader:
+        (lost,) = reader.host.open
+        await reader.read([lost], 5, most=5)
+        await reader.host.news.wait_for(lambda: lost.is_closed)
+        assert reader.host.within == []
+        assert [*await reader.source.commit({lost: Position(5)})] == []
+        state.is_reached = True
+        await reader.host.news.wait_for(lambda: reader.host.open)
+        (new,) = reader.host.open
+        await reader.read([lost, new], 5 + 9)
+        assert reader.offsets(new) == [*range(9)]
 
 
 async def test_progress_is_told(

@@ -175,7 +175,14 @@ async def test_keys_are_of_a_column_or_a_function(
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("a.ndjson", b"x" * 20), ("a.csv", b'n\n"' + b"x\n" * 10 + b'"')]
+    ("name", "content"),
+    [
+        ("a.ndjson", b"x" * 20),
+        ("a.ndjson", b"x" * 20 + b"\n"),
+        ("a.ndjson", b"x" * 20 + b"\r\n"),
+        ("a.csv", b'n\n"' + b"x\n" * 10 + b'"'),
+        ("a.csv", b"n\n" + b"x" * 20 + b"\n"),
+    ],
 )
 async def test_a_row_over_the_limit_is_told(
     tmp_path: Path, real_clock: LoopClock, name: str, content: bytes
