@@ -221,6 +221,28 @@ async def test_a_followed_file_that_is_replaced_is_told(
         assert "a.ndjson (it has" in str(reader.host.troubles)
 
 
+async def test_other_lines_before_the_position_of_a_followed_file_are_told(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """Also behind what was there when it was found: it was written anew between two runs."""
+    path = tmp_path / "a.ndjson"
+    path.touch()
+    state = MemorySubscriptions()
+    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
+        (claim,) = reader.host.open
+        path.write_bytes(lines(10))
+        await reader.read([claim], 10)
+        await reader.source.commit({claim: Position(10)})
+    path.write_bytes(lines(20, 1))
+    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
+        (claim, *_) = reader.host.claims
+        fetch = asyncio.get_running_loop().create_task(reader.source.fetch([claim], 10))
+        await reader.host.news.wait_for(lambda: reader.host.troubles)
+        assert "other contents before the stored position" in str(reader.host.troubles)
+        fetch.cancel()
+        assert reader.records(claim) == []
+
+
 def test_the_error_of_unread_files_travels() -> None:
     error = UnreadFiles({f"{n}.ndjson": "why" for n in range(7)})
     assert str(error).endswith("4.ndjson (why); and 2 more")

@@ -162,10 +162,10 @@ class FileHolder:
         end of the source would not be told.
         """
         if not self._held and self._stand_in is None:
-            known = self._catalog.entries.values()
-            number = next((entry.number for entry in known), 0)
-            partition = TopicPartition(self._name, number)
-            (self._stand_in,) = self._host.assigned({partition: Position(0)})
+            first = next(iter(self._catalog.entries.values()), None)
+            position = Position(0) if first is None else first.place.position
+            partition = TopicPartition(self._name, 0 if first is None else first.number)
+            (self._stand_in,) = self._host.assigned({partition: position})
 
     def _end_stand_in(self) -> None:
         if self._stand_in is not None:
