@@ -54,10 +54,9 @@ class Intake:
         self._given_up_at = 0
         """The sequence number of the first message that was given up, or of the next one."""
 
-    def begin(self, delivered: int, pending: int) -> None:
-        """Begin behind the delivery of this number, with this many messages pending at the server."""
+    def begin(self, delivered: int) -> None:
+        """Begin behind the delivery of this number; what arrives waits for a look."""
         self._last = max(self._last, delivered)
-        self.look(pending)
 
     def resume(self, delivered: int) -> None:
         """Continue behind the delivery of this number on a new connection. Everything waits for the
@@ -181,6 +180,16 @@ class Intake:
         self._waiting = dict(self.held)
         self._through = 0
         self.is_waiting, self.is_astray = True, False
+
+    def let_go(self) -> list[StreamRecord]:
+        """Forget what waits; return it in the order of the stream. Another process has to have it if
+        that one is delivered to now: otherwise each waits for what the other one holds.
+        """
+        left = [self._waiting[sequence] for sequence in sorted(self._waiting)]
+        for sequence in self._waiting:
+            del self.held[sequence]
+        self._waiting.clear()
+        return left
 
     def give_up(self) -> list[StreamRecord]:
         """Forget everything that is held; return it in the order of the stream."""

@@ -19,7 +19,8 @@ from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.told import for_log
 from .api import GONE, RequestRefused
-from .partition import LOOK_EVERY, Partition
+from .looks import LOOK_EVERY
+from .partition import Partition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

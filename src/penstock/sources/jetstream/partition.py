@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..._core.source import Fetched, Position, TopicPartition
 from .channel import ACK, NAK, TERM
 from .intake import Intake
+from .looks import LOOK_EVERY, Looks
 from .puller import Puller
 from .record import Delivery, NoKey, StreamRecord
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from .session import Session
 
 PIN = "Nats-Pin-Id"
-LOOK_EVERY = 0.1
-"""Seconds between looks at the server, while messages are pending that are not here."""
+PATIENCE = 2.0
+"""Times the acknowledgement wait for which messages of a consumer that pins no process are waited for."""
 RECENT = 1_000
 """The last settled messages, whose acknowledgements may be lost with a connection."""
 
@@ -59,9 +60,7 @@ class Partition:
         self._host = session.host
         self._told = told
         self._subscription: Any = None
-        self._away = 0
-        """Messages that are pending at the server and were not here, when it was last asked."""
-        self._look_at = 0.0
+        self._looks = Looks()
         self._group: str | None = None
         self._made = Made()
 
@@ -90,8 +89,8 @@ class Partition:
             self.puller = Puller(self._channel, subject, inbox, state)
         elif self.puller is not None:
             self.puller.begin_again(state.pinned)
-        self._look(state)
-        self.intake.begin(state.delivered, state.pending)
+        self.intake.begin(state.delivered)
+        await self._look(state)
         partition = TopicPartition(self._options.stream, self.number)
         (self.claim,) = self._host.assigned({partition: Position(state.floor + 1)})
         return state
@@ -173,21 +172,31 @@ class Partition:
         if puller is None or self.claim is None or self.is_leaving:
             return now + LOOK_EVERY
         looks = intake.is_waiting and intake.received > 0
-        if looks and now >= self._look_at:
-            self._look(await self._api.consumer(self.number))
+        if looks and now >= self._looks.due:
+            await self._look(await self._api.consumer(self.number))
         puller.check_heard(now)
-        if wanted := puller.window.wanted(intake.received, len(intake.held), self._away):
+        if wanted := puller.window.wanted(intake.received, len(intake.held), self._looks.away):
             await puller.ask(wanted, now)
         await puller.stay_pinned(now)
         due = puller.next_due(now)
-        return min(due, self._look_at) if looks else due
+        return min(due, self._looks.due) if looks else due
 
-    def _look(self, state: ConsumerState) -> None:
-        self._look_at = asyncio.get_running_loop().time() + LOOK_EVERY
-        self._away = max(0, state.pending - len(self.intake.held))
-        if self.intake.look(state.pending):
-            self._away = 0
+    async def _look(self, state: ConsumerState) -> None:
+        """Compare what is held with what is pending at the server. Raises as `begin`."""
+        now, intake = asyncio.get_running_loop().time(), self.intake
+        if state.group is not None and self._is_delivered_elsewhere(state):
+            # otherwise that process waits for what waits here, and this one for what waits there
+            await self._channel.send([(each.reply, NAK) for each in intake.let_go()])
+        self._looks.saw(state.pending - len(intake.held), now)
+        # with others that read the same consumer, messages may be away for ever
+        is_shared = state.group is None and self._looks.waited(now) > PATIENCE * state.ack_wait
+        if intake.look(len(intake.held) if is_shared else state.pending):
+            self._looks.saw(0, now)
             self._told(self, None)
+
+    def _is_delivered_elsewhere(self, state: ConsumerState) -> bool:
+        pin = None if self.puller is None else self.puller.pin
+        return state.pinned is not None and state.pinned != pin
 
     # -- what is settled ---------------------------------------------------------------------------
 

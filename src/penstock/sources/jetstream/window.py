@@ -5,7 +5,8 @@
    A request beyond that waits its whole time for nothing.
 2. A request is sent when a quarter of the prefetch is missing, or nothing is under way.
 3. While messages are pending that are not here, as many more are asked for, also beyond the prefetch
-   once that is full: nothing is taken before they are there, and new messages may come before them.
+   once that is full: nothing is taken before they are there, and new messages may come before them. For
+   one of them there is always a request: they come even if more are pending than may be.
 4. The server ends a request with a status that says how much of it is left. A request that ends
    without one (a lost connection, a restarted server) shows by the missing heartbeats: then nothing is
    under way.
@@ -49,7 +50,7 @@ class PullWindow:
         if missing >= least or (missing > 0 and self.credit == 0):
             return min(missing, self.most)
         if away and self.credit == 0:
-            return max(0, min(away, self._max_pending - held, self.most))
+            return min(away, max(1, self._max_pending - held), self.most)
         return 0
 
     def ask(self, messages: int) -> None:
