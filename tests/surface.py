@@ -28,6 +28,7 @@ PUBLIC = (
     "penstock.sinks.postgres",
     "penstock.sources",
     "penstock.sources.files",
+    "penstock.sources.jetstream",
     "penstock.sources.kafka",
     "penstock.sources.memory",
     "penstock.sources.postgres_stream",

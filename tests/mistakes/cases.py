@@ -175,6 +175,18 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("A lease in milliseconds", f'{_SOURCE}\nPostgresStreamSource(DSN, subscription="mails", lease=30_000)', "warning"),
         Mistake("A message that JSON cannot hold", 'from penstock.streams import NewMessage\n\nNewMessage("measured", {"value": float("nan")})'),
     ],
+    "JetStream": [
+        Mistake("JetStream: a subject for a stream", 'from penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("orders.*", servers="nats:4222", durable="billing")'),
+        Mistake("JetStream: tokens that are counted from 0", 'from penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", key=0)'),
+        Mistake("JetStream: a header without its prefix", 'from penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", key="Customer")'),
+        Mistake("JetStream: an acknowledgement wait in milliseconds", 'from penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", ack_wait=30_000)', "warning"),
+        Mistake("JetStream: an acknowledgement wait that no extension meets", 'from penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", ack_wait=0.5)'),
+        Mistake("JetStream: a start without a time zone", 'from datetime import datetime\nfrom penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", start=datetime(2026, 3, 1))'),
+        Mistake("JetStream: subjects beside partitions", 'from penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", subjects="orders.eu.*", partitions=8)'),
+        Mistake("JetStream: a deliver policy", 'from penstock.sources.jetstream import JetStreamSource\n\nJetStreamSource("ORDERS", servers="nats:4222", durable="billing", deliver_policy="new")'),
+        Mistake("JetStream: a divided stream without a token", 'from penstock.sources.jetstream import partitioned\n\npartitioned("orders.>", 8)'),
+        Mistake("JetStream: a token that the subject has not", 'from penstock.sources.jetstream import partitioned\n\npartitioned("orders.*", 8, tokens=[2])'),
+    ],
     "Tests": [
         Mistake("A fake clock on a real loop", "clock = FakeClock()\n\nasync def main():\n    await clock.sleep(1.0)\n\nasyncio.run(main())"),
         Mistake("A batcher with a fake clock on a real loop", "clock = FakeClock()\n\nasync def main():\n    async with Batcher(write, clock=clock) as batcher:\n        await batcher.add(1)\n\nasyncio.run(main())"),

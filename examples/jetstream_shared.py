@@ -1,0 +1,79 @@
+"""A stream that is divided into partitions, shared by two consumers in order per key. One of them
+stops, and the other one goes on with its partitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import nats
+from nats.js.api import StreamConfig, SubjectTransform
+
+from penstock import Consumer
+from penstock.sources.jetstream import JetStreamSource, partitioned
+from penstock.testing import embedded_nats
+
+if TYPE_CHECKING:
+    from penstock import Message
+
+PARTITIONS = 8
+CUSTOMERS = ("ann", "bob", "joe", "tom")
+
+
+async def create_stream(servers: str) -> None:
+    source, destination = partitioned("orders.*", PARTITIONS)
+    config = StreamConfig(
+        name="ORDERS",
+        subjects=["orders.*"],
+        subject_transform=SubjectTransform(src=source, dest=destination),
+    )
+    async with await nats.connect(servers) as client:
+        await client.jetstream().add_stream(config)
+
+
+class Billing:
+    """One process of the group; here a consumer beside another one."""
+
+    def __init__(self, servers: str, name: str) -> None:
+        source = JetStreamSource(
+            "ORDERS", servers=servers, durable="billing", partitions=PARTITIONS, member=name, key=2
+        )
+        self.name = name
+        self.consumer = Consumer(source, name=name)
+        self.billed: dict[str, list[int]] = {}
+
+    async def bill(self, message: Message) -> None:
+        self.billed.setdefault(message.key, []).append(int(message.value))
+        billed.release()
+
+
+billed = asyncio.Semaphore(0)
+
+
+async def place_orders(servers: str, numbers: range) -> None:
+    async with await nats.connect(servers) as client:
+        for number in numbers:
+            for customer in CUSTOMERS:
+                await client.jetstream().publish(f"orders.{customer}", str(number).encode())
+    for _ in range(len(numbers) * len(CUSTOMERS)):
+        await billed.acquire()
+
+
+async def main(servers: str) -> None:
+    await create_stream(servers)
+    first, second = members = [Billing(servers, name) for name in ("billing-0", "billing-1")]
+    async with asyncio.TaskGroup() as tasks:
+        runs = [tasks.create_task(each.consumer.receive(each.bill)) for each in members]
+        await place_orders(servers, range(1, 3))
+        first.consumer.stop()
+        await runs[0]
+        await place_orders(servers, range(3, 5))
+        second.consumer.stop()
+    for each in members:
+        print(each.name, dict(sorted(each.billed.items())))
+
+
+if __name__ == "__main__":
+    with embedded_nats() as server:
+        asyncio.run(main(server.url))
