@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.sources.files.files_help import Handled, handled
 
-from penstock import ConfigError, Consumer
+from penstock import ConfigError, Consumer, MissingExtra
 from penstock.sources.files import FileSource, UnreadFiles
 from penstock.sources.files.finding import FileSet
-from penstock.sources.subscriptions import MemorySubscriptions
+from penstock.sources.subscriptions import MemorySubscriptions, SQLiteSubscriptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +105,18 @@ async def test_nothing_to_read_is_an_error_of_the_opening(
         await handled(FileSource(tmp_path / "missing", state=MemorySubscriptions()))
 
 
+async def test_positions_that_cannot_be_beside_the_files_are_to_be_elsewhere(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    (tmp_path / "a.ndjson").write_bytes(b"1\n")
+    (tmp_path / ".penstock.sqlite").mkdir()
+    with pytest.raises(ConfigError, match="Pass state=SQLiteSubscriptions"):
+        await handled(FileSource(tmp_path))
+    wrong = SQLiteSubscriptions(tmp_path / ".penstock.sqlite")
+    with pytest.raises(ConfigError, match=r"SQLite can write \([^.]*\)$"):
+        await handled(FileSource(tmp_path, state=wrong))
+
+
 async def test_a_name_that_tells_no_format_is_an_error(
     tmp_path: Path, real_clock: LoopClock
 ) -> None:
@@ -115,6 +127,23 @@ async def test_a_name_that_tells_no_format_is_an_error(
         await handled(FileSource(tmp_path))
     done = await handled(FileSource(tmp_path, format="ndjson"))
     assert done.values == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [("a.parquet", "parquet"), ("a.csv.zst", "files"), ("a.ndjson.zstd", "files")],
+)
+async def test_a_missing_package_is_named(
+    tmp_path: Path, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch, name: str, extra: str
+) -> None:
+    """When a file needs it, or at once if the format was asked for."""
+    (tmp_path / name).touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=rf"penstock\[{extra}\]"):
+        await handled(FileSource(tmp_path))
+    if extra == "parquet":
+        with pytest.raises(MissingExtra, match=r"penstock\[parquet\]"):
+            FileSource(tmp_path, format="parquet")
 
 
 async def test_a_file_that_comes_later_is_read(tmp_path: Path, real_clock: LoopClock) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.errors import ClosedError
+from ..._core.errors import ClosedError, ConfigError
 from ..._core.opening import opened
 from ..._core.source import SourceCapabilities, SourceTraits
 from ..._core.subscriptions import SubscriptionLocks, SubscriptionState
@@ -32,6 +32,7 @@ STATE = ".penstock.sqlite"
 """The file of the positions, in the directory of the files."""
 LEASE = 10.0
 """Seconds after which the files of a process that died are free, by default."""
+_ELSEWHERE = "{}. Pass state=SQLiteSubscriptions(...) to keep the positions in another directory than the files"
 
 
 class FileSource:
@@ -145,7 +146,12 @@ class FileSource:
         options = self._options
         async with AsyncExitStack() as stack:
             state = self._state or self._usual_state()
-            await stack.enter_async_context(opened(state))
+            try:
+                await stack.enter_async_context(opened(state))
+            except ConfigError as error:
+                if self._state is None:
+                    raise ConfigError(_ELSEWHERE.format(error)) from error
+                raise
             locks = state if isinstance(state, SubscriptionLocks) else None
             troubles = Troubles(host, options.subscription, logger)
             parts = FileParts(options, options.files.root, locks, host, self._clock)
