@@ -70,7 +70,9 @@ return entries
 
 
 def offset_of(entry: bytes) -> int:
-    """The number of an id `milliseconds-sequence`, from 0 on; ids begin at `0-1`."""
+    """The number of an id `milliseconds-sequence`, from 0 on; ids begin at `0-1`. There is room for a
+    million entries in a millisecond.
+    """
     milliseconds, sequence = map(int, entry.split(b"-"))
     return (milliseconds << 20 | sequence) - 1
 
