@@ -228,4 +228,3 @@ def _answered(found: Iterable[Any]) -> list[Any]:
         if at.error is not None:
             raise KafkaException(at.error)
     return answers
-
