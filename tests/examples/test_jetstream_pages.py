@@ -176,6 +176,35 @@ def test_partitions_are_those_of_the_stream(
 
 
 @pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"ack_policy": "none"}, "has the ack policy 'none', not 'explicit'"),
+        ({"deliver_subject": "x"}, "pushes its messages, and this source asks for them"),
+        ({"headers_only": True}, "delivers headers only"),
+        ({"filter_subject": "orders.ann"}, "reads orders.ann, and not orders.*"),
+    ],
+)
+def test_a_consumer_of_another_kind_is_refused(
+    server: EmbeddedNats, config: dict[str, Any], reason: str
+) -> None:
+    async def run() -> None:
+        async with await nats.connect(server.url) as client:
+            stream: Any = client.jetstream()
+            await stream.add_stream(name="ORDERS", subjects=["orders.*"])
+            fits = {"ack_policy": "explicit", "filter_subject": "orders.*"}
+            await stream.add_consumer("ORDERS", **{"durable_name": "billing", **fits, **config})
+        source = JetStreamSource(
+            "ORDERS", servers=server.url, durable="billing", subjects="orders.*"
+        )
+        await Consumer(source).receive(never)
+
+    with pytest.raises(ConfigError) as refused:
+        asyncio.run(asyncio.wait_for(run(), 30.0))
+    told = f"the consumer 'billing' of the stream 'ORDERS' {reason};"
+    assert str(refused.value).startswith(told)
+
+
+@pytest.mark.parametrize(
     ("stream", "arguments", "reason"),
     [
         ("NONE", {}, "stream not found (10059); to repair: create the stream"),

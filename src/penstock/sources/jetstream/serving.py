@@ -67,8 +67,8 @@ class Serving:
     # -- the run -----------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Check the stream. Raises `ConfigError` for one that is divided otherwise, and errors of
-        the client.
+        """Check the stream and its first consumer. Raises `ConfigError` for a stream that is divided
+        otherwise and a consumer that cannot be read, and errors of the client.
         """
         config = (await self._session.api.stream())["config"]
         if (wanted := self._options.partitions) is not None:
@@ -76,6 +76,8 @@ class Serving:
             there = partitions_of(transform.get("dest", ""))
             if there != wanted:
                 raise ConfigError(_DIVIDED % (self._options.stream, there or "no", wanted))
+        with suppress(RequestRefused):  # it is made, or told, when its claim begins
+            await self._session.api.consumer(0)
 
     async def run(self) -> None:
         """Serve until the connection is closed for good. Raises `ConfigError`."""

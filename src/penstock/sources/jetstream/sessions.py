@@ -88,6 +88,7 @@ class Sessions:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
+        self._troubles.note("connection", str(error))  # without a claim, nothing is fetched
         if not self._first_try.done():
             self._first_try.set_exception(error)
         self._news.fire()
