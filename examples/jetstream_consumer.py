@@ -11,7 +11,7 @@ import nats
 from nats.js.api import StreamConfig
 
 from penstock import Ack, Consumer, RetryPolicy, ToDeadLetter
-from penstock.sinks import MemorySink
+from penstock.sinks import DeadLetterRecord, MemorySink
 from penstock.sources.jetstream import JetStreamSource
 from penstock.testing import embedded_nats
 
@@ -32,7 +32,7 @@ async def place_orders(servers: str) -> None:
 
 async def main(servers: str) -> None:
     await place_orders(servers)
-    letters = MemorySink()
+    letters = MemorySink[DeadLetterRecord]()
     source = JetStreamSource("ORDERS", servers=servers, durable="billing", key=2)
     retry = RetryPolicy(attempts=3)
     consumer = Consumer(source, name="billing", retry=retry, dead_letters=letters)
