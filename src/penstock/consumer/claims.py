@@ -59,9 +59,7 @@ class Claims:
         self._commons = commons
         self._changed = commons.signals.claims
         self._drain = drain
-        self.are_short = traits.short_claims
-        """Whether the source begins and ends them with the records."""
-        self._tells_each = traits.settles_each
+        self._traits = traits
         self._claims: dict[TopicPartition, Claim] = {}
         self._turns: deque[Claim] = deque()
         self._paused: set[TopicPartition] = set()
@@ -84,7 +82,7 @@ class Claims:
             if old is not None:
                 raise ValueError(f"{partition} is claimed already: {old!r}")
             lanes = self._schedule.lanes_for(partition)
-            number, tells = next(_numbers), self._tells_each
+            number, tells = next(_numbers), self._traits.settles_each
             claim = Claim(partition, number, start, lanes, self._desk, tells_each=tells)
             claim.pause(paused=partition in self._paused)
             self._claims[partition] = claim
@@ -159,6 +157,11 @@ class Claims:
     def get(self, partition: TopicPartition) -> Claim | None:
         """The claim of a partition that this process owns."""
         return self._claims.get(partition)
+
+    @property
+    def are_short(self) -> bool:
+        """Whether the source begins and ends them with the records."""
+        return self._traits.short_claims
 
     @property
     def may_begin(self) -> bool:

@@ -56,7 +56,6 @@ class Committer:
     ) -> None:
         traits = source.traits
         self._at_once = traits.short_claims or traits.settles_each
-        self._tells_each = traits.settles_each
         self._source = source
         self._claims = claims
         self._clock = commons.clock
@@ -137,7 +136,7 @@ class Committer:
         for claim in self._claims:
             if claim.is_closed or (claim.is_closing and not closing):
                 continue
-            is_owed = self._tells_each and (self.error is not None or claim.has_news)
+            is_owed = claim.tracker.tells_each and (self.error is not None or claim.has_news)
             if self._at_once and not (is_owed or claim.has_news):
                 continue
             snapshot = claim.snapshot()
