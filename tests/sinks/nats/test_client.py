@@ -41,6 +41,8 @@ from penstock.testing.servers.require import there_or_skip
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nats.aio.msg import Msg
+
     from penstock import LoopClock
     from penstock.testing import EmbeddedNats
 
@@ -247,6 +249,35 @@ async def test_closing_is_bounded_where_the_server_takes_nothing(
         await client.publish("large", bytes(1_000_000))
     await close(client)
     await close(client)
+
+
+async def test_what_was_not_written_is_not_sent_after_an_outage(
+    own: EmbeddedNats, real_clock: LoopClock
+) -> None:
+    told = Told()
+    client = await connect(options(own, reconnect_time_wait=0.02), told.news)
+    try:
+        received: list[bytes] = []
+
+        async def on_message(message: Msg) -> None:
+            received.append(message.data)
+
+        await client.subscribe("late", cb=on_message)
+        await client.flush()
+        own.pause()
+        for _ in range(30):
+            await client.publish("large", bytes(client.max_payload))
+        await real_clock.sleep(0.05)  # the socket is full, and the next one waits
+        await client.publish("late", b"unwritten")
+        own.kill()
+        await told.lost.wait()
+        own.start()
+        await told.back.wait()
+        await client.publish("late", b"written")
+        await client.flush()
+        assert received == [b"written"]
+    finally:
+        await close(client)
 
 
 async def test_tls_from_files(real_clock: LoopClock, tmp_path: Path) -> None:

@@ -203,6 +203,30 @@ async def test_a_frozen_server_is_unknown_after_the_timeout_and_found_out_by_a_r
     assert await count(own, stream) == 3
 
 
+async def test_a_cancelled_write_settles_what_is_stored_and_waits_for_nothing_more(
+    own: EmbeddedNats, real_clock: LoopClock
+) -> None:
+    stream = await new_stream(own)
+    async with NatsSink(f"{stream}.a", servers=own.url, max_in_flight=2, **fast(60)) as sink:
+        channel = sink._channel
+        assert channel is not None
+        written = Written([{"n": number} for number in range(2_000)])
+        writing = asyncio.ensure_future(written.write(sink))
+        while not await count(own, stream):
+            pass
+        own.pause()
+        await real_clock.sleep(0.05)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert not channel.waiting._of
+        settled = len(written.books.outcomes)
+        own.resume()
+        assert await written.write(sink) == {}
+    stored = await count(own, stream)
+    assert 0 < settled < stored == 2_000
+
+
 async def test_closing_is_bounded_while_the_server_is_frozen_or_gone(
     own: EmbeddedNats, real_clock: LoopClock
 ) -> None:
@@ -239,7 +263,7 @@ async def test_an_ordinary_outage_logs_nothing_of_the_client(
     assert not [each for each in caplog.records if each.levelno >= logging.ERROR]
 
 
-async def test_core_messages_reach_those_who_listen_and_a_lost_ping_is_unknown(
+async def test_core_messages_reach_those_who_listen(
     own: EmbeddedNats, real_clock: LoopClock
 ) -> None:
     received: list[bytes] = []
@@ -251,21 +275,35 @@ async def test_core_messages_reach_those_who_listen_and_a_lost_ping_is_unknown(
         await client.subscribe("core.>", cb=note)
         await client.flush()
         await client.flush()
-        sink = NatsSink("core.a", servers=own.url, delivery="core", **FAST)
-        async with sink:
+        async with NatsSink("core.a", servers=own.url, delivery="core", **FAST) as sink:
             assert await send(sink, RowBatch([b"1", b"2"])) == {}
             await client.flush()
-            own.pause()
-            written = Written([b"3"])
-            errors = await written.write(sink)
-            assert type(errors[0]) is UnknownOutcomeError
-            writing = asyncio.ensure_future(Written([b"4"]).write(sink))
-            for _ in range(10):
-                await asyncio.sleep(0)
-            own.kill()
-            assert type((await writing)[0]) is UnknownOutcomeError
-            assert type((await written.write(sink))[0]) is UnavailableError
     assert received == [b"1", b"2"]
+
+
+async def test_a_core_message_without_an_answer_to_its_ping_is_unknown(
+    own: EmbeddedNats, real_clock: LoopClock
+) -> None:
+    async with NatsSink("core.a", servers=own.url, delivery="core", **FAST) as sink:
+        own.pause()
+        errors = await Written([b"1"]).write(sink)
+        assert type(errors[0]) is UnknownOutcomeError
+        own.resume()
+        assert await Written([b"2"]).write(sink) == {}
+
+
+async def test_a_lost_connection_ends_the_wait_for_a_ping_at_once(
+    own: EmbeddedNats, real_clock: LoopClock
+) -> None:
+    async with NatsSink("core.a", servers=own.url, delivery="core", **fast(60)) as sink:
+        own.pause()
+        written = Written([b"1"])
+        writing = asyncio.ensure_future(written.write(sink))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        own.kill()
+        assert type((await writing)[0]) is UnknownOutcomeError
+        assert type((await written.write(sink))[0]) is UnavailableError
 
 
 async def test_core_messages_are_sent_in_parts(own: EmbeddedNats, real_clock: LoopClock) -> None:

@@ -94,7 +94,6 @@ _UNREACHABLE = (
     nats.StaleConnectionError,
 )
 _PERMANENT = (
-    nats.BadHeaderError,
     nats.BadSubjectError,
     nats.MaxPayloadError,
 )

@@ -25,7 +25,22 @@ class PatientClient(Client):
     2. nats-py's own ends its reader when the server answers a ping after the timeout of `flush`, or
        after its cancellation: it sets the result of a future that is cancelled. The connection then
        looks open, and nothing is received any more. Here such an answer is ignored.
+    3. Headers that are those of the message before, byte for byte, are not parsed again: a consumer
+       that is pinned gets the same one with each message.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._headers = b""
+        self._parsed: dict[str, str] | None = None
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        if not headers:
+            return None
+        if headers != self._headers:
+            self._parsed = await super()._process_headers(headers)
+            self._headers = headers
+        return None if self._parsed is None else self._parsed.copy()
 
     async def _send_ping(self, future: asyncio.Future[Any] | None = None) -> None:
         made = asyncio.get_running_loop().create_future() if future is None else future
