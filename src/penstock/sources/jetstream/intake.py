@@ -5,8 +5,9 @@
 2. Deliveries of a consumer are numbered without gaps. While none is missing, a message may be
    delivered at once. A gap means that the server has delivered something that is not here: it was
    lost with a connection, or another process holds it. It comes again later, behind newer messages.
-3. So behind a gap everything *waits* until the server has no more messages pending than are held.
-   What waits is then delivered by sequence number, and order per key survives.
+3. So behind a gap everything *waits* until the server has no more messages pending than are held of
+   those that it had delivered then. What waits is then delivered by sequence number, and order per key
+   survives. What arrives while the server's answer is under way does not count.
 4. A message that was settled here comes again if its acknowledgement was lost. It is acknowledged
    again, and not delivered.
 5. A message from before the last delivered one that is neither held nor known as settled is *astray*:
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 Arrival = Literal["new", "held", "settled", "astray"]
 """What a delivery is of."""
+UNSURE = 1 << 62
+"""Instead of the number of a delivery that the server may have forgotten."""
 REMEMBERED = 5_000
 """Settled messages that are known as such when they come again."""
 
@@ -64,10 +67,13 @@ class Intake:
         """
         self._last = delivered
         self.is_waiting = True
+        for record in self.held.values():
+            if record.number > delivered:
+                record.number = UNSURE
 
     def renumber(self) -> None:
         """Note that the consumer is another one, which numbers its deliveries from 1."""
-        self._last = 0
+        self.resume(0)
 
     @property
     def floor(self) -> int:
@@ -111,15 +117,24 @@ class Intake:
 
     def came_again(self, delivery: Delivery, reply: str) -> None:
         """Note another delivery of a held message."""
-        self.held[delivery.sequence].came_again(reply, delivery.deliveries)
+        self.held[delivery.sequence].came_again(reply, delivery)
 
-    def look(self, pending: int) -> bool:
-        """Compare with the number of messages that are pending at the server; return whether
-        nothing waits any more.
+    def away(self, pending: int, delivered: int) -> int:
+        """How many messages are pending at the server and not here.
 
-        It must have been asked for after everything that is settled here was sent.
+        Args:
+            pending: their number, as the server has told it. It must have been asked for after
+                everything that is settled here was sent.
+            delivered: the number of the consumer's last delivery then.
         """
-        if self.is_astray or pending > len(self.held):
+        here = sum([record.number <= delivered for record in self.held.values()])
+        return max(0, pending - here)
+
+    def look(self, pending: int, delivered: int) -> bool:
+        """Compare with what the server has told, as `away` does; return whether nothing waits any
+        more.
+        """
+        if self.is_astray or self.away(pending, delivered):
             return False
         if self.is_waiting:
             self.is_waiting = False

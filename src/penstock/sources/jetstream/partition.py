@@ -187,10 +187,10 @@ class Partition:
         if state.group is not None and self._is_delivered_elsewhere(state):
             # otherwise that process waits for what waits here, and this one for what waits there
             await self._channel.send([(each.reply, NAK) for each in intake.let_go()])
-        self._looks.saw(state.pending - len(intake.held), now)
+        self._looks.saw(intake.away(state.pending, state.delivered), now)
         # with others that read the same consumer, messages may be away for ever
         is_shared = state.group is None and self._looks.waited(now) > PATIENCE * state.ack_wait
-        if intake.look(len(intake.held) if is_shared else state.pending):
+        if intake.look(0 if is_shared else state.pending, state.delivered):
             self._looks.saw(0, now)
             self._told(self, None)
 

@@ -48,6 +48,7 @@ class StreamRecord:
     __slots__ = (
         "deliveries",
         "headers",
+        "number",
         "offset",
         "partition",
         "raw_key",
@@ -80,6 +81,8 @@ class StreamRecord:
         self.timestamp = delivery.timestamp // 1_000_000
         """Milliseconds since the epoch."""
         self.deliveries = delivery.deliveries
+        self.number = delivery.consumer_sequence
+        """The number of the last delivery."""
         self.reply = reply
         """Where this delivery is settled; another delivery has another one."""
 
@@ -90,9 +93,10 @@ class StreamRecord:
             raise self.raw_key.error
         return self.raw_key
 
-    def came_again(self, reply: str, deliveries: int) -> None:
+    def came_again(self, reply: str, delivery: Delivery) -> None:
         """Note that it was delivered again while it is held."""
-        self.reply, self.deliveries = reply, deliveries
+        self.reply = reply
+        self.deliveries, self.number = delivery.deliveries, delivery.consumer_sequence
 
     def __repr__(self) -> str:
         return f"StreamRecord({self.topic}/{self.partition}@{self.offset}, {self.subject!r})"
