@@ -66,3 +66,13 @@ def test_a_stream_is_explained_without_its_secrets(tmp_path: Path) -> None:
     told = pipeline.explain()
     assert "secret" not in told
     assert "sink    stream: nats(subject_field='shop'" in told
+    assert "at most once" not in told
+
+
+def test_plain_publishing_is_explained_as_at_most_once(tmp_path: Path) -> None:
+    file = tmp_path / "nats.toml"
+    text = NATS.split("max_reconnect_attempts")[0].replace("shopp", "shop")
+    file.write_text(f'{text}\ndelivery = "core"\n')
+    pipeline = Pipeline.read(file)
+    pipeline.validate(environment={})
+    assert "at most once: nothing stores a message" in pipeline.explain()

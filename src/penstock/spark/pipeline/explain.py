@@ -84,8 +84,16 @@ def _write(pipeline: Declared) -> Iterator[str]:
             yield f"          only the last row of each {', '.join(names(write.key))}"
     for name, sink in pipeline.sinks.items():
         yield f"  sink    {name}: {_sink(sink)}"
+        yield from _at_most_once(sink)
         for layer in sink.stack if isinstance(sink, Destination) else ():
             yield f"          in {_sink(layer)}"
+
+
+def _at_most_once(sink: object) -> Iterator[str]:
+    if not isinstance(sink, Destination) or sink.kind != "nats":
+        return
+    if sink.arguments.get("delivery") == "core":
+        yield "          at most once: nothing stores a message for those who do not listen"
 
 
 def _sink(declared: object) -> str:
