@@ -38,7 +38,9 @@ class PatientClient(Client):
         if not headers:
             return None
         if headers != self._headers:
-            self._parsed = await super()._process_headers(headers)
+            parse: Callable[[bytes], Awaitable[dict[str, str] | None]]
+            parse = vars(Client)["_process_headers"].__get__(self)
+            self._parsed = await parse(headers)
             self._headers = headers
         return None if self._parsed is None else self._parsed.copy()
 
