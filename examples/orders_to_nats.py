@@ -20,7 +20,6 @@ ORDERS: list[dict[str, Any]] = [
 
 
 def make_batcher(servers: str) -> Batcher[dict[str, Any]]:
-    # --8<-- [start:sink]
     orders = NatsSink(
         lambda order: f"orders.{order['customer']}",
         servers=servers,
@@ -28,7 +27,6 @@ def make_batcher(servers: str) -> Batcher[dict[str, Any]]:
     )
     letters = NatsSink("dead.orders", servers=servers)
     sink = stack(orders, Timeout(20.0), Retry(attempts=5), DeadLetter(letters))
-    # --8<-- [end:sink]
     return Batcher(sink, name="orders", key=lambda order: order["customer"])
 
 

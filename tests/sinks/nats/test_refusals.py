@@ -28,6 +28,7 @@ from penstock import (
 )
 from penstock._core.errors import TimedOutError, UnverifiableError
 from penstock.sinks import NatsSink
+from penstock.sinks.nats import channel
 from penstock.testing import embedded_nats as start_nats
 from penstock.testing.servers.require import there_or_skip
 
@@ -73,6 +74,33 @@ async def test_a_subject_without_a_stream_is_refused_with_its_repair(
     assert type(error) is RefusedError
     assert error.repair == "create a stream with the subject 'nowhere.a'"
     assert not error.of_item
+
+
+async def test_a_user_who_may_not_ask_for_jetstream_is_told_of_both_repairs(
+    real_clock: LoopClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "ASKS_WITHIN", 0.1)
+    with there_or_skip("nats", start_nats(users("nowhere.>"))) as server:
+        error = await refused(sink(server, "nowhere.a", **APP))
+    assert isinstance(error, RefusedError)
+    assert error.repair.startswith("create a stream with the subject 'nowhere.a', or enable")
+    assert caplog.records == []
+
+
+async def test_a_denial_that_belongs_to_no_message_is_logged(
+    real_clock: LoopClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with there_or_skip("nats", start_nats(users("a.b"))) as server:
+        made = sink(server, "a.b", delivery="core", **APP)
+        async with made:
+            assert made._channel is not None
+            client = await made._channel.ready()
+            await client.publish("else", b"")
+            assert await send(made, RowBatch([b"1"])) == {}
+    assert [each.getMessage() for each in caplog.records] == [
+        f"{made!r}: {server.url} denies the sink to publish to 'else'; allow the user to publish "
+        "to 'else'"
+    ]
 
 
 async def test_a_server_without_jetstream_is_refused_with_its_repair(

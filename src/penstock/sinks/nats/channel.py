@@ -43,6 +43,8 @@ logger = logging.getLogger("penstock.sinks.nats")
 
 ASKS_WITHIN = 1.0
 """Seconds for the question whether JetStream is enabled."""
+_INFO = "$JS.API.INFO"
+"""Where it is asked; a user may not be allowed to."""
 
 
 class AckWaiter(Protocol):
@@ -224,7 +226,7 @@ class PublishChannel:
             return None
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ASKS_WITHIN):
-                reply = await client.request("$JS.API.INFO", timeout=ASKS_WITHIN)
+                reply = await client.request(_INFO, timeout=ASKS_WITHIN)
         except NoRespondersError:
             return False
         except Exception:  # no permission, no answer, no connection
@@ -266,6 +268,6 @@ class PublishChannel:
                 f"{place} denies the sink a reply to its inbox", repair=denied.repair
             )
             self.waiting.take(number, error)
-        elif not self.waiting.denied(denied, place):
+        elif not self.waiting.denied(denied, place) and denied.subject != _INFO.lower():
             told = f"{place} denies the sink to {denied.what} to {denied.subject!r}"
             say(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)
