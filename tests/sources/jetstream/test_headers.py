@@ -20,7 +20,7 @@ HEADERS = [
     {"Trace": "1"},
     None,
     {"Trace": "2"},
-    {"Trace": "1", "Tenant": "ä"},
+    {"Trace": "1", "Tenant": "acme"},
     None,
 ]
 _numbers = itertools.count(1)
