@@ -68,7 +68,7 @@ def test_an_acknowledgement_subject_tells_of_the_delivery(reply: str, wanted: De
     ],
 )
 def test_another_subject_is_refused(reply: str) -> None:
-    with pytest.raises(ValueError, match="acknowledgement subject|invalid literal"):
+    with pytest.raises(ValueError, match=r"acknowledgement subject|invalid literal"):
         Delivery.of(reply)
 
 
