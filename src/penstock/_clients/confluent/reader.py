@@ -38,6 +38,9 @@ class Reader:
         self._client = Consumer({**options.of_reader(), "error_cb": self._tell, "logger": LOGGER})
         self._call: asyncio.Future[list[Any]] | None = None
         self._kept: list[Any] = []
+        self._within = options.commit_timeout
+        self._known: set[str] = set()
+        """The topics whose leaders have been asked for; librdkafka asks up to 1 s later."""
 
     def _tell(self, error: KafkaError) -> None:
         """Called from whichever thread reads."""
@@ -78,6 +81,9 @@ class Reader:
         def change() -> list[Any]:
             if removed:
                 self._client.incremental_unassign([ClientPartition(*each) for each in removed])
+            for topic in {each.topic for each in placed} - self._known:
+                self._client.list_topics(topic, self._within)
+                self._known.add(topic)
             if placed:
                 wanted = [ClientPartition(*each, offset) for each, offset in placed.items()]
                 self._client.incremental_assign(wanted)
