@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import ssl
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
 from tests.sinks.nats.nats_help import Written, new_stream, read
 
-from penstock import Batcher, ConfigError, PermanentError, RowBatch, send
+from penstock import Batcher, ConfigError, NotPicklableError, PermanentError, RowBatch, send
 from penstock._core.errors import KeyStopped
 from penstock._core.outcome import Outcome
 from penstock.sinks import NatsSink
@@ -263,6 +266,26 @@ async def test_messages_of_a_key_keep_their_order_and_keys_are_sent_side_by_side
 def test_a_bad_argument_is_told(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         NatsSink(servers="host:4222", **given)
+
+
+def test_a_finished_tls_context_cannot_travel_and_is_named() -> None:
+    made = NatsSink("a.b", servers="host:4222", tls=ssl.create_default_context())
+    with pytest.raises(NotPicklableError, match="the argument tls=SSLContext cannot be pickled"):
+        pickle.dumps(made)
+
+
+def test_without_its_client_the_extra_is_named() -> None:
+    program = """
+import sys
+sys.modules["nats"] = None
+from penstock import MissingExtra
+try:
+    from penstock.sinks import NatsSink
+except MissingExtra as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == 'pip install "penstock[nats]"\n', done.stderr
 
 
 def test_a_description_shows_no_secret_and_travels() -> None:

@@ -116,6 +116,7 @@ class NatsSink(Openable):
                     raise checks.bad(name, given, 'needs delivery="jetstream"')
         self._max_in_flight = checks.count("max_in_flight", max_in_flight)
         self._ack_timeout = checks.seconds("ack_timeout", ack_timeout, usual=checks.LONG_TIMEOUT)
+        self._tls = client.get("tls")  # by this name, for the error that it cannot be pickled
         self._options = NatsOptions.of(
             servers=servers, connect_timeout=connect_timeout, client=client, of="NatsSink"
         )
