@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.source import Fetched, Position, TopicPartition
 from .channel import ACK, NAK, TERM
+from .inbox import Inbox
 from .intake import Intake
 from .looks import LOOK_EVERY, Looks
 from .puller import Puller
@@ -59,7 +60,7 @@ class Partition:
         self._api = session.api
         self._host = session.host
         self._told = told
-        self._subscription: Any = None
+        self._inbox: Inbox | None = None
         self._looks = Looks()
         self._group: str | None = None
         self._made = Made()
@@ -82,11 +83,8 @@ class Partition:
         self._made = Made(stream, state.created)
         self._group = state.group
         self._channel.expect(state.ack_wait)
-        if self._subscription is None:
-            inbox = self._channel.inbox()
-            self._subscription = await self._channel.subscribe(f"{inbox}.*", self._received)
-            subject = f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self._options.stream}.{state.name}"
-            self.puller = Puller(self._channel, subject, inbox, state)
+        if self._inbox is None or self._inbox.is_dropped:
+            await self._open_inbox(state)
         elif self.puller is not None:
             self.puller.begin_again(state.pinned)
         self.intake.begin(state.delivered)
@@ -94,6 +92,18 @@ class Partition:
         partition = TopicPartition(self._options.stream, self.number)
         (self.claim,) = self._host.assigned({partition: Position(state.floor + 1)})
         return state
+
+    async def _open_inbox(self, state: ConsumerState) -> None:
+        pin = None if self.puller is None else self.puller.pin
+        old, inbox = self._inbox, Inbox(self._channel, self._received)
+        await inbox.open()
+        self._inbox = inbox
+        subject = f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self._options.stream}.{state.name}"
+        self.puller = Puller(self._channel, subject, inbox.subject, state)
+        if pin is not None and pin == state.pinned:
+            self.puller.stay(pin)
+        if old is not None:
+            await old.close()
 
     async def is_back(self) -> bool:
         """Ask again for messages after the connection was lost; return false if the consumer is
@@ -110,6 +120,9 @@ class Partition:
     # -- what arrives ------------------------------------------------------------------------------
 
     async def _received(self, message: Any) -> None:
+        if self._channel.has_lapsed:  # it may have come before that, and be elsewhere by now
+            self._told(self, None)
+            return
         headers: Mapping[str, str] = message.headers or {}
         puller, now = self.puller, asyncio.get_running_loop().time()
         if puller is None:
@@ -243,7 +256,9 @@ class Partition:
         self.intake.restart()
 
     def lose(self) -> None:
-        """End the claim without a drain, and forget what was held of it."""
+        """End the claim without a drain, and forget what was held of it, or is on its way."""
+        if self._inbox is not None:
+            self._inbox.drop()
         self.end()
         self.intake.give_up()
 
@@ -257,14 +272,13 @@ class Partition:
             if self._group is not None and self.puller is not None and self.puller.pin is not None:
                 await self._api.unpin(self.name, self._group)
             else:
-                await self._unsubscribe()
+                await self._close_inbox()
             await self._channel.flush()
             await self._channel.send([(each.reply, NAK) for each in self.intake.give_up()])
         finally:
-            await self._unsubscribe()
+            await self._close_inbox()
 
-    async def _unsubscribe(self) -> None:
-        subscription, self._subscription = self._subscription, None
-        self.puller = None
-        if subscription is not None and self._channel.is_connected:
-            await subscription.unsubscribe()
+    async def _close_inbox(self) -> None:
+        inbox, self._inbox, self.puller = self._inbox, None, None
+        if inbox is not None:
+            await inbox.close()

@@ -108,6 +108,10 @@ class Puller:
         if self.window.credit and now > self._heard_at + 2 * IDLE:
             self.window.lost()
 
+    def stay(self, pin: str) -> None:
+        """Go on with the identity that is pinned."""
+        self.pin = pin
+
     def suspend(self) -> None:
         """Ask for nothing until `begin_again`."""
         self._not_before = math.inf

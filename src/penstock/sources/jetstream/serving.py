@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from .puller import News
     from .session import Session
 
+LATE = 0.1
+"""The share of the acknowledgement wait by which a beat is late: the process was stopped, or blocked."""
 BEATS = 3
 """How often what is held is extended in the acknowledgement wait."""
 SOON = 0.01
@@ -158,8 +160,12 @@ class Serving:
     async def _beat(self) -> None:
         """Extend what is held, and see whether that is still possible."""
         while True:
-            await self._clock.sleep(self._channel.ack_wait / BEATS)
+            due = self._clock.now() + self._channel.ack_wait / BEATS
+            await self._clock.sleep(due - self._clock.now())
+            is_late = self._clock.now() - due > LATE * self._channel.ack_wait
             await self._extend()
+            if is_late:  # also for what had arrived and was not read when the first one was sent
+                await self._extend()
 
     async def _extend(self) -> None:
         self._check_lapse()
@@ -186,10 +192,10 @@ class Serving:
         if not self._channel.has_lapsed:
             return
         self._channel.begin_again()
-        lost = [each for each in self.moves if each.intake.held]
-        if lost:
+        lost = [each for each in self.moves if each.claim is not None]
+        if any(each.intake.held for each in lost):
             say(logger, logging.WARNING, _LAPSED, self._options.stream, self._channel.ack_wait)
-            self._settling.forget()
+        self._settling.forget()
         for partition in lost:
             self.moves.lose(partition)
 
