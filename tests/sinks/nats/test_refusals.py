@@ -27,8 +27,9 @@ from penstock import (
     stack,
 )
 from penstock._core.errors import TimedOutError, UnverifiableError
+from penstock._core.outcome import Outcome
 from penstock.sinks import NatsSink
-from penstock.sinks.nats import channel
+from penstock.sinks.nats import PublishAck, channel
 from penstock.testing import embedded_nats as start_nats
 from penstock.testing.servers.require import there_or_skip
 
@@ -305,7 +306,28 @@ async def test_another_subscriber_that_answers_is_not_taken_for_a_stream(
     assert "does another subscriber answer" in str(error)
 
 
-async def test_an_expected_sequence_after_a_lost_answer_cannot_be_verified(
+async def lost_answer(
+    made: NatsSink,
+    written: Written,
+    server: EmbeddedNats,
+    stream: str,
+    clock: LoopClock,
+    **login: Any,
+) -> None:
+    """Write, and cancel that when the message is stored."""
+    write = asyncio.ensure_future(written.write(made))
+    for _ in range(3):
+        await clock.sleep(0)
+    write.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await write
+    assert written.batch.maybe_applied == {0}
+    async with plain(server, **login) as client:
+        while not (await context_of(client).stream_info(stream)).state.messages:
+            pass
+
+
+async def test_a_message_with_an_expected_sequence_is_found_after_a_lost_answer(
     embedded_nats: EmbeddedNats, real_clock: LoopClock
 ) -> None:
     """JetStream looks at the expected sequence before it looks at the id."""
@@ -313,17 +335,41 @@ async def test_an_expected_sequence_after_a_lost_answer_cannot_be_verified(
     made = sink(embedded_nats, f"{stream}.a", expected_last_subject_sequence=lambda _: 0)
     written = Written([{"n": 1}])
     async with made:
-        write = asyncio.ensure_future(written.write(made))
-        await real_clock.sleep(0)
-        await real_clock.sleep(0)
-        write.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await write
-        assert written.batch.maybe_applied == {0}
-        while not await count(embedded_nats, stream):
-            pass
+        await lost_answer(made, written, embedded_nats, stream, real_clock)
+        assert await written.write(made) == {}
+    assert written.books.outcomes == {0: Outcome.DUPLICATE}
+    assert written.books.details == {0: PublishAck(stream, 1, duplicate=True)}
+    assert await count(embedded_nats, stream) == 1
+
+
+async def test_another_message_behind_it_leaves_the_outcome_unknown(
+    embedded_nats: EmbeddedNats, real_clock: LoopClock
+) -> None:
+    stream = await new_stream(embedded_nats)
+    made = sink(embedded_nats, f"{stream}.a", expected_last_subject_sequence=lambda _: 0)
+    written = Written([{"n": 1}])
+    async with made:
+        await lost_answer(made, written, embedded_nats, stream, real_clock)
+        async with plain(embedded_nats) as client:
+            await context_of(client).publish(f"{stream}.a", b"")
         errors = await written.write(made)
     assert type(errors[0]) is UnverifiableError
+    assert "wrong last sequence: 2" in str(errors[0])
+
+
+async def test_a_user_who_may_not_look_leaves_the_outcome_unknown(
+    real_clock: LoopClock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "ASKS_WITHIN", 0.1)
+    with there_or_skip("nats", start_nats(users("*.a"))) as server:
+        stream = await new_stream(server, login=ADMIN)
+        made = sink(server, f"{stream}.a", expected_last_subject_sequence=lambda _: 0, **APP)
+        written = Written([{"n": 1}])
+        async with made:
+            await lost_answer(made, written, server, stream, real_clock, **ADMIN)
+            errors = await written.write(made)
+    assert type(errors[0]) is UnverifiableError
+    assert caplog.records == []
 
 
 async def test_a_refusal_is_repaired_while_the_batcher_waits(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._clients.nats.errors import NO_RESPONDERS, WRONG_LAST_SEQUENCE, api_error
@@ -28,19 +30,44 @@ class NoStream:
 
 
 NO_STREAM = NoStream()
-Answer = PublishAck | NoStream | UnknownOutcomeError
-Refusal = tuple[int, int, str]
-"""The `code`, `err_code` and `description` of an error."""
 
 
-def answer_of(data: bytes, headers: Mapping[str, str] | None) -> Answer | Refusal:
+class Refusal(NamedTuple):
+    """An error of JetStream's."""
+
+    code: int
+    err_code: int
+    description: str
+    stream: str = ""
+    """The stream that has answered; empty if none has."""
+
+    @property
+    def is_wrong_last_sequence(self) -> bool:
+        """Whether the message expects another last sequence."""
+        return self.err_code in WRONG_LAST_SEQUENCE
+
+    @property
+    def last_sequence(self) -> int | None:
+        """That of the last message, where the error tells it."""
+        found = _LAST.fullmatch(self.description)
+        return None if found is None else int(found[1])
+
+
+Answer = PublishAck | NoStream | Refusal | UnknownOutcomeError
+_LAST = re.compile(r"wrong last sequence: (\d+)")
+
+
+def answer_of(data: bytes, headers: Mapping[str, str] | None) -> Answer:
     """What the reply to a publish says."""
     if not data and headers and headers.get("Status") == NO_RESPONDERS:
         return NO_STREAM
     try:
         told: Any = json.loads(data)
         if (error := told.get("error")) is not None:
-            return int(error["code"]), int(error["err_code"]), str(error["description"])
+            stream = str(told.get("stream", ""))
+            return Refusal(
+                int(error["code"]), int(error["err_code"]), str(error["description"]), stream
+            )
         return PublishAck(str(told["stream"]), int(told["seq"]), bool(told.get("duplicate")))
     except (ValueError, LookupError, TypeError, AttributeError):
         return UnknownOutcomeError(
@@ -53,10 +80,20 @@ def refused(refusal: Refusal, subject: str, *, maybe_applied: bool) -> SinkError
 
     An earlier try of its item that was stored has moved the sequence which it expects.
     """
-    code, err_code, description = refusal
-    if maybe_applied and err_code in WRONG_LAST_SEQUENCE:
+    if maybe_applied and refusal.is_wrong_last_sequence:
         return UnverifiableError(
-            f"the subject {subject!r} has another last sequence ({description}), perhaps that of an "
-            "earlier try of this message"
+            f"the subject {subject!r} has another last sequence ({refusal.description}), perhaps "
+            "that of an earlier try of this message"
         )
+    code, err_code, description, _ = refusal
     return api_error(f"the subject {subject!r}", code, err_code, description)
+
+
+def has_line(data: bytes, line: str) -> bool:
+    """Whether the answer to a request for a message has a message with this line of headers."""
+    try:
+        told: Any = json.loads(data)
+        headers = base64.b64decode(told["message"].get("hdrs", "")).decode()
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return False
+    return line in headers.split("\r\n")

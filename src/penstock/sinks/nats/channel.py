@@ -29,7 +29,7 @@ from ..._core.errors import (
     UnknownOutcomeError,
 )
 from ..._core.say import say
-from .ack import answer_of
+from .ack import Refusal, answer_of, has_line
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -37,20 +37,22 @@ if TYPE_CHECKING:
     from ..._clients.nats.errors import Denied
     from ..._clients.nats.insides import PatientClient
     from ..._clients.nats.options import NatsOptions
-    from .ack import Answer, Refusal
+    from .ack import Answer
 
 logger = logging.getLogger("penstock.sinks.nats")
 
 ASKS_WITHIN = 1.0
-"""Seconds for the question whether JetStream is enabled."""
+"""Seconds for a question about an answer."""
 _INFO = "$JS.API.INFO"
-"""Where it is asked; a user may not be allowed to."""
+_GET = "$JS.API.STREAM.MSG.GET."
+_ASKED = (_INFO.lower(), _GET.lower())
+"""What a user need not be allowed to ask."""
 
 
 class AckWaiter(Protocol):
     """A write that waits for answers."""
 
-    def answered(self, index: int, answer: Answer | Refusal | SinkError) -> None:
+    def answered(self, index: int, answer: Answer | SinkError) -> None:
         """The message of an item has its answer."""
         ...
 
@@ -77,7 +79,7 @@ class Unanswered:
         for number in numbers:
             self._of.pop(number, None)
 
-    def take(self, number: int, answer: Answer | Refusal | SinkError) -> None:
+    def take(self, number: int, answer: Answer | SinkError) -> None:
         """Pass an answer on; ignore one that is not waited for."""
         found = self._of.pop(number, None)
         if found is not None:
@@ -232,7 +234,24 @@ class PublishChannel:
         except Exception:  # no permission, no answer, no connection
             return None
         answer = answer_of(reply.data, reply.headers)
-        return not (isinstance(answer, tuple) and answer[1] in NOT_ENABLED)
+        return not (isinstance(answer, Refusal) and answer.err_code in NOT_ENABLED)
+
+    async def has_message(self, stream: str, sequence: int, line: str) -> bool:
+        """Whether the stream has a message there with this line of headers; also `False` if that
+        cannot be found out.
+
+        Suspends for at most `ASKS_WITHIN`.
+        """
+        client = self._client
+        if client is None:
+            return False
+        asked = f'{{"seq":{sequence}}}'.encode()
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + ASKS_WITHIN):
+                reply = await client.request(f"{_GET}{stream}", asked, timeout=ASKS_WITHIN)
+        except Exception:  # no permission, no answer, no connection
+            return False
+        return has_line(reply.data, line)
 
     # -- news ---------------------------------------------------------------------------------------
 
@@ -268,6 +287,6 @@ class PublishChannel:
                 f"{place} denies the sink a reply to its inbox", repair=denied.repair
             )
             self.waiting.take(number, error)
-        elif not self.waiting.denied(denied, place) and denied.subject != _INFO.lower():
+        elif not self.waiting.denied(denied, place) and not denied.subject.startswith(_ASKED):
             told = f"{place} denies the sink to {denied.what} to {denied.subject!r}"
             say(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)

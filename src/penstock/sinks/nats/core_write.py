@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..._clients.nats.insides import PatientClient
     from ..._core.batch import Batch
     from ..._core.errors import SinkError
-    from .ack import Answer, Refusal
+    from .ack import Answer
     from .channel import PublishChannel
     from .messages import Messages
 
@@ -99,7 +99,7 @@ class CoreWrite:
             indices[place]: error for place in places if indices[place] not in self._errors
         }
 
-    def answered(self, index: int, answer: Answer | Refusal | SinkError) -> None:
+    def answered(self, index: int, answer: Answer | SinkError) -> None:
         """The server denies the message of an item."""
         if isinstance(answer, BaseException):
             self._errors[index] = answer

@@ -52,6 +52,12 @@ class Messages:
     errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
 
 
+def id_line(headers: bytes) -> str | None:
+    """The line of a message's headers that holds its id; `None` for a message without one."""
+    lines = headers.decode().split("\r\n")
+    return next((each for each in lines if each.startswith(f"{MESSAGE_ID}: ")), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageMaker:
     """The parts of a message: the same for all, or functions of an item."""

@@ -6,7 +6,9 @@
    stored behind a failed item of its key; the items behind it are left out.
 3. Without an answer for `ack_timeout`, or after a lost connection, messages on their way may be
    stored or not: unknown. The others were never sent: unavailable.
-4. A cancelled write settles the items that are stored, and forgets the others: their answers are
+4. JetStream compares the expected sequence before it looks at the id. So a message that comes again
+   after a lost answer is refused if it was stored: the stream is then asked whose message is the last.
+5. A cancelled write settles the items that are stored, and forgets the others: their answers are
    ignored.
 """
 
@@ -28,16 +30,16 @@ from ..._core.errors import (
 )
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
-from .ack import NoStream, PublishAck, refused
+from .ack import NoStream, PublishAck, Refusal, refused
 from .chains import KeyChains
-from .messages import command
+from .messages import command, id_line
 from .silence import Silence
 
 if TYPE_CHECKING:
     from ..._clients.nats.insides import PatientClient
     from ..._core.batch import Batch
     from ..._core.errors import SinkError
-    from .ack import Answer, Refusal
+    from .ack import Answer
     from .channel import PublishChannel
     from .messages import Messages
 
@@ -96,6 +98,8 @@ class JetStreamWrite:
         self._errors: dict[int, BaseException] = messages.errors
         self._acks: dict[int, PublishAck] = {}
         self._without_stream: set[int] = set()
+        self._doubtful: dict[int, Refusal] = {}
+        """Refusals that an earlier try of the same message may have caused."""
         self._places = {index: place for place, index in enumerate(messages.indices)}
         self._numbers: dict[int, int] = {}
         """By index, of the messages on their way."""
@@ -118,6 +122,8 @@ class JetStreamWrite:
                 silence.heard()
             if self._without_stream:
                 await self._explain()
+            if self._doubtful:
+                await self._verify()
         except BaseException:
             self._settle()
             raise
@@ -150,7 +156,7 @@ class JetStreamWrite:
 
     # -- answers ------------------------------------------------------------------------------------
 
-    def answered(self, index: int, answer: Answer | Refusal | SinkError) -> None:
+    def answered(self, index: int, answer: Answer | SinkError) -> None:
         """The message of an item has its answer."""
         self._numbers.pop(index, None)
         self._bytes -= len(self._messages.payloads[self._places[index]])
@@ -162,8 +168,10 @@ class JetStreamWrite:
         if isinstance(answer, NoStream):
             self._without_stream.add(index)
             error: BaseException = no_stream(self._subject(index), is_enabled=None)
-        elif isinstance(answer, tuple):
+        elif isinstance(answer, Refusal):
             maybe_applied = index in self._batch.maybe_applied
+            if maybe_applied and answer.is_wrong_last_sequence:
+                self._doubtful[index] = answer
             error = refused(answer, self._subject(index), maybe_applied=maybe_applied)
         else:
             error = answer
@@ -208,6 +216,17 @@ class JetStreamWrite:
             if subject not in made:
                 made[subject] = no_stream(subject, is_enabled=is_enabled)
             self._errors[index] = made[subject]
+
+    async def _verify(self) -> None:
+        """Find out whether the last message of a subject is that of an earlier try."""
+        for index, refusal in self._doubtful.items():
+            line = id_line(self._messages.headers[self._places[index]])
+            sequence = refusal.last_sequence
+            if line is None or sequence is None:
+                continue
+            if await self._channel.has_message(refusal.stream, sequence, line):
+                del self._errors[index]
+                self._acks[index] = PublishAck(refusal.stream, sequence, duplicate=True)
 
     def _settle(self) -> None:
         """Book what is stored, before a cancellation passes."""
