@@ -45,6 +45,8 @@ class Channel:
         self.denied: Denied | None = None
         """The last publish or subscription that the server has denied."""
         self.changed = Signal()
+        self.shortened = Signal()
+        """Fires when `ack_wait` is shorter than before."""
         self.is_closed = False
 
     async def open(self, is_lost: Callable[[], None], is_back: Callable[[], None]) -> None:
@@ -127,8 +129,11 @@ class Channel:
         await self.send([(reply, EXTEND) for reply in replies])
 
     def expect(self, ack_wait: float) -> None:
-        """Note the wait of a consumer, which may be shorter than asked for."""
-        self.ack_wait = min(self.ack_wait, ack_wait)
+        """Note the wait of a consumer of which nothing is held yet; it may be shorter than asked for."""
+        if ack_wait < self.ack_wait:
+            self.ack_wait = ack_wait
+            self._alive_at = self._clock.now()
+            self.shortened.fire()
 
     @property
     def has_lapsed(self) -> bool:

@@ -54,6 +54,7 @@ class Moves:
         self._session = session
         self._told = told
         self._partitions: dict[int, Partition] = {}
+        self._beginning: set[Partition] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
         """What has ended a task, and the connection with it."""
@@ -99,7 +100,18 @@ class Moves:
             self.start(self._begin(partition))
 
     async def _begin(self, partition: Partition) -> None:
-        """Begin a claim; tries again for as long as it takes. Raises `ConfigError`."""
+        """Begin a claim, unless that is under way; tries again for as long as it takes. Raises
+        `ConfigError`.
+        """
+        if partition in self._beginning:
+            return
+        self._beginning.add(partition)
+        try:
+            await self._begin_once(partition)
+        finally:
+            self._beginning.discard(partition)
+
+    async def _begin_once(self, partition: Partition) -> None:
         troubles, is_first = self._session.troubles, partition.puller is None
         while (state := await self._begun(partition)) is None:
             await self._session.clock.sleep(RETRY)

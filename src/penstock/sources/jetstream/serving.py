@@ -161,7 +161,7 @@ class Serving:
         """Extend what is held, and see whether that is still possible."""
         while True:
             due = self._clock.now() + self._channel.ack_wait / BEATS
-            await self._clock.sleep(due - self._clock.now())
+            await wait_until(self._clock, due, self._channel.shortened)
             is_late = self._clock.now() - due > LATE * self._channel.ack_wait
             await self._extend()
             if is_late:  # also for what had arrived and was not read when the first one was sent
