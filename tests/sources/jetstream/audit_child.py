@@ -51,6 +51,8 @@ class Options:
     """The part of the tries that fail."""
     drain: float = 5.0
     seed: int = 0
+    blocks: bool = True
+    """Whether `block` blocks the loop; else it is as `hold`."""
 
 
 class Audit(ConsumerObserver):
@@ -81,6 +83,11 @@ class Worker:
         self._chance = random.Random(options.seed)
         self.gate = asyncio.Event()
 
+    def heard(self) -> None:
+        """The parent has sent a line."""
+        os.read(0, 1)
+        self.gate.set()
+
     async def handle(self, message: Message) -> Result | None:
         """Do what the payload says: `hold` until the parent sends a line, `block` the loop until
         then, `sleep` so many seconds, `term` or `fail`. Any other one is handled, with some naks.
@@ -89,10 +96,10 @@ class Worker:
         about = (message.offset, message.key, message.attempt)
         self._audit.note("began", *about)
         try:
-            if action == "hold":
-                await self.gate.wait()
-            elif action == "block":
+            if action == "block" and self._options.blocks:
                 os.read(0, 1)
+            elif action in {"hold", "block"}:
+                await self.gate.wait()
             elif action == "sleep":
                 await asyncio.sleep(float(number))
             elif self._options.work:
@@ -131,7 +138,7 @@ async def consume(options: Options) -> None:
         poison="skip",
         observers=[audit],
     )
-    asyncio.get_running_loop().add_reader(0, lambda: (os.read(0, 1), worker.gate.set()))
+    asyncio.get_running_loop().add_reader(0, worker.heard)
     async with consumer:
         audit.note("ready")
         await consumer.run(worker.handle)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nats.errors import Error as NatsError
 from tests.children import child
-from tests.sources.jetstream.streams_help import Stream, new_stream
+from tests.sources.jetstream.streams_help import Stream, new_stream, until
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process
@@ -51,6 +51,14 @@ class Member:
 
     def log(self) -> str:
         return self._log.read_text()
+
+    async def until_log(self, part: str) -> None:
+        """Wait until it has logged a line with this text."""
+
+        async def is_met() -> bool:
+            return part in self.log()
+
+        await until(is_met)
 
     def open_gate(self) -> None:
         """Let it handle what it holds."""

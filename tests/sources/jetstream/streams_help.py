@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from nats.aio.client import Client
@@ -14,7 +14,7 @@ from nats.js.api import StorageType, StreamConfig, SubjectTransform
 from penstock.sources.jetstream import partitioned
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
     from nats.js.api import ConsumerInfo, StreamInfo
     from nats.js.client import JetStreamContext
@@ -103,22 +103,28 @@ class Stream:
 
     async def until_unsettled(self, most: int = 0) -> None:
         """Wait until no more than so many are unsettled."""
-        while await self._asked(self.unsettled) > most:
-            await asyncio.sleep(LOOK_EVERY)
+
+        async def is_met() -> bool:
+            return await self.unsettled() <= most
+
+        await until(is_met)
 
     async def until_pending(self, least: int) -> None:
         """Wait until so many are delivered and not acknowledged."""
-        while await self._asked(self.pending) < least:
-            await asyncio.sleep(LOOK_EVERY)
 
-    async def _asked(self, ask: Any) -> int:
-        while True:
-            try:
-                told: int = await ask()
-            except (NatsError, TimeoutError):
-                await asyncio.sleep(LOOK_EVERY)
-            else:
-                return told
+        async def is_met() -> bool:
+            return await self.pending() >= least
+
+        await until(is_met)
+
+
+async def until(is_met: Callable[[], Awaitable[bool]]) -> None:
+    """Ask until that is so, even while the server is away."""
+    while True:
+        with suppress(NatsError, TimeoutError):
+            if await is_met():
+                return
+        await asyncio.sleep(LOOK_EVERY)
 
 
 @asynccontextmanager
@@ -130,7 +136,7 @@ async def plain(server: EmbeddedNats, **options: Any) -> AsyncIterator[Client]:
             server.url,
             error_cb=_ignored,
             max_reconnect_attempts=-1,
-            reconnect_time_wait=LOOK_EVERY,
+            reconnect_time_wait=LOOK_EVERY,  # type: ignore[arg-type]  # it takes any number
             **options,
         )
         yield client

@@ -13,6 +13,7 @@ from tests.sources.jetstream.local_help import Running, running
 from tests.sources.jetstream.streams_help import Stream, new_stream, plain
 
 from penstock import ConfigError
+from penstock.sources.jetstream import channel
 from penstock.testing import embedded_nats as start_nats
 from penstock.testing.servers.require import there_or_skip
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedNats
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait less for an answer that is denied."""
+    monkeypatch.setattr(channel, "REQUEST_WITHIN", 0.5)
+
 
 USERS = """
 authorization {
@@ -29,8 +37,8 @@ authorization {
   ]
 }
 """
-ADMIN = {"user": "admin", "password": "secret"}
-APP = {"user": "app", "password": "hidden"}
+ADMIN: dict[str, Any] = {"user": "admin", "password": "secret"}
+APP: dict[str, Any] = {"user": "app", "password": "hidden"}
 
 
 def with_users(server: EmbeddedNats, *denied: str) -> None:
@@ -157,13 +165,14 @@ async def test_a_wrong_password_is_told_and_not_shown(own: EmbeddedNats) -> None
     """consumer/C:N5: neither in the reason nor in a repr."""
     await restarted(own)
     async with new_stream(own, login=ADMIN) as stream:
-        login = {"user": "app", "password": "topsecret"}
+        login: dict[str, Any] = {"user": "app", "password": "topsecret"}
         async with running(own, stream.name, **login) as here:
             told = await here.trouble("has refused the login")
             assert "topsecret" not in told
             assert "topsecret" not in repr(here.source)
 
 
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(
     "denied",
     ["$JS.API.STREAM.INFO.>", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.MSG.NEXT.>"],
@@ -264,9 +273,7 @@ async def test_a_new_consumer_begins_where_it_is_told(embedded_nats: EmbeddedNat
     async with new_stream(embedded_nats) as stream:
         await stream.publish("a", *[""] * 5)
         async with running(embedded_nats, stream.name, start="latest") as here:
-            await here.until(lambda: here.source.trouble is None)
-            while not (await stream.js.consumers_info(stream.name)):
-                await asyncio.sleep(0.01)
+            await stream.until_unsettled(0)
             (told,) = await stream.consumers()
             assert told.config.deliver_policy == DeliverPolicy.NEW
             sent = await stream.publish("a", "", "")
