@@ -18,19 +18,24 @@ from tests.children import child
 from tests.sources.files.files_help import GZIP, ZSTD, Handled, handled, lines, path_of, reading
 from tests.sources.files.test_rows import parquet
 
-from penstock import ClosedError, ConfigError, Consumer
+from penstock import ClosedError, ConfigError, Consumer, LoopClock
 from penstock._core.subscriptions import SubscriptionStart
 from penstock.sources import Position
 from penstock.sources.files import FileSource
+from penstock.sources.files.catalog import Catalog
+from penstock.sources.files.holding import FileHolder
+from penstock.sources.files.identity import record
+from penstock.sources.files.parts import FileParts
 from penstock.sources.files.places import End, Mark, Place
 from penstock.sources.subscriptions import (
     MemorySubscriptions,
     PostgresSubscriptions,
     SQLiteSubscriptions,
 )
+from penstock.testing.conformance.source.host import RecordingHost
 
 if TYPE_CHECKING:
-    from penstock import LoopClock, Message
+    from penstock import Message
 
 LEASE = 1.0
 COUNT = 500
@@ -197,6 +202,7 @@ async def test_a_second_process_waits_for_the_locks_of_the_first(
         await first.source.commit({claim: Position(5)})
         await second.host.news.wait_for(lambda: second.host.open)
         assert await second.source.fetch(second.host.open, 10) is None
+        assert len(second.host.claims) == 1, "of no file"
 
 
 async def test_a_store_that_was_moved_by_another_process_is_refused(
@@ -226,6 +232,87 @@ async def test_a_subscription_of_another_kind_is_refused(
         await handled(FileSource(tmp_path))
     with pytest.raises(ConfigError, match="is for the log of its schema"):
         FileSource(tmp_path, state=PostgresSubscriptions("postgresql://h/d"))
+
+
+async def test_a_file_that_was_lost_just_now_is_claimed_again(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """Its lock is freed before, also if that was not done in time."""
+    (tmp_path / "a.ndjson").write_bytes(lines(9))
+    state, host = MemorySubscriptions(), RecordingHost()
+    options = FileSource(tmp_path, state=state)._options
+    parts = FileParts(options, tmp_path, state, host, real_clock)
+    catalog = Catalog("s", state)
+    holder = FileHolder(parts, catalog)
+    await catalog.enter([record(tmp_path, "a.ndjson")])
+    entries = [*catalog.entries.values()]
+    for _ in range(3):
+        await holder.claim(entries, 1)
+        assert len(holder.all) == 1
+        holder.lose(holder.all, "of a test")
+        await holder.claim(entries, 0)
+    await holder.close()
+    assert [*await state.lock([catalog.lock_of(entries[0])])]
+
+
+async def test_a_look_does_not_set_back_what_this_process_has_stored(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """It may have read before the store, and return after it."""
+    for name in "ab":
+        (tmp_path / f"{name}.ndjson").write_bytes(lines(1))
+    catalog = Catalog("s", MemorySubscriptions())
+    await catalog.enter([record(tmp_path, f"{name}.ndjson") for name in "ab"])
+    held, other = catalog.entries.values()
+    held.hold(is_held=True)
+    for entry in (held, other):
+        entry.is_at(Position(1, "-|"))
+    await catalog.refresh()
+    assert (held.stored, other.stored) == (Position(1, "-|"), Position(0))
+
+
+class Jumping(LoopClock):
+    """A clock that can be set ahead, as by a machine that sleeps."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+
+async def test_nothing_is_delivered_while_the_locks_may_have_run_out(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """Before anything has found out that they have."""
+    (tmp_path / "a.ndjson").write_bytes(lines(9))
+    clock = Jumping()
+    source = FileSource(tmp_path, state=MemorySubscriptions(), clock=clock)
+    async with reading(source) as reader:
+        (claim,) = reader.host.open
+        await reader.read([claim], 5, most=5)
+        clock.ahead = 1_000.0
+        fetch = asyncio.get_running_loop().create_task(source.fetch([claim], 5))
+        for _ in range(20):
+            await real_clock.sleep(0)
+        assert not fetch.done()
+        fetch.cancel()
+
+
+async def test_a_file_that_comes_during_the_run_is_read_before_it_ends(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """There is a look at the end, however rarely there are others."""
+    for name in "ab":
+        (tmp_path / f"{name}.ndjson").write_bytes(lines(1))
+    done = Handled()
+
+    async def handle(message: Message) -> None:
+        done.append(message)
+        if path_of(message) == "a.ndjson":
+            (tmp_path / "c.ndjson").write_bytes(lines(1))
+
+    await Consumer(FileSource(tmp_path, poll=3_600.0), commit_every=0.01).receive(handle)
+    assert done.places == [(f"{name}.ndjson", 0) for name in "abc"]
 
 
 class UnkeptLocks(MemorySubscriptions):
@@ -275,8 +362,11 @@ async def test_progress_is_told(
     with caplog.at_level(logging.INFO, "penstock.sources.files"):
         await consumer.receive(handle)
     assert lags == [2_000, 1_000] * 2
-    told = [each.getMessage() for each in caplog.records if "finished" in each.getMessage()]
-    assert told[0] == "backfill: a.parquet is finished, with 2500 rows (1 of 2 files)"
+    told = [each.getMessage() for each in caplog.records if "is finished" in each.getMessage()]
+    assert told == [
+        "backfill: a.parquet is finished, with 2500 rows (1 of 2 files)",
+        "backfill: b.parquet is finished, with 2500 rows (2 of 2 files)",
+    ]
 
 
 async def test_a_source_is_open_for_one_consumer(tmp_path: Path, real_clock: LoopClock) -> None:

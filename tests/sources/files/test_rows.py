@@ -15,6 +15,9 @@ from tests.sources.files.files_help import GZIP, ZSTD, handled, lines, reading, 
 from penstock import ConfigError
 from penstock.sources import Position
 from penstock.sources.files import FileSource, UnreadFiles
+from penstock.sources.files.identity import record
+from penstock.sources.files.parquet_rows import ParquetReader
+from penstock.sources.files.streams import FileBytes
 from penstock.sources.subscriptions import MemorySubscriptions
 
 if TYPE_CHECKING:
@@ -117,12 +120,13 @@ def parquet(path: Path, count: int, group: int) -> None:
     pq.write_table(table, path, row_group_size=group, write_page_checksum=True)
 
 
+@pytest.mark.parametrize("group", [1_000, 2_400, 5_000])
 @pytest.mark.parametrize("start", [0, 1, 999, 1_000, 1_001, 2_500, 3_499, 3_500])
 async def test_rows_of_parquet_are_found_again_by_their_number(
-    tmp_path: Path, real_clock: LoopClock, start: int
+    tmp_path: Path, real_clock: LoopClock, start: int, group: int
 ) -> None:
     """Over row groups, and at their ends; the number of rows is known from the beginning."""
-    parquet(tmp_path / "a.parquet", 3_500, 1_000)
+    parquet(tmp_path / "a.parquet", 3_500, group)
     state = MemorySubscriptions()
     source = FileSource(tmp_path, key="user", state=state, subscription="s")
     async with reading(source) as reader:
@@ -142,6 +146,21 @@ async def test_rows_of_parquet_are_found_again_by_their_number(
         "when": dt.datetime(2026, 1, 1, tzinfo=dt.UTC),
     }
     assert done[-1].key == "u9"
+
+
+def test_large_rows_of_parquet_are_decoded_few_at_a_time(tmp_path: Path) -> None:
+    """So memory does not grow with their size."""
+    table = pa.table({"blob": [bytes([at]) * (1 << 20) for at in range(20)]})
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
+    recorded = record(tmp_path, "a.parquet")
+    file = FileBytes(tmp_path / "a.parquet", recorded, None, follow=False)
+    reader = ParquetReader(file, 0, column=None)
+    read: list[int] = []
+    while (chunk := reader.read(1_000)).end is None:
+        read.append(len(chunk.rows))
+    reader.close()
+    assert sum(read) == 20
+    assert max(read) <= 4
 
 
 async def test_a_record_has_its_file_and_its_time(tmp_path: Path, real_clock: LoopClock) -> None:

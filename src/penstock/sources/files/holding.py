@@ -122,7 +122,8 @@ class FileHolder:
                     most -= 1
 
     async def _claim(self, entry: FileEntry) -> bool:
-        self._end_stand_in()
+        if entry in self._ending:
+            await self._unlock()  # it was lost just now, and locks are not reentrant
         self._ending.add(entry)
         asked_at = self._clock.now()
         name = self._catalog.lock_of(entry)
@@ -161,16 +162,11 @@ class FileHolder:
         """Hold a claim of no file, if there is no other: without one, nothing is fetched, and the
         end of the source would not be told.
         """
-        if not self._held and self._stand_in is None:
+        if not self._held:
             first = next(iter(self._catalog.entries.values()), None)
             position = Position(0) if first is None else first.place.position
             partition = TopicPartition(self._name, 0 if first is None else first.number)
             (self._stand_in,) = self._host.assigned({partition: position})
-
-    def _end_stand_in(self) -> None:
-        if self._stand_in is not None:
-            claim, self._stand_in = self._stand_in, None
-            self._host.ended([claim])
 
     async def give_up(self, held: HeldFile, within: float) -> None:
         """Let what runs end, store the position, and free the file. An error is logged only."""
@@ -218,11 +214,6 @@ class FileHolder:
             if entry.is_finished or reading.broken is not None:
                 await self._host.revoked([held.claim], 0.0)  # nothing of it runs any more
                 self.end([held])
-            if entry.is_finished:
-                every = self._catalog.entries.values()
-                done = sum(each.is_finished for each in every)
-                told = (self._name, entry.path, entry.stored.offset, done, len(every))
-                say(logger, logging.INFO, _FINISHED, *told)
 
     # -- positions ---------------------------------------------------------------------------------
 
@@ -241,10 +232,19 @@ class FileHolder:
             stored = [each for each in moves if each.entry in done]
             for each in stored:
                 each.attempts.clear()
+        self._tell_finished(stored)
         self.lose([each for each in held if each not in stored], "its stored position was moved")
         if any(each.is_settled for each in stored):
             self._parts.wake.fire()
         return [each.claim for each in stored if self._held.get(each.entry) is each]
+
+    def _tell_finished(self, stored: Iterable[HeldFile]) -> None:
+        every = self._catalog.entries.values()
+        for each in stored:
+            if each.entry.is_finished:
+                done = sum(entry.is_finished for entry in every)
+                told = (self._name, each.entry.path, each.entry.stored.offset, done, len(every))
+                say(logger, logging.INFO, _FINISHED, *told)
 
     async def _resolve(self, held: Collection[HeldFile]) -> list[HeldFile]:
         """Find out what attempts without an answer have stored; return the files that others moved."""
@@ -293,7 +293,8 @@ class FileHolder:
 
     async def close(self) -> None:
         """End all claims without a commit, close the files and free what is locked."""
-        self._end_stand_in()
+        if self._stand_in is not None:
+            self._host.ended([self._stand_in])
         self.end(self.all)
         try:
             async with self._clock.timeout_at(self._clock.now() + UNLOCK_WITHIN):

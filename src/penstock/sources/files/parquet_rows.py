@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from .streams import FileBytes
 
 BATCH = 1_000
-"""Rows that are decoded at once."""
+"""Rows that are decoded at once, if they are small."""
+BATCH_BYTES = 4 << 20
+"""Bytes of rows that are decoded at once, by their mean in the file."""
 BUFFER = 1 << 20
 """Bytes of a column that are read at once, however large its row group is."""
 _NONE: list[Any] = []
@@ -59,10 +61,18 @@ class ParquetReader:
         if first == groups:
             return
         left_out = start - before
-        for batch in self._parquet.iter_batches(BATCH, row_groups=[*range(first, groups)]):
+        rows = self._rows_at_once()
+        for batch in self._parquet.iter_batches(rows, row_groups=[*range(first, groups)]):
             if left_out < batch.num_rows:
                 yield batch.slice(left_out).to_pylist()
             left_out = max(0, left_out - batch.num_rows)
+
+    def _rows_at_once(self) -> int:
+        metadata = self._parquet.metadata
+        groups = range(metadata.num_row_groups)
+        size = sum(metadata.row_group(each).total_byte_size for each in groups)
+        fitting: int = BATCH_BYTES * metadata.num_rows // max(1, size)
+        return max(1, min(BATCH, fitting))
 
     def read(self, most: int) -> Chunk:
         """The next rows, of one batch."""

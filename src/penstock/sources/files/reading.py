@@ -1,7 +1,7 @@
 """One file that is being read, a little ahead of its deliveries.
 
-1. A thread reads one chunk at a time, while at most `AHEAD` rows wait here. So memory is bounded by
-   two chunks a file.
+1. A thread reads one chunk at a time, when a part of the one before it is delivered. So memory is
+   bounded by two chunks a file. A chunk is bounded in rows and in bytes.
 2. `take` moves in one stretch, so that a fetch which is cancelled has delivered nothing.
 3. What precedes damage is delivered before the damage is told.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .places import End, Mark
 
 AHEAD = 1_000
-"""Rows of a file that wait to be delivered while no more are read."""
+"""The most rows of a chunk."""
 
 
 class FileReading:
@@ -46,6 +46,8 @@ class FileReading:
         self._reader: RowReader | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: deque[Record] = deque()
+        self._last = 0
+        """Rows of the last chunk."""
         self._is_idle = False
         """A followed file had no more."""
         self._told = self.read_to = start
@@ -65,7 +67,7 @@ class FileReading:
     def fill(self) -> None:
         """Begin to read the next chunk, if it is wanted. Does not suspend."""
         has_ended = self.end is not None or self.broken is not None
-        if not has_ended and not self._is_idle and len(self._waiting) < AHEAD:
+        if not has_ended and not self._is_idle and len(self._waiting) < max(1, self._last):
             self._task = self._task or asyncio.get_running_loop().create_task(self._read())
 
     def wake(self) -> None:
@@ -99,6 +101,7 @@ class FileReading:
         assert self._reader is not None  # it has been read
         self._is_idle = chunk.waits
         self._waiting.extend(records)
+        self._last = len(records)
         self.read_to = chunk.next_row
         self.end, self.broken = chunk.end, chunk.broken
         is_at_end = self.end is not None or self._is_idle

@@ -7,7 +7,7 @@
 3. A file that cannot be read is a trouble by name, and the others go on. A source that ends raises
    `UnreadFiles` for it at its end; one that does not end tries it again when the file has changed.
 4. The source is over when a look finds nothing to read, and everything is delivered here, or
-   finished by other processes.
+   finished by other processes. `_run` ends then; what is delivered is settled by commits.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class OpenFiles:
         self._parts.host.assigned({})  # without a file it is a member in waiting, which is ready
         clock, poll = self._clock, self._options.poll
         delay = poll
-        while True:
+        while not self._is_over:
             heard = self._parts.wake.count
             try:
                 await self._round()
@@ -102,28 +102,26 @@ class OpenFiles:
             except (ConfigError, MissingExtra) as error:
                 self._failure = error
                 self._troubles.note("look", text_of(error))
-                self._holder.stand_in()
-                self._parts.news.fire()
-                return
+                break
             except Exception as error:
                 told = _FAILED % (self._options.subscription, for_log(error))
                 say(logger, logging.DEBUG, "%s", told, error=error)
                 self._troubles.note("look", told)
                 delay = min(RETRY_TO, 2 * delay)
-            if self._parts.wake.count == heard:
+            if self._parts.wake.count == heard and not self._is_over:
                 await wait_until(clock, clock.now() + delay, self._parts.wake)
+        self._holder.stand_in()
+        self._parts.news.fire()
 
     async def _round(self) -> None:
         await self._holder.finish()
         await self._holder.tidy()
-        if self._clock.now() >= self._look_at or self._is_exhausted():
+        was_exhausted = self._is_exhausted()
+        if was_exhausted or self._clock.now() >= self._look_at:
             await self._look()
         await self._balance()
         self._note_troubles()
-        self._is_over = self._options.ends and self._is_exhausted()
-        if self._is_over:
-            self._holder.stand_in()
-            self._parts.news.fire()
+        self._is_over = self._options.ends and was_exhausted and self._is_exhausted()
 
     def _is_exhausted(self) -> bool:
         """Whether nothing that is known is left to be delivered, by this process or others."""

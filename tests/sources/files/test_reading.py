@@ -1,0 +1,59 @@
+"""How far a file is read ahead of its deliveries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock._core.clock import Signal, wait_until
+from penstock.sources import Record
+from penstock.sources.files.chunks import Chunk
+from penstock.sources.files.places import End
+from penstock.sources.files.reading import FileReading
+
+if TYPE_CHECKING:
+    from penstock import LoopClock
+
+
+class Rows:
+    """A file of ten chunks."""
+
+    rows = None
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.read_to = 0
+        self.is_closed = False
+
+    def read(self, most: int) -> Chunk:
+        rows = [(self.read_to + at, b"") for at in range(self.size)]
+        self.read_to += self.size
+        return Chunk(rows, self.read_to, end=End(0, 0) if self.read_to == 10 * self.size else None)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("size", [1, 3, 1_000])
+async def test_at_most_two_chunks_wait(real_clock: LoopClock, size: int) -> None:
+    """However few rows a chunk has, since they may be large."""
+    rows, news = Rows(size), Signal()
+    reading = FileReading(
+        lambda: rows, lambda row, value: Record("t", 0, row, None, value), 0, news, Signal()
+    )
+    taken = 0
+    while not reading.is_over:
+        reading.fill()
+        found = reading.take(1)
+        if found is None:
+            await wait_until(real_clock, real_clock.now() + 1.0, news)
+            continue
+        ((record,), _) = found
+        assert record.offset == taken
+        taken += 1
+        await real_clock.sleep(0)
+        assert rows.read_to - taken <= 2 * size
+    assert taken == 10 * size
+    await reading.close()
+    assert rows.is_closed
