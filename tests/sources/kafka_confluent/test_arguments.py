@@ -75,7 +75,7 @@ def test_an_option_that_penstock_sets_is_refused_with_what_to_use(
 
 @pytest.mark.parametrize("client", [SECRET, [SECRET], {1: SECRET}])
 def test_options_are_a_mapping_of_names(client: Any) -> None:
-    with pytest.raises(ConfigError, match="client=.*must be a mapping") as raised:
+    with pytest.raises(ConfigError, match=r"client=.*must be a mapping") as raised:
         made(client=client)
     assert SECRET not in str(raised.value)
 

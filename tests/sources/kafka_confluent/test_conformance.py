@@ -27,6 +27,7 @@ class TestCooperative(SourceConformance):
     """All sources of a topic are members of the group of its name."""
 
     protocol: ClassVar[str] = "cooperative"
+    capabilities = ConfluentKafkaSource.capabilities
     patience = 30.0
 
     @pytest.fixture(autouse=True)

@@ -159,9 +159,7 @@ def test_missing_rights_are_named_and_records_are_read_once_they_are_granted(
     async def scenario() -> None:
         topic, group = await new_topic(own_broker), new_name("group")
         await fill(own_broker, topic, 10)
-        source = source_of(
-            own_broker, topic, group, bootstrap=own_broker.logins, client=login()
-        )
+        source = source_of(own_broker, topic, group, bootstrap=own_broker.logins, client=login())
         async with log_lines() as log, member(source) as reader:
             await log.wait(f"topic '{topic}'")
             assert not reader.consumer.ready

@@ -69,7 +69,9 @@ async def _moved(broker: EmbeddedKafka, protocol: str) -> None:
         begun = first.watch.told("revoked")
         second = await join()
         await begun
-        moving = {each for change, parts in first.watch.claims if change == "revoked" for each in parts}
+        moving = {
+            each for change, parts in first.watch.claims if change == "revoked" for each in parts
+        }
         staying = before - moving
         assert moving
         assert staying

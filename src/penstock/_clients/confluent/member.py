@@ -7,7 +7,10 @@
 3. A poll and other calls take turns, since librdkafka serves one at a time. What a commit stores is
    decided when its turn comes, without another wait.
 4. Callbacks reach the listener on the loop's thread.
-5. The client writes metadata with the NUL at its end, and reads it without.
+5. A commit is sent without waiting, and its answer arrives with a poll: librdkafka keeps a commit for
+   as long as a session while no broker answers, and would poll no more. One is out at a time. Within
+   a revoke nothing is polled, so there a commit waits.
+6. The client writes metadata with the NUL at its end, and reads it without.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import math
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientPartition
@@ -40,6 +43,13 @@ _EARLIEST, _LATEST = -2, -1
 """Times that mean the ends of a log."""
 
 
+class Answer(NamedTuple):
+    """The answer to a commit."""
+
+    error: KafkaError | None
+    partitions: Sequence[Any]
+
+
 class Listener(Protocol):
     """What a member tells. Calls come from the loop's thread."""
 
@@ -62,11 +72,19 @@ class Member:
     def __init__(self, options: GroupOptions, threads: Executor, listener: Listener) -> None:
         self._options = options
         self._listener = listener
-        given = {**options.of_member(), "error_cb": self._failed, "logger": LOGGER}
+        given = {
+            **options.of_member(),
+            "error_cb": self._failed,
+            "on_commit": self._answered,
+            "logger": LOGGER,
+        }
         self._client: Any = AIOConsumer(given, executor=threads)
         self._turn = Signal()
         self._is_polling = self._is_leaving = False
-        self._calls = 0
+        self._calls = self._ended_calls = 0
+        self._commits = asyncio.Lock()
+        self._sent: asyncio.Future[Answer] | None = None
+        """The answer to the commit that is out."""
         self._inside: contextvars.Context | None = None
         """The context of a revoke that is under way."""
 
@@ -78,7 +96,8 @@ class Member:
             list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
         while not self._is_leaving:
-            while self._calls:
+            ahead = self._ended_calls + self._calls
+            while self._ended_calls < ahead:
                 await wait_until(LOOP_CLOCK, math.inf, self._turn)
             self._is_polling = True
             try:
@@ -88,6 +107,10 @@ class Member:
                 self._turn.fire()
             if message is not None and (error := message.error()) is not None:
                 self._listener.failed(error, message.topic())
+
+    async def listen(self) -> None:
+        """Tell the errors of until now, before `run`, which does that from then on."""
+        await self._call(lambda: self._client.poll(0))
 
     def leave(self) -> None:
         """Let `run` end after its poll."""
@@ -117,6 +140,11 @@ class Member:
     async def _failed(self, error: KafkaError) -> None:
         self._listener.failed(error, None)
 
+    async def _answered(self, error: KafkaError | None, partitions: Sequence[Any]) -> None:
+        sent, self._sent = self._sent, None
+        if sent is not None and not sent.done():
+            sent.set_result(Answer(error, partitions))
+
     async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call when it is its turn."""
         self._calls += 1
@@ -132,6 +160,7 @@ class Member:
             return await asyncio.get_running_loop().create_task(called(), context=inside)
         finally:
             self._calls -= 1
+            self._ended_calls += 1
             self._turn.fire()
 
     # -- offsets -----------------------------------------------------------------------------------
@@ -144,16 +173,44 @@ class Member:
         Raises the error of librdkafka, unless it says that the group has been rebalanced. A
         cancelled commit may have been stored.
         """
-
-        async def commit() -> list[TopicPartition]:
-            now = positions()
-            if not now:
+        if self._inside is not None:
+            return await self._call(lambda: self._commit_within(positions))
+        async with self._commits:
+            if self._sent is not None:
+                await asyncio.wait([self._sent])  # its caller has given up
+            answer = await self._call(lambda: self._send(positions))
+            if answer is None:
                 return []
-            offsets = [_theirs(each, at) for each, at in now.items()]
-            answer = await self._client.commit(offsets=offsets, asynchronous=False)
-            return [TopicPartition(at.topic, at.partition) for at in answer if _is_stored(at)]
+            await asyncio.wait([answer])
+        error, stored = answer.result()
+        if error is not None:
+            raise KafkaException(error)
+        return _stored(stored)
 
-        return await self._call(commit)
+    async def _commit_within(
+        self, positions: Callable[[], Mapping[TopicPartition, Position]]
+    ) -> list[TopicPartition]:
+        """Send a commit within a revoke, and suspend until its answer."""
+        offsets = _theirs(positions())
+        if not offsets:
+            return []
+        return _stored(await self._client.commit(offsets=offsets, asynchronous=False))
+
+    async def _send(
+        self, positions: Callable[[], Mapping[TopicPartition, Position]]
+    ) -> asyncio.Future[Answer] | None:
+        """Send a commit; return its answer to come, or `None` with nothing to store."""
+        offsets = _theirs(positions())
+        if not offsets:
+            return None
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._sent = answer
+        try:
+            await self._client.commit(offsets=offsets, asynchronous=True)
+        except KafkaException:
+            self._sent = None  # it was not sent
+            raise
+        return answer
 
     async def committed(
         self, partitions: Collection[TopicPartition]
@@ -207,18 +264,23 @@ def _ours(partitions: Iterable[Any]) -> list[TopicPartition]:
     return [TopicPartition(each.topic, each.partition) for each in partitions]
 
 
-def _theirs(partition: TopicPartition, at: Position) -> ClientPartition:
-    if not at.metadata:
-        return ClientPartition(*partition, at.offset)
-    return ClientPartition(*partition, at.offset, at.metadata)
+def _theirs(positions: Mapping[TopicPartition, Position]) -> list[ClientPartition]:
+    return [
+        ClientPartition(*each, at.offset, at.metadata)
+        if at.metadata
+        else ClientPartition(*each, at.offset)
+        for each, at in positions.items()
+    ]
 
 
-def _is_stored(at: Any) -> bool:
-    if at.error is None:
-        return True
-    if is_rebalanced(at.error):
-        return False
-    raise KafkaException(at.error)
+def _stored(answers: Iterable[Any]) -> list[TopicPartition]:
+    """The partitions that are stored. Raises the first error that is about something else than a
+    rebalance.
+    """
+    for at in answers:
+        if at.error is not None and not is_rebalanced(at.error):
+            raise KafkaException(at.error)
+    return [TopicPartition(at.topic, at.partition) for at in answers if at.error is None]
 
 
 def _answered(found: Iterable[Any]) -> list[Any]:

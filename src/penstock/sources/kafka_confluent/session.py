@@ -171,6 +171,7 @@ class Session:
     async def hold(self) -> None:
         """Be a member until cancelled. Raises the error by which the session dies."""
         while not await self._look():
+            await self.member.listen()
             await LOOP_CLOCK.sleep(LOOK_EVERY)
         joined = asyncio.get_running_loop().create_task(self.member.run(self._subscription()))
         try:
