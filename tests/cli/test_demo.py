@@ -59,6 +59,7 @@ def test_a_server_killed_half_way_costs_no_row(
                 "200",
                 "--no-spark",
                 "--no-queue",
+                "--no-nats",
                 "--no-kafka",
             ]
         )
@@ -96,6 +97,7 @@ def test_where_spark_cannot_run_its_scene_is_left_out_and_says_why(
                 "100",
                 "--plain",
                 "--no-queue",
+                "--no-nats",
                 "--no-kafka",
                 "--dsn",
                 embedded_postgres.dsn,
@@ -145,6 +147,7 @@ def test_without_chaos_the_server_stays_alive(
                 "0",
                 "--no-spark",
                 "--no-queue",
+                "--no-nats",
                 "--no-kafka",
             ]
         )
@@ -169,6 +172,7 @@ def test_a_given_database_is_used_and_left_alive(
                     "--plain",
                     "--no-spark",
                     "--no-queue",
+                    "--no-nats",
                     "--no-kafka",
                     "--dsn",
                     embedded_postgres.dsn,
@@ -203,6 +207,7 @@ def test_a_schema_of_its_name_that_is_not_the_demos_stays(
             "--plain",
             "--no-spark",
             "--no-queue",
+            "--no-nats",
             "--no-kafka",
             "--dsn",
             embedded_postgres.dsn,

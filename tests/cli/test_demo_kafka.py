@@ -59,6 +59,7 @@ def test_a_killed_consumer_costs_no_flight_and_no_order(
         "--poison",
         "500",
         "--no-queue",
+        "--no-nats",
         "--kafka",
         "--no-spark",
         "--plain",
@@ -109,6 +110,7 @@ def test_no_moment_to_interrupt_leaves_a_process_behind(
         "--rows",
         "8000",
         "--no-queue",
+        "--no-nats",
         "--kafka",
         "--no-spark",
         "--dsn",
@@ -142,6 +144,7 @@ def demo(server: EmbeddedPostgres, *arguments: str) -> int:
             "50",
             "--plain",
             "--no-queue",
+            "--no-nats",
             "--no-spark",
             "--dsn",
             server.dsn,
@@ -189,7 +192,9 @@ def test_a_required_scene_without_aiokafka_ends_the_demo_before_it_begins(
 
 def test_a_consumer_that_ends_by_itself_is_told_with_its_last_words() -> None:
     """Instead of a wait without end."""
-    place = Place(bootstrap="127.0.0.1:1", topic="flights", dsn="postgresql://x/x", schema="x")
+    place = Place(
+        broker="kafka", address="127.0.0.1:1", topic="flights", dsn="postgresql://x/x", schema="x"
+    )
 
     async def run() -> None:
         async with Consumers("penstock.no_such_module", place) as consumers:
@@ -207,7 +212,9 @@ def test_a_consumer_that_still_runs_at_the_end_is_killed_and_reaped(
 ) -> None:
     (tmp_path / "stays.py").write_text("input()\nprint('ready', flush=True)\ninput()\n")
     monkeypatch.syspath_prepend(tmp_path)
-    place = Place(bootstrap="127.0.0.1:1", topic="flights", dsn="postgresql://x/x", schema="x")
+    place = Place(
+        broker="kafka", address="127.0.0.1:1", topic="flights", dsn="postgresql://x/x", schema="x"
+    )
 
     async def run() -> None:
         async with Consumers("stays", place) as consumers:
@@ -291,7 +298,7 @@ def test_a_repeated_flight_is_counted_and_keeps_its_first_arrival(
     [
         (
             "DELETE FROM legs WHERE line = 5",
-            ["flights from the topic", "flights missing, changed or twice"],
+            ["flights that came through", "flights missing, changed or twice"],
         ),
         (
             "ALTER TABLE legs DISABLE TRIGGER keep_first; UPDATE legs SET dest = 'X' WHERE line = 2",

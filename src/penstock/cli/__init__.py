@@ -172,6 +172,11 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="skip the scene on a queue in PostgreSQL, of whose workers three are killed",
     )
+    parser.add_argument(
+        "--no-nats",
+        action="store_true",
+        help="skip the scene on NATS JetStream, of whose consumers one is killed",
+    )
     scene = parser.add_mutually_exclusive_group()
     scene.add_argument(
         "--kafka",

@@ -1,4 +1,4 @@
-"""A consumer of the scene on Kafka, in a process of its own: the flights in order per aircraft.
+"""A consumer of the scenes on brokers, in a process of its own: the flights in order per aircraft.
 
 It reads its settings from a line of JSON on stdin, prints `ready` as soon as the group has given it
 partitions, and drains on SIGTERM.
@@ -12,7 +12,7 @@ import logging
 import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from .._core.runtime.run import run
 from .._core.stacking import stack
@@ -21,17 +21,23 @@ from ..flow.pipe import pipe
 from ..retry import CircuitBreaker, Retry
 from ..sinks import DeadLetter, DeadLetterRecord, PostgresSink, Timeout
 from ..sources.kafka import KafkaSource
-from .legs import LEG
+from .legs import LEG, tailnum_of
 
 if TYPE_CHECKING:
     from ..consumer.message import Message
     from ..flow import Pipe
+    from ..sources import Source
 
+Broker: TypeAlias = "Literal['kafka', 'nats']"
 MODULE = "penstock.demo.consumer"
 GROUP = "legs"
 LETTER = ("line", "tailnum", "why")
 SESSION_SECONDS = 2.0
 """Seconds without a heartbeat after which the broker gives a killed consumer's partitions away."""
+ACK_SECONDS = 2.0
+"""Seconds after which the server delivers a killed consumer's messages again."""
+PARTITIONS = 6
+"""Those of the divided stream."""
 TRY_SECONDS = 10.0
 BREAKER_SECONDS = 1.0
 DRAIN_SECONDS = 10.0
@@ -44,8 +50,10 @@ BATCH = 500
 class Place:
     """Where the consumers read and write."""
 
-    bootstrap: str
+    broker: Broker
+    address: str
     topic: str
+    """The topic of Kafka, or the stream of JetStream."""
     dsn: str
     schema: str
 
@@ -73,15 +81,12 @@ def make_pipe(place: Place, name: str) -> Pipe:
             Retry(),
             DeadLetter(_letters(place), record=_letter_of_row, take_unknown=True),
         ),
-        key=_tailnum,
+        key=tailnum_of,
         limits=Limits(max_items=BATCH, max_delay=0.1, workers=WORKERS),
         name=name,
     )
-    source = KafkaSource(
-        place.topic, bootstrap=place.bootstrap, group=GROUP, session_timeout=SESSION_SECONDS
-    )
     return pipe(
-        source,
+        _source(place, name),
         batcher,
         partial(_row, name),
         name=GROUP,
@@ -89,6 +94,24 @@ def make_pipe(place: Place, name: str) -> Pipe:
         dead_letters=_letters(place, row=_letter_of_record),
         drain=DRAIN_SECONDS,
         commit_every=COMMIT_SECONDS,
+    )
+
+
+def _source(place: Place, name: str) -> Source:
+    if place.broker == "nats":
+        from ..sources.jetstream import JetStreamSource
+
+        return JetStreamSource(
+            place.topic,
+            servers=place.address,
+            durable=GROUP,
+            partitions=PARTITIONS,
+            member=name,
+            key=2,
+            ack_wait=ACK_SECONDS,
+        )
+    return KafkaSource(
+        place.topic, bootstrap=place.address, group=GROUP, session_timeout=SESSION_SECONDS
     )
 
 
@@ -109,18 +132,14 @@ def _row(consumer: str, message: Message) -> dict[str, Any]:
     return {**json.loads(message.value), "consumer": consumer}
 
 
-def _tailnum(row: dict[str, Any]) -> str:
-    tailnum: str = row["tailnum"]
-    return tailnum
-
-
 def _letter_of_row(letter: DeadLetterRecord[dict[str, Any]]) -> tuple[object, ...]:
     return letter.item["line"], letter.item["tailnum"], letter.error_class
 
 
 def _letter_of_record(letter: DeadLetterRecord[dict[str, Any]]) -> tuple[object, ...]:
-    line = letter.item["value"].split()[0]
-    return int(line), letter.item["key"].decode(), letter.cause_type or letter.error_type
+    line, key = letter.item["value"].split()[0], letter.item["key"]
+    tailnum = key.decode() if isinstance(key, bytes) else key
+    return int(line), tailnum, letter.cause_type or letter.error_type
 
 
 async def consume(place: Place, name: str) -> None:

