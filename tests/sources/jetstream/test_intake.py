@@ -227,3 +227,21 @@ def test_another_consumer_numbers_its_deliveries_from_one() -> None:
     assert taken(intake) == [7]
     arrive(intake, 9, 3)
     assert taken(intake) == []
+
+
+def test_what_waits_of_a_forgotten_delivery_comes_again() -> None:
+    """consumer/C:N2: nothing says whether it is pending, so it is not held, and not extended."""
+    intake = begun()
+    arrive(intake, 1, 1)
+    assert taken(intake) == [1]
+    for number, at in ((3, 3), (5, 4)):
+        arrive(intake, at, number)
+    intake.resume(0)
+    assert list(intake.held) == [1], "it runs"
+    assert arrive(intake, 3, 1) == "new"
+    assert not intake.look(2, 1)
+    intake.restart()
+    assert list(intake.held) == [3], "its claim has ended"
+    assert arrive(intake, 1, 2) == "new"
+    assert intake.look(2, 2)
+    assert taken(intake) == [1, 3]

@@ -63,13 +63,20 @@ class Intake:
 
     def resume(self, delivered: int) -> None:
         """Continue behind the delivery of this number on a new connection. Everything waits for the
-        next look: the server may have forgotten deliveries.
+        next look: the server may have forgotten deliveries. What waits of those comes again, once it
+        is not held any more.
         """
         self._last = delivered
         self.is_waiting = True
         for record in self.held.values():
             if record.number > delivered:
                 record.number = UNSURE
+        self._drop_unsure()
+
+    def _drop_unsure(self) -> None:
+        for sequence, record in [*self._waiting.items()]:
+            if record.number == UNSURE:
+                del self._waiting[sequence], self.held[sequence]
 
     def renumber(self) -> None:
         """Note that the consumer is another one, which numbers its deliveries from 1."""
@@ -193,6 +200,7 @@ class Intake:
         self._ready.clear()
         self._tried.clear()
         self._waiting = dict(self.held)
+        self._drop_unsure()
         self._through = 0
         self.is_waiting, self.is_astray = True, False
 

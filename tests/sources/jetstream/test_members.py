@@ -1,0 +1,72 @@
+"""Members of a group, and how they divide the partitions.
+
+Proven here: consumer/C:N9.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.sources.jetstream.members import SILENT_AFTER, Roster, divided
+
+names = st.sets(st.text("abcdef0123456789-", min_size=1, max_size=12), min_size=1, max_size=12)
+MOST_MOVED = 3
+"""Times the fair share: so much moves at most when a member joins or leaves."""
+
+
+@given(names, st.integers(1, 64))
+def test_every_partition_has_a_member_and_no_member_more_than_its_share(
+    members: set[str], partitions: int
+) -> None:
+    """Also if there are more members than partitions; whatever their order."""
+    division = divided(sorted(members), partitions)
+    assert len(division) == partitions
+    loads = Counter(division)
+    assert loads.keys() <= members
+    counts = [loads[each] for each in members]
+    assert max(counts) - min(counts) <= 1
+    assert divided(sorted(members, reverse=True), partitions) == division
+
+
+@given(st.integers(2, 12), st.sampled_from([8, 16, 32, 64]))
+def test_a_member_that_joins_or_leaves_moves_few_partitions(members: int, partitions: int) -> None:
+    """Of the fewest that have to move, three times as many at most, and two."""
+    before = [f"host-{number}" for number in range(members)]
+    divided_before = divided(before, partitions)
+    divided_after = divided([*before, "another"], partitions)
+    moved = sum(one != two for one, two in zip(divided_before, divided_after, strict=True))
+    assert moved <= MOST_MOVED * -(-partitions // (members + 1)) + 2
+
+
+def test_the_division_is_the_same_everywhere_and_for_ever() -> None:
+    """Members of two releases would otherwise ask for the same partitions."""
+    assert divided(["a", "b", "c"], 8) == divided(["c", "a", "b"], 8)
+    assert "".join(divided(["a", "b", "c"], 8)) == "caaabccb"
+
+
+def test_members_that_are_heard_share_the_partitions() -> None:
+    roster = Roster("a", 4)
+    assert (roster.members, roster.mine()) == (["a"], {0, 1, 2, 3})
+    assert roster.hear("b", 0.0)
+    assert not roster.hear("b", 1.0), "it is known"
+    assert not roster.hear("a", 1.0), "it is this one"
+    other = Roster("b", 4)
+    other.hear("a", 0.0)
+    assert roster.members == other.members == ["a", "b"]
+    assert len(roster.mine()) == len(other.mine()) == 2
+    assert roster.mine() | other.mine() == {0, 1, 2, 3}
+
+
+def test_a_member_that_leaves_or_is_silent_is_gone() -> None:
+    roster = Roster("a", 4)
+    roster.hear("b", 0.0)
+    roster.hear("c", 1.0)
+    assert not roster.forget_silent(SILENT_AFTER)
+    assert roster.forget_silent(SILENT_AFTER + 0.1)
+    assert roster.members == ["a", "c"]
+    assert roster.part("c")
+    assert not roster.part("c")
+    assert roster.mine() == {0, 1, 2, 3}
