@@ -30,6 +30,7 @@ PUBLIC = (
     "penstock.sources.files",
     "penstock.sources.jetstream",
     "penstock.sources.kafka",
+    "penstock.sources.kafka_confluent",
     "penstock.sources.memory",
     "penstock.sources.postgres_stream",
     "penstock.sources.subscriptions",
