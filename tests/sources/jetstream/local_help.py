@@ -100,10 +100,9 @@ async def running(
 ) -> AsyncIterator[Running]:
     """A consumer of a stream, with these options, and these of its source."""
     given: dict[str, Any] = {"durable": "d", "servers": server.url, "ack_wait": 1.0, **source}
+    others: dict[str, Any] = {"name": "here", "commit_every": 0.02, "drain": 2.0, **(options or {})}
     made = Running(Watched(stream, **given))
-    made.consumer = Consumer(
-        made.source, name="here", commit_every=0.02, drain=2.0, **(options or {})
-    )
+    made.consumer = Consumer(made.source, **others)
     async with asyncio.timeout(40), made.consumer as consumer:
         made.run = asyncio.create_task(consumer.run(made.handle))
         try:

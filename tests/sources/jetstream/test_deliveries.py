@@ -76,14 +76,15 @@ async def test_what_is_given_up_is_terminated_and_the_rest_is_acknowledged(
         assert len(letters.items) == 3
 
 
-async def made_here(stream: Stream, **config: object) -> None:
+async def made_here(stream: Stream, **config: Any) -> None:
     """A consumer of the test's own, without a priority group."""
-    await stream.js.add_consumer(
-        stream.name,
-        ConsumerConfig(
-            **{"durable_name": "d", "ack_policy": AckPolicy.EXPLICIT, "ack_wait": 1.0, **config}  # type: ignore[arg-type]
-        ),
-    )
+    given: dict[str, Any] = {
+        "durable_name": "d",
+        "ack_policy": AckPolicy.EXPLICIT,
+        "ack_wait": 1.0,
+        **config,
+    }
+    await stream.js.add_consumer(stream.name, ConsumerConfig(**given))
 
 
 async def test_a_message_whose_deliveries_are_used_up_is_an_error_with_its_number(

@@ -141,7 +141,7 @@ async def test_a_consumer_of_another_kind_is_an_error(
         for given in (config, source):
             for name in given.keys() & {"filter_subject", "subjects"}:
                 given[name] = f"{stream.name}.{given[name]}"
-        made = {"durable_name": "d", "ack_policy": AckPolicy.EXPLICIT, **config}
+        made: dict[str, Any] = {"durable_name": "d", "ack_policy": AckPolicy.EXPLICIT, **config}
         await stream.js.add_consumer(stream.name, ConsumerConfig(**made))
         error = await refused(embedded_nats, stream.name, **source)
         assert f"the consumer 'd' of the stream '{stream.name}' {told}" in error
