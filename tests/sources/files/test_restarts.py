@@ -19,7 +19,7 @@ from tests.sources.files.files_help import GZIP, ZSTD, Handled, handled, lines, 
 from tests.sources.files.test_rows import parquet
 
 from penstock import ClosedError, ConfigError, Consumer, LoopClock
-from penstock._core.subscriptions import SubscriptionStart
+from penstock._core.subscriptions import Move, SubscriptionStart
 from penstock.sources import Position
 from penstock.sources.files import FileSource
 from penstock.sources.files.catalog import Catalog
@@ -251,6 +251,11 @@ async def test_a_file_that_was_lost_just_now_is_claimed_again(
         assert len(holder.all) == 1
         holder.lose(holder.all, "of a test")
         await holder.claim(entries, 0)
+    await holder.tidy()
+    end = Place(Position(9), end=End(1, 1)).stored()
+    assert await state.store("s/0", {0: Move(Position(0), end)}), "by another process"
+    await holder.claim(entries, 1)
+    assert holder.all == [], "it is finished"
     await holder.close()
     assert [*await state.lock([catalog.lock_of(entries[0])])]
 
