@@ -5,7 +5,7 @@ again in its place, and an order that cannot be read becomes a dead letter.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import nats
 from nats.js.api import StreamConfig
@@ -32,7 +32,7 @@ async def place_orders(servers: str) -> None:
 
 async def main(servers: str) -> None:
     await place_orders(servers)
-    letters = MemorySink[DeadLetterRecord]()
+    letters = MemorySink[DeadLetterRecord[dict[str, Any]]]()
     source = JetStreamSource("ORDERS", servers=servers, durable="billing", key=2)
     retry = RetryPolicy(attempts=3)
     consumer = Consumer(source, name="billing", retry=retry, dead_letters=letters)
