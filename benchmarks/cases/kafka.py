@@ -32,26 +32,32 @@ PACKAGES = {FASTSTREAM: "faststream[kafka]", PYRALLEL: "pyrallel-consumer"}
 
 
 @contextlib.contextmanager
-def members(bootstrap: str) -> Iterator[dict[str, tuple[Worker, Environment]]]:
-    """A process of each interpreter for which aiokafka can be installed, in an environment that has
-    the peers, too.
+def members(
+    bootstrap: str, *also: str, peers: Sequence[str] = (*PACKAGES.values(),)
+) -> Iterator[dict[str, tuple[Worker, Environment]]]:
+    """A process of each interpreter for which the clients can be installed, in an environment that
+    has the peers, too.
     """
     try:
-        needed = [f"aiokafka=={version('aiokafka')}", "tenacity"]
+        needed = [f"{each}=={version(each)}" for each in ("aiokafka", *also)] + ["tenacity"]
     except ModuleNotFoundError as missing:
-        raise CaseUnavailableError("aiokafka is not installed") from missing
+        raise CaseUnavailableError(str(missing)) from missing
     with contextlib.ExitStack() as opened:
         yield {
-            f"Python {found}": _member(opened, executable, needed, bootstrap)
+            f"Python {found}": _member(opened, executable, needed, peers, bootstrap)
             for found, executable in interpreters().items()
             if found.startswith(PYTHONS)
         }
 
 
 def _member(
-    opened: contextlib.ExitStack, executable: str, needed: Sequence[str], bootstrap: str
+    opened: contextlib.ExitStack,
+    executable: str,
+    needed: Sequence[str],
+    peers: Sequence[str],
+    bootstrap: str,
 ) -> tuple[Worker, Environment]:
-    made = opened.enter_context(environment(executable, needed, [*PACKAGES.values()]))
+    made = opened.enter_context(environment(executable, needed, peers))
     worker = Worker(
         SOURCES, executable=made.executable, program="consume_kafka", arguments=[bootstrap]
     )

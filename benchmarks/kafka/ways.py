@@ -21,6 +21,8 @@ from ..peers.task_recipe import Host
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
+    from penstock.sources import Source
+
     from ..stopwatch import Took
     from .counting import Counter
 
@@ -60,14 +62,27 @@ def source_of(bootstrap: str, topic: str) -> KafkaSource:
     return KafkaSource(topic, bootstrap=bootstrap, group=uuid.uuid4().hex)
 
 
-def ours(*, concurrency: int = CONCURRENCY, window: int = WINDOW) -> Way:
+def confluent_source_of(bootstrap: str, topic: str) -> Source:
+    confluent: Any = importlib.import_module("penstock.sources.kafka_confluent")
+    source: Source = confluent.ConfluentKafkaSource(
+        topic, bootstrap=bootstrap, group=uuid.uuid4().hex
+    )
+    return source
+
+
+def ours(
+    *,
+    concurrency: int = CONCURRENCY,
+    window: int = WINDOW,
+    made: Callable[[str, str], Source] = source_of,
+) -> Way:
     """Our consumer, with everything that is on by default, a timeout, and a limit for each key; the
     offset map is stored with each commit. Until the last commit.
     """
 
     async def way(bootstrap: str, topic: str, counter: Counter) -> Took:
         async with Consumer(
-            source_of(bootstrap, topic),
+            made(bootstrap, topic),
             concurrency=concurrency,
             max_in_flight=window,
             max_in_flight_bytes=2**26,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..workloads import Workload
 from .counting import Counter
 from .peers import faststream, pyrallel
-from .ways import bare, ours, recipe
+from .ways import bare, confluent_source_of, ours, recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 OURS = "Penstock"
 RECIPE = "task per message, lock per key"
 BARE = "bare getmany loop"
+CONFLUENT = "Penstock, over librdkafka"
 FASTSTREAM = "FastStream, one by one"
 PYRALLEL = "pyrallel-consumer"
 WIDE = "Penstock, 1,000 at once"
@@ -32,6 +33,7 @@ MESSAGES = 10_000
 _WAYS: dict[str, tuple[Way, int]] = {
     BARE: (bare, 100_000),
     OURS: (ours(), 100_000),
+    CONFLUENT: (ours(made=confluent_source_of), 100_000),
     RECIPE: (recipe, 100_000),
     FASTSTREAM: (faststream, 10_000),
     PYRALLEL: (pyrallel, 4_000),
@@ -64,7 +66,7 @@ def workloads(bootstrap: str) -> dict[str, Workload]:
         return lambda items: lambda: asyncio.run(consume(items))
 
     quick = {
-        name: Workload(name, items, prepared(way, TOPIC, 0.0), ours=name == OURS)
+        name: Workload(name, items, prepared(way, TOPIC, 0.0), ours=name in (OURS, CONFLUENT))
         for name, (way, items) in _WAYS.items()
     }
     waiting = {

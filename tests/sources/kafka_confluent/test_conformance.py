@@ -15,6 +15,10 @@ from tests.sources.kafka_confluent.confluent_help import lose, source_of, stored
 
 from penstock.sources.kafka_confluent import ConfluentKafkaSource
 from penstock.testing.conformance import SourceConformance
+from penstock.testing.conformance.source.claims import ClaimTests
+from penstock.testing.conformance.source.commits import CommitTests
+from penstock.testing.conformance.source.rebalances import RebalanceTests
+from penstock.testing.conformance.source.subject import SourceUnderTest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,10 +27,10 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedKafka
 
 
-class TestCooperative(SourceConformance):
+class Groups(SourceUnderTest):
     """All sources of a topic are members of the group of its name."""
 
-    protocol: ClassVar[str] = "cooperative"
+    protocol: ClassVar[str]
     capabilities = ConfluentKafkaSource.capabilities
     patience = 30.0
 
@@ -59,7 +63,20 @@ class TestCooperative(SourceConformance):
         await kafka_help.leave_hole(self.broker, topic, partition)
 
 
-class TestByTheBroker(TestCooperative):
-    """KIP-848: the broker assigns the partitions."""
+class TestCooperative(Groups, SourceConformance):
+    """The members assign the partitions."""
 
-    protocol: ClassVar[str] = "consumer"
+    protocol = "cooperative"
+
+
+class TestGroupsOfTheBroker(Groups, ClaimTests, CommitTests, RebalanceTests):
+    """KIP-848: the broker assigns the partitions. The tests that a group's protocol matters to."""
+
+    protocol = "consumer"
+
+
+@pytest.mark.long
+class TestByTheBroker(Groups, SourceConformance):
+    """All of them."""
+
+    protocol = "consumer"
