@@ -17,14 +17,14 @@ def test_what_was_settled_is_told_once_and_out_of_order() -> None:
     tracker.give_up(4)
     tracker.done(4)
     assert tracker.has_untold
-    assert tracker.take_settled() == ([11, 21], {21})
+    assert tracker.take_settled() == ([11, 21], frozenset({21}))
     assert not tracker.has_untold
-    assert tracker.take_settled() == ([], set())
+    assert tracker.take_settled() == ([], frozenset())
     assert not tracker.done(1)
     tracker.give_up(1)
     tracker.done(0)
     tracker.done(3)
-    assert tracker.take_settled() == ([10, 20], set())
+    assert tracker.take_settled() == ([10, 20], frozenset())
     assert tracker.seen_position() == 12
     assert (tracker.unfinished, tracker.span) == (1, 3)
 
