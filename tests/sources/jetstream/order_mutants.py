@@ -1,0 +1,215 @@
+"""Planted bugs of what orders messages: each a small change of one method, and the law that finds it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tests.sources.jetstream import order_programs
+from tests.sources.jetstream.member_model import MemberModel
+
+from penstock.sources.jetstream.intake import Intake
+from penstock.sources.jetstream.puller import Puller
+from penstock.sources.jetstream.window import PullWindow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pytest
+    from tests.sources.jetstream.order_machine import OrderMachine
+
+    from penstock.sources.jetstream.record import Delivery, StreamRecord
+
+    Program = Callable[[OrderMachine], None]
+
+    Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+class Planted(NamedTuple):
+    """A mutant, the complaint that finds it, and the program or the settings in which it shows."""
+
+    plant: Mutant
+    law: str
+    program: Program | None
+    where: dict[str, Any]
+
+
+ALL: dict[str, Planted] = {}
+ROOM: dict[str, Any] = {"max_pending": 12, "prefetch": 6}
+
+
+def mutant(law: str, program: Program | None = None, **where: Any) -> Callable[[Mutant], Mutant]:
+    """Note a mutant, the beginning of the complaint that finds it, and where it shows."""
+
+    def note(plant: Mutant) -> Mutant:
+        ALL[plant.__name__] = Planted(plant, law, program, where)
+        return plant
+
+    return note
+
+
+@mutant("overtook", order_programs.gap)
+def nothing_waits_behind_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was lost with a connection is delivered behind newer messages."""
+    real = Intake.kind
+
+    def kind(self: Intake, delivery: Delivery) -> Any:
+        self._last = delivery.consumer_sequence  # pyright: ignore[reportPrivateUsage]
+        return real(self, delivery)
+
+    monkeypatch.setattr(Intake, "kind", kind)
+
+
+@mutant("overtook", **ROOM)
+def what_waits_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is released in the order in which it has arrived."""
+    real = Intake.look
+
+    def look(self: Intake, pending: int, delivered: int) -> bool:
+        waiting = [*self._waiting.values()]  # pyright: ignore[reportPrivateUsage]
+        before = self.is_waiting
+        done = real(self, pending, delivered)
+        if done and before:
+            ready = self._ready  # pyright: ignore[reportPrivateUsage]
+            for _ in waiting:
+                ready.pop()
+            ready.extend(waiting)
+        return done
+
+    monkeypatch.setattr(Intake, "look", look)
+
+
+@mutant("overtook", order_programs.answer)
+def what_arrives_behind_the_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server has delivered after it was asked makes up for what is elsewhere."""
+
+    def away(self: Intake, pending: int, delivered: int) -> int:
+        del delivered
+        return max(0, pending - len(self.held))
+
+    monkeypatch.setattr(Intake, "away", away)
+
+
+@mutant("overtook", order_programs.forgotten)
+def numbers_of_deliveries_are_trusted_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may have forgotten some, and given them to messages of another member."""
+    monkeypatch.setattr(Intake, "resume", lambda self, delivered: None)
+
+
+@mutant("stuck", order_programs.undone)
+def what_is_astray_waits_in_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim does not begin again, and nothing can be put before what it has delivered."""
+    real = Intake.kind
+
+    def kind(self: Intake, delivery: Delivery) -> Any:
+        found = real(self, delivery)
+        self.is_astray = False
+        return found
+
+    monkeypatch.setattr(Intake, "kind", kind)
+
+
+@mutant("never handled", order_programs.gap)
+def what_is_below_the_mark_counts_as_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message from before the last one is acknowledged, whether it was handled or not."""
+    real = Intake.kind
+
+    def kind(self: Intake, delivery: Delivery) -> Any:
+        found = real(self, delivery)
+        is_below = delivery.sequence < max(self.held, default=0)
+        return "settled" if is_below and found == "new" else found
+
+    monkeypatch.setattr(Intake, "kind", kind)
+
+
+@mutant("out of order", **ROOM)
+def the_rest_is_given_back_as_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redeliveries among newer messages."""
+    real = Intake.give_up
+
+    def give_up(self: Intake) -> list[StreamRecord]:
+        order = [*self.held]
+        return sorted(real(self), key=lambda record: order.index(record.offset))
+
+    monkeypatch.setattr(Intake, "give_up", give_up)
+
+
+@mutant("settled twice|stuck")
+def what_is_settled_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is acknowledged, and given back with the rest."""
+    real = Intake.settle
+
+    def settle(self: Intake, offsets: Any) -> list[tuple[int, str]]:
+        held = dict(self.held)
+        done = real(self, offsets)
+        if done:
+            first = done[0][0]
+            self.held[first] = held[first]
+        return done
+
+    monkeypatch.setattr(Intake, "settle", settle)
+
+
+@mutant("stuck")
+def what_is_away_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prefetch is full of what waits for it."""
+    real = PullWindow.wanted
+
+    def wanted(self: PullWindow, received: int, held: int, away: int = 0) -> int:
+        del away
+        return real(self, received, held)
+
+    monkeypatch.setattr(PullWindow, "wanted", wanted)
+
+
+@mutant("stuck", order_programs.each_other)
+def members_keep_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits for what another one holds."""
+    monkeypatch.setattr(Intake, "let_go", lambda self: [])
+
+
+@mutant("asked for too much", max_pending=2)
+def more_is_asked_for_than_may_be_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held does not count."""
+    real = PullWindow.wanted
+
+    def wanted(self: PullWindow, received: int, held: int, away: int = 0) -> int:
+        del held
+        return real(self, received, 0, away)
+
+    monkeypatch.setattr(PullWindow, "wanted", wanted)
+
+
+@mutant("stuck")
+def an_identity_is_kept_that_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart, or when another process was pinned, every request has the old one."""
+    real = Puller.status
+
+    def status(self: Puller, subject: str, headers: Mapping[str, str], now: float) -> Any:
+        pin = self.pin
+        news = real(self, subject, headers, now)
+        self.pin = pin
+        return news
+
+    monkeypatch.setattr(Puller, "status", status)
+    monkeypatch.setattr(Puller, "begin_again", lambda self, pinned: resumed(self))
+
+
+def resumed(puller: Puller) -> None:
+    """As `begin_again`, with the identity kept."""
+    puller.window.lost()
+    puller._not_before = 0.0  # pyright: ignore[reportPrivateUsage]
+
+
+@mutant("not extended", **ROOM)
+def only_what_was_taken_is_extended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits here goes to another member meanwhile."""
+
+    def beat(self: MemberModel) -> None:
+        self.check_lapse()
+        self.receive(len(self.wire))
+        for lane in self.lanes.values():
+            for record in lane:
+                self.server.extend(record.reply)
+        self.alive_at = self.server.now
+
+    monkeypatch.setattr(MemberModel, "beat", beat)

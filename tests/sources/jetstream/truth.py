@@ -1,0 +1,66 @@
+"""What the handlers of all members have seen, and what the server was told of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from tests.sources.jetstream.server_model import sequence_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.sources.jetstream.server_model import ServerModel
+
+
+class Truth:
+    """The order in which messages were handled and settled for the first time, and the verbs sent."""
+
+    def __init__(self, server: ServerModel) -> None:
+        self.server = server
+        self.handled: set[int] = set()
+        self.settled: set[int] = set()
+        self._verbs: dict[tuple[str, str], str] = {}
+        """The last terminal verb of each delivery, by the member that has sent it."""
+        self._repeatable: dict[str, set[str]] = defaultdict(set)
+
+    def _earlier(self, sequence: int) -> set[int]:
+        keys = self.server.keys
+        key = keys[sequence - 1]
+        return {each for each in range(1, sequence) if keys[each - 1] == key}
+
+    def handle(self, sequence: int) -> None:
+        """Note that a message was handled."""
+        overtaken = self._earlier(sequence) - self.handled
+        assert not overtaken, f"overtook: {sequence} was handled before {sorted(overtaken)}"
+        self.handled.add(sequence)
+
+    def ack(self, member: str, reply: str) -> None:
+        """Pass on an acknowledgement."""
+        sequence = sequence_of(reply)
+        assert sequence in self.handled, f"never handled: {sequence} was settled"
+        self._note(member, reply, "ack")
+        if self.server.ack(reply):
+            overtaken = self._earlier(sequence) - self.settled
+            assert not overtaken, f"overtook: {sequence} was settled before {sorted(overtaken)}"
+            self.settled.add(sequence)
+
+    def give_back(self, member: str, replies: Sequence[str]) -> None:
+        """Pass on negative acknowledgements."""
+        sequences = [*map(sequence_of, replies)]
+        assert sequences == sorted(sequences), f"out of order: {sequences} were given back"
+        for reply in replies:
+            self._note(member, reply, "nak")
+            self.server.nak(reply)
+
+    def may_repeat(self, member: str) -> None:
+        """Note that what a member has sent may be lost, so that it may say it again."""
+        sent = {reply for who, reply in self._verbs if who == member}
+        self._repeatable[member] |= sent
+
+    def _note(self, member: str, reply: str, verb: str) -> None:
+        said = self._verbs.get((member, reply))
+        again = said == verb and reply in self._repeatable[member]
+        assert said is None or again, f"settled twice: {reply} with {said} and {verb}"
+        self._verbs[member, reply] = verb
+        self._repeatable[member].discard(reply)
