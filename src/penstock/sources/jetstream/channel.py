@@ -32,6 +32,10 @@ ADVISORIES = "$js.event.advisory."
 """Subjects, in lower case, that may be denied: they are for the log."""
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Channel:
     """One connection. `changed` fires when it is closed, or something is denied."""
 
@@ -44,14 +48,27 @@ class Channel:
         self._alive_at = clock.now()
         self.denied: Denied | None = None
         """The last publish or subscription that the server has denied."""
+        self.trouble: Exception | None = None
+        """Why the last try to connect again has failed."""
+        self._is_back: Callable[[], None] = _nothing
         self.changed = Signal()
         self.shortened = Signal()
         """Fires when `ack_wait` is shorter than before."""
         self.is_closed = False
 
     async def open(self, is_lost: Callable[[], None], is_back: Callable[[], None]) -> None:
-        """Connect; the functions are called when the connection is lost, and is there again. Raises `ConfigError`, `RefusedError` and `UnavailableError`."""
-        news = ConnectionNews(lost=is_lost, back=is_back, closed=self._closed, denied=self._denied)
+        """Connect; the functions are called when the connection is lost, and is there again.
+
+        Raises `ConfigError`, `RefusedError` and `UnavailableError`.
+        """
+        self._is_back = is_back
+        news = ConnectionNews(
+            lost=is_lost,
+            back=self._back,
+            closed=self._closed,
+            denied=self._denied,
+            trouble=self._troubled,
+        )
         self._client = await connect(self._options, news)
         self._alive_at = self._clock.now()
 
@@ -59,6 +76,14 @@ class Channel:
         """Close the connection, in a bounded time."""
         if self._client is not None:
             await close(self._client)
+
+    def _back(self) -> None:
+        self.trouble = None
+        self._is_back()
+
+    def _troubled(self, error: Exception) -> None:
+        if not self.is_connected:
+            self.trouble = error
 
     def _closed(self) -> None:
         self.is_closed = True
@@ -101,15 +126,20 @@ class Channel:
         await self._client.publish(subject, payload, reply)
 
     async def send(self, messages: Iterable[tuple[str, bytes]]) -> None:
-        """Send messages, and suspend until the server has taken them. Raises as `publish`."""
-        publish = self.publish
-        count = 0
-        for subject, payload in messages:
-            await publish(subject, payload)
-            count += 1
-            if count % IN_A_ROW == 0:
-                await self._clock.sleep(0)
-        if count:
+        """Send messages, and suspend until the server has taken them. Raises as `publish`.
+
+        Their subjects are the server's own, so they hold nothing that would end a command.
+        """
+        commands = [
+            b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload)
+            for subject, payload in messages
+        ]
+        for at in range(0, len(commands), IN_A_ROW):
+            if not self.is_connected:
+                raise UnavailableError("the connection to NATS is lost")
+            await self._client.send(b"".join(commands[at : at + IN_A_ROW]))
+            await self._clock.sleep(0)
+        if commands:
             await self.flush()
 
     async def flush(self) -> None:

@@ -34,6 +34,8 @@ class Session:
 
     def trouble(self, error: BaseException) -> str:
         """Why something cannot be done, in words for operators."""
+        if not self.channel.is_connected and self.channel.trouble is not None:
+            error = self.channel.trouble
         denied = self.channel.denied
         if denied is not None and isinstance(error, TimeoutError):
             return f"{self.connection.place} denies it; {denied.repair}"
