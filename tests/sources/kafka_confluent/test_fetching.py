@@ -25,7 +25,7 @@ from penstock.consumer.offset_map import encode
 from penstock.sources import Position, TopicPartition
 from penstock.sources.kafka import KafkaSource
 from penstock.sources.kafka_confluent import fetching
-from penstock.sources.kafka_confluent.owned import OwnedClaim
+from penstock.sources.kafka_confluent.owned import ArrivingClaim
 from penstock.testing.conformance.source.host import HeldClaim, RecordingHost
 from penstock.testing.conformance.source.reader import ClaimReader
 
@@ -71,7 +71,7 @@ def test_the_end_of_a_partition_and_an_error_stand_between_the_records() -> None
 
 
 def test_what_has_arrived_waits_until_it_is_taken_in_shares() -> None:
-    owned = OwnedClaim(HeldClaim(OF, Position(4)), 4)
+    owned = ArrivingClaim(HeldClaim(OF, Position(4)), 4)
     for run in runs([message(0, 4), message(0, 5), message(0, 9)]):
         owned.arrive(run)
     end = Message("t", 0, 12, error=KafkaError(KafkaError._PARTITION_EOF))

@@ -43,14 +43,14 @@ _EARLIEST, _LATEST = -2, -1
 """Times that mean the ends of a log."""
 
 
-class Answer(NamedTuple):
+class CommitAnswer(NamedTuple):
     """The answer to a commit."""
 
     error: KafkaError | None
     partitions: Sequence[Any]
 
 
-class Listener(Protocol):
+class GroupListener(Protocol):
     """What a member tells. Calls come from the loop's thread."""
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
@@ -66,10 +66,10 @@ class Listener(Protocol):
         """Something cannot work now, of this topic or of all."""
 
 
-class Member:
+class GroupMember:
     """One membership, from subscribing to leaving. Used once, on one loop."""
 
-    def __init__(self, options: GroupOptions, threads: Executor, listener: Listener) -> None:
+    def __init__(self, options: GroupOptions, threads: Executor, listener: GroupListener) -> None:
         self._options = options
         self._listener = listener
         given = {
@@ -83,7 +83,7 @@ class Member:
         self._is_polling = self._is_leaving = False
         self._calls = self._ended_calls = 0
         self._commits = asyncio.Lock()
-        self._sent: asyncio.Future[Answer] | None = None
+        self._sent: asyncio.Future[CommitAnswer] | None = None
         """The answer to the commit that is out."""
         self._inside: contextvars.Context | None = None
         """The context of a revoke that is under way."""
@@ -143,7 +143,7 @@ class Member:
     async def _answered(self, error: KafkaError | None, partitions: Sequence[Any]) -> None:
         sent, self._sent = self._sent, None
         if sent is not None and not sent.done():
-            sent.set_result(Answer(error, partitions))
+            sent.set_result(CommitAnswer(error, partitions))
 
     async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call when it is its turn."""
@@ -198,12 +198,12 @@ class Member:
 
     async def _send(
         self, positions: Callable[[], Mapping[TopicPartition, Position]]
-    ) -> asyncio.Future[Answer] | None:
+    ) -> asyncio.Future[CommitAnswer] | None:
         """Send a commit; return its answer to come, or `None` with nothing to store."""
         offsets = _theirs(positions())
         if not offsets:
             return None
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[CommitAnswer] = asyncio.get_running_loop().create_future()
         self._sent = answer
         try:
             await self._client.commit(offsets=offsets, asynchronous=True)

@@ -31,7 +31,7 @@ from ..kafka_groups.arguments import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Protocol = Literal["cooperative", "consumer"]
+GroupProtocol = Literal["cooperative", "consumer"]
 
 _CALLS = "Penstock reports errors in explain() and its logs"
 _OWNED = {
@@ -71,7 +71,7 @@ class GroupOptions:
 
     bootstrap: str
     group: str
-    protocol: Protocol
+    protocol: GroupProtocol
     instance: str | None
     session_timeout: float
     rebalance_timeout: float
@@ -100,7 +100,7 @@ class GroupOptions:
         options = cls(
             bootstrap=bootstrap_of(bootstrap),
             group=name_of("group", group),
-            protocol=checks.choice("protocol", cast("Protocol", protocol), _PROTOCOLS),
+            protocol=checks.choice("protocol", cast("GroupProtocol", protocol), _PROTOCOLS),
             instance=None if instance is None else name_of("instance", instance),
             session_timeout=seconds_of("session_timeout", session_timeout or _SESSION),
             rebalance_timeout=seconds_of("rebalance_timeout", rebalance_timeout),
@@ -174,7 +174,7 @@ class GroupOptions:
         return f"GroupOptions(bootstrap={self.bootstrap!r}, group={self.group!r})"
 
 
-_PROTOCOLS: tuple[Protocol, ...] = ("cooperative", "consumer")
+_PROTOCOLS: tuple[GroupProtocol, ...] = ("cooperative", "consumer")
 _SESSION = 45.0
 """Seconds; the default of librdkafka, and of a broker with the other protocol."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOGGER = logging.getLogger("librdkafka")
 
 
-class Reader:
+class PartitionReader:
     """Partitions that are read, each from its offset on."""
 
     def __init__(

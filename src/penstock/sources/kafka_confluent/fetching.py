@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from ..._clients.confluent.member import Member
+    from ..._clients.confluent.member import GroupMember
     from ..._clients.confluent.options import GroupOptions
-    from ..._clients.confluent.reader import Reader
+    from ..._clients.confluent.reader import PartitionReader
     from ..._clients.confluent.records import Run
     from ..._clients.kafka_groups.starts import StartPoint
     from ..._core.source import SourceClaim, TopicPartition
     from ..troubles import Troubles
-    from .membership import Membership
-    from .owned import OwnedClaim
+    from .membership import GroupClaims
+    from .owned import ArrivingClaim
 
 logger = logging.getLogger("penstock.sources.kafka_confluent")
 
@@ -65,14 +65,14 @@ _OTHER_LOG = "%s: %s ends at %d, before %d, which was next: it begins again at %
 _STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
 
 
-class Fetcher:
+class ShareFetcher:
     """Fetches the records of a membership's claims."""
 
     def __init__(
         self,
-        reader: Reader,
-        member: Member,
-        membership: Membership,
+        reader: PartitionReader,
+        member: GroupMember,
+        membership: GroupClaims,
         *,
         options: GroupOptions,
         start: StartPoint,
@@ -84,13 +84,13 @@ class Fetcher:
         self._options = options
         self._start = start
         self._troubles = troubles
-        self._placed: dict[TopicPartition, OwnedClaim] = {}
+        self._placed: dict[TopicPartition, ArrivingClaim] = {}
         """The claims that are read."""
         self._seen = 0
         """The changes of claims that have been looked at."""
-        self._astray: list[OwnedClaim] = []
+        self._astray: list[ArrivingClaim] = []
         """Claims whose next offsets were out of range."""
-        self._standing: set[OwnedClaim] = set()
+        self._standing: set[ArrivingClaim] = set()
         """Those that stay so."""
         self._has_failed = False
 
@@ -176,7 +176,7 @@ class Fetcher:
             most -= len(fetched.records)
         return found
 
-    def _read(self, asked: Sequence[OwnedClaim], most: int) -> None:
+    def _read(self, asked: Sequence[ArrivingClaim], most: int) -> None:
         """Read until there is enough of the claims that are asked for, or nothing more."""
         for _ in range(LOOKS):
             waiting = sum([owned.count for owned in asked])
@@ -200,7 +200,7 @@ class Fetcher:
                 self._troubles.note(str(run.partition), None)
                 owned.arrive(run)
 
-    def _fail(self, owned: OwnedClaim, run: Run) -> None:
+    def _fail(self, owned: ArrivingClaim, run: Run) -> None:
         """Note an error of a partition, which stays where it is: librdkafka may pass a record that
         it cannot read.
         """
@@ -214,7 +214,7 @@ class Fetcher:
         )
         owned.read_anew()
 
-    def _set_aside(self, asked: Sequence[OwnedClaim]) -> None:
+    def _set_aside(self, asked: Sequence[ArrivingClaim]) -> None:
         for owned in self._placed.values():
             if owned.count >= AHEAD and owned not in asked:
                 owned.set_aside(aside=True)
@@ -222,7 +222,7 @@ class Fetcher:
 
     # -- offsets out of range ----------------------------------------------------------------------
 
-    async def _relocated(self, owned: OwnedClaim) -> list[Fetched]:
+    async def _relocated(self, owned: ArrivingClaim) -> list[Fetched]:
         """Continue where there are records, after the next offset was out of range."""
         claim, was = owned.claim, owned.ahead
         partition = claim.partition

@@ -27,14 +27,14 @@ from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import Position
 from ..._core.told import for_log
-from .owned import OwnedClaim
+from .owned import ArrivingClaim
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from confluent_kafka import KafkaError
 
-    from ..._clients.confluent.member import Member
+    from ..._clients.confluent.member import GroupMember
     from ..._clients.confluent.options import GroupOptions
     from ..._clients.kafka_groups.history import History
     from ..._clients.kafka_groups.starts import StartPoint
@@ -52,7 +52,7 @@ _LAST_FAILED = "%s: the commit of a revoke failed (%s); what it held runs again 
 _numbers = count(1)
 
 
-class Membership:
+class GroupClaims:
     """The claims that a member gives, and their commits. Listens to its member."""
 
     def __init__(
@@ -68,32 +68,32 @@ class Membership:
         self._start = start
         self._troubles = troubles
         self._history = history
-        self._held: dict[TopicPartition, OwnedClaim] = {}
+        self._held: dict[TopicPartition, ArrivingClaim] = {}
         self._expected: dict[TopicPartition, int] = {}
         """The partitions that are this member's, with the number of their assignment."""
         self._stored: dict[SourceClaim, int] = {}
         """The last offset that was sent for a claim."""
         self._loading: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self._member: Member | None = None
+        self._member: GroupMember | None = None
         self._beginnings: Beginnings | None = None
         self.changes = 0
         """Counts the beginnings and ends of claims."""
 
-    def join(self, member: Member) -> None:
+    def join(self, member: GroupMember) -> None:
         """Listen to this member."""
         self._member = member
         self._beginnings = Beginnings(
             member, self._start, self._history, group=self._options.group, logger=logger
         )
 
-    def owned(self, claim: SourceClaim) -> OwnedClaim | None:
+    def owned(self, claim: SourceClaim) -> ArrivingClaim | None:
         """What is known of a claim that is held; `None` once it has ended."""
         found = self._held.get(claim.partition)
         return found if found is not None and found.claim is claim else None
 
     @property
-    def held(self) -> Mapping[TopicPartition, OwnedClaim]:
+    def held(self) -> Mapping[TopicPartition, ArrivingClaim]:
         """The claims that are held."""
         return self._held
 
@@ -162,7 +162,7 @@ class Membership:
     def _claim(self, starts: Mapping[TopicPartition, Position]) -> None:
         self.changes += 1
         for claim in self._host.assigned(starts):
-            self._held[claim.partition] = OwnedClaim(claim, starts[claim.partition].offset)
+            self._held[claim.partition] = ArrivingClaim(claim, starts[claim.partition].offset)
 
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Give these partitions up, and commit them. Never raises."""
@@ -207,7 +207,7 @@ class Membership:
             task.cancel()
         self._end([each.claim for each in self._held.values()])
 
-    def replace(self, owned: OwnedClaim, start: int) -> None:
+    def replace(self, owned: ArrivingClaim, start: int) -> None:
         """End a claim whose log has changed under it, and begin another one at `start`."""
         self._end([owned.claim])
         self._claim({owned.claim.partition: Position(start)})

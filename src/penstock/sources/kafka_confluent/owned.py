@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..._core.source import SourceClaim
 
 
-class OwnedClaim:
+class ArrivingClaim:
     """A claim that is held."""
 
     __slots__ = ("_runs", "ahead", "at_end", "claim", "count", "has_to_move", "is_aside", "told")

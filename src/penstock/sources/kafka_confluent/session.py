@@ -23,14 +23,14 @@ from ..._clients.confluent.errors import (
     is_unreachable,
     trouble_of,
 )
-from ..._clients.confluent.member import Member
-from ..._clients.confluent.reader import Reader
+from ..._clients.confluent.member import GroupMember
+from ..._clients.confluent.reader import PartitionReader
 from ..._clients.kafka_groups import words
 from ..._core.clock import LOOP_CLOCK
 from ..._core.say import say
 from ..._core.source import TopicPartition
-from .fetching import Fetcher
-from .membership import Membership
+from .fetching import ShareFetcher
+from .membership import GroupClaims
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterable, Sequence
@@ -58,7 +58,7 @@ REFRESH_EVERY = 5.0
 _NOT_LEFT = "%s: the client did not leave the group in %.3g s; the group waits for its session"
 
 
-class Session:
+class GroupSession:
     """Used once, on one loop. Raises `ConfigError` if librdkafka refuses its options."""
 
     def __init__(
@@ -79,13 +79,13 @@ class Session:
         self._asks = True
         self._refusal: str | None = None
         self._fatal: KafkaError | None = None
-        self.membership = Membership(host, options, start, troubles, history)
+        self.membership = GroupClaims(host, options, start, troubles, history)
         self._threads = ThreadPoolExecutor(THREADS, "penstock-kafka")
         with _refused(options):
-            self._reader = Reader(options, self._threads, self._reader_failed)
-            self.member = Member(options, self._threads, self)
+            self._reader = PartitionReader(options, self._threads, self._reader_failed)
+            self.member = GroupMember(options, self._threads, self)
         self.membership.join(self.member)
-        self.fetcher = Fetcher(
+        self.fetcher = ShareFetcher(
             self._reader,
             self.member,
             self.membership,

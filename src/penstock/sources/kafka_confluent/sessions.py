@@ -18,7 +18,7 @@ from ..._core.clock import LOOP_CLOCK, Signal, wait_until
 from ..._core.say import say
 from ..._core.told import for_log
 from ..troubles import Troubles
-from .session import Session
+from .session import GroupSession
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +36,7 @@ RECONNECT = 1.0
 _FAILED = "%s: a session has failed (%s); another one follows"
 
 
-class Sessions:
+class GroupSessions:
     """The sessions of an open source, one at a time. Raises `ConfigError` for refused options."""
 
     def __init__(
@@ -51,10 +51,10 @@ class Sessions:
         self._begun = Signal()
         self._ends: dict[SourceClaim, int] = {}
         """The ends that were told last."""
-        self._session: Session | None = self._new()
+        self._session: GroupSession | None = self._new()
 
-    def _new(self) -> Session:
-        return Session(
+    def _new(self) -> GroupSession:
+        return GroupSession(
             self._options,
             self._topics,
             self._start,

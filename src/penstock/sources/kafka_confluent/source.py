@@ -11,13 +11,13 @@ from ..._clients.kafka_groups.starts import StartPoint
 from ..._clients.kafka_groups.topics import Topics
 from ..._core.errors import ClosedError
 from ..._core.source import SourceCapabilities, SourceTraits
-from .sessions import Sessions
+from .sessions import GroupSessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from ..._clients.confluent.options import Protocol
+    from ..._clients.confluent.options import GroupProtocol
     from ..._clients.kafka_groups.starts import Start
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
 
@@ -73,7 +73,7 @@ class ConfluentKafkaSource:
         pattern: str | None = None,
         bootstrap: str | Sequence[str],
         group: str,
-        protocol: Protocol = "cooperative",
+        protocol: GroupProtocol = "cooperative",
         start: Start | datetime = "earliest",
         instance: str | None = None,
         session_timeout: float | timedelta | None = None,
@@ -96,7 +96,7 @@ class ConfluentKafkaSource:
             client=client,
         )
         self.traits = SourceTraits(revoke_within=self._options.revoke_within)
-        self._sessions: Sessions | None = None
+        self._sessions: GroupSessions | None = None
 
     @property
     def group(self) -> str:
@@ -112,7 +112,7 @@ class ConfluentKafkaSource:
         """
         if self._sessions is not None:
             raise ClosedError(f"{self!r} is open already, for another consumer")
-        sessions = self._sessions = Sessions(self._options, self._topics, self._start, host)
+        sessions = self._sessions = GroupSessions(self._options, self._topics, self._start, host)
         task = asyncio.get_running_loop().create_task(sessions.run())
         try:
             yield
@@ -144,7 +144,7 @@ class ConfluentKafkaSource:
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Do nothing: Kafka limits no record's time."""
 
-    def _open(self) -> Sessions:
+    def _open(self) -> GroupSessions:
         if self._sessions is None:
             raise ClosedError(f"{self!r} is not open")
         return self._sessions
