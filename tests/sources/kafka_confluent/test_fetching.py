@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError, Message
@@ -125,6 +125,52 @@ async def test_a_claim_that_is_not_asked_for_holds_back_none_and_loses_nothing(
         await produce(broker, topic, (b"k", b"v"), partition=1)
         await reader.read([asked, other], 4_011)
         assert reader.offsets(other) == list(range(2_001))
+
+
+async def test_large_records_are_not_read_far_ahead(
+    broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """consumer/C:B1: the client's queue holds the others back, which is bounded by its bytes."""
+    monkeypatch.setattr(fetching, "AHEAD_BYTES", 100_000)
+    topic = await new_topic(broker, 2)
+    large = [(b"k", b"x" * 10_000)] * 300
+    for partition in (0, 1):
+        await produce(broker, topic, *large, partition=partition)
+    client = {"fetch.message.max.bytes": 50_000, "queued.max.messages.kbytes": 200}
+    source = source_of(broker, topic, new_name("group"), client=client)
+    host = RecordingHost()
+    async with source.open(host), asyncio.timeout(30.0):
+        await host.wait_for_claims(2)
+        asked, other = (host.claim_of(TopicPartition(topic, each)) for each in (0, 1))
+        reader = ClaimReader(source, host)
+        await reader.read([asked], 300, most=1_000)
+        sessions: Any = source._sessions
+        waiting = sessions._session.membership.owned(other).count
+        assert waiting < 100
+        await reader.read([other], 300)
+        assert reader.offsets(other) == list(range(300))
+
+
+async def test_a_session_that_dies_is_followed_by_another_one_and_told(
+    broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The claims end, and begin again; a fetch that waits ends with them."""
+    topic = await new_topic(broker)
+    await fill(broker, topic, 3)
+    source = source_of(broker, topic, new_name("group"))
+    host = RecordingHost()
+    async with source.open(host), asyncio.timeout(30.0):
+        (first,) = await host.wait_for_claims(1)
+        await ClaimReader(source, host).read([first], 3)
+        sessions: Any = source._sessions
+        sessions._session.failed(KafkaError(KafkaError._FATAL, "as a bug would", True), None)
+        waiting = asyncio.ensure_future(source.fetch([first], 1))
+        await host.news.wait_for(lambda: first.is_closed)
+        waiting.cancel()
+        (second,) = await host.wait_for_claims(1)
+        await ClaimReader(source, host).read([second], 3)
+        await host.news.wait_for(lambda: host.troubles[-1] is None)
+    assert any("as a bug would" in (trouble or "") for trouble in host.troubles)
 
 
 async def test_records_of_a_cancelled_fetch_are_in_the_next_one(broker: EmbeddedKafka) -> None:

@@ -2,8 +2,8 @@
 
 1. librdkafka hands out the partitions that it reads in stretches of a megabyte. What arrives waits
    with its claim, and a fetch takes a share from each. While one that is asked for has nothing, the
-   fetch reads ahead through the others' records, up to `AHEAD` of them.
-2. A claim of which `AHEAD` records wait, and none is asked for, is not read until it is.
+   fetch reads ahead through the others' records, up to `AHEAD` of them or `AHEAD_BYTES`.
+2. A claim of which so many records wait, and none is asked for, is not read until it is.
 3. Records count only for the claim that was placed before they were read, so what a call in the
    thread has read is sorted before others are placed. An ended claim drops what has arrived; the
    next one of its partition is read from its own position.
@@ -48,6 +48,8 @@ LONG_SPAN = 10_000
 """Offsets from which a settled span is passed by reading anew, which gives up what was fetched."""
 AHEAD = 10_000
 """Records that wait with claims so that the others have theirs."""
+AHEAD_BYTES = 1 << 24
+"""Bytes of them, estimated from the newest."""
 CHUNK = 500
 """Records that are taken from the client at once."""
 LOOKS = 4
@@ -92,13 +94,16 @@ class ShareFetcher:
         """Claims whose next offsets were out of range."""
         self._standing: set[ArrivingClaim] = set()
         """Those that stay so."""
-        self._has_failed = False
+        self._has_failed = self._is_broken = False
+        """Whether a partition could not be read, and whether none could."""
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Suspend until there is something. A cancelled call has delivered nothing."""
         while True:
             try:
                 await self._reader.idle()
+                if self._is_broken:
+                    await self._repair()
                 self._sort(self._reader.kept())
                 if self._astray:
                     found = await self._relocated(self._astray[0])
@@ -111,10 +116,16 @@ class ShareFetcher:
                 await self._wait()
             except KafkaException as error:
                 self._troubles.note("reading", trouble_of(error, self._options))
-                self._placed.clear()
-                self._seen = 0
+                self._is_broken = True
                 await LOOP_CLOCK.sleep(RETRY)
-                await self._reader.clear()
+
+    async def _repair(self) -> None:
+        """Begin to read anew, after the reader as a whole has failed."""
+        self._placed = {}
+        self._seen = 0
+        await self._reader.clear()
+        self._is_broken = False
+        self._troubles.note("reading", None)
 
     async def _wait(self) -> None:
         if self._has_failed:
@@ -165,6 +176,7 @@ class ShareFetcher:
     def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         asked = [owned for claim in claims if (owned := self._membership.owned(claim)) is not None]
         self._read(asked, most)
+        self._set_aside(asked)
         arrived = [owned for owned in asked if owned.has_news]
         share = max(LEAST_SHARE, -(-most // max(1, len(arrived))))
         found: list[Fetched] = []
@@ -183,11 +195,12 @@ class ShareFetcher:
             is_short = any(not (owned.has_news or owned.at_end) for owned in asked)
             if waiting >= (AHEAD if is_short else most):
                 return
+            if waiting and sum([owned.bytes for owned in asked]) >= AHEAD_BYTES:
+                return
             messages = self._reader.take(CHUNK)
             if not messages:
                 return
             self._sort(messages)
-        self._set_aside(asked)
 
     def _sort(self, messages: Sequence[Any]) -> None:
         for run in runs(messages):
@@ -216,7 +229,8 @@ class ShareFetcher:
 
     def _set_aside(self, asked: Sequence[ArrivingClaim]) -> None:
         for owned in self._placed.values():
-            if owned.count >= AHEAD and owned not in asked:
+            is_full = owned.count >= AHEAD or owned.bytes >= AHEAD_BYTES
+            if is_full and owned not in asked:
                 owned.set_aside(aside=True)
                 self._seen = 0
 

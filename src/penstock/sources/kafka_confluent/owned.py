@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 class ArrivingClaim:
     """A claim that is held."""
 
-    __slots__ = ("_runs", "ahead", "at_end", "claim", "count", "has_to_move", "is_aside", "told")
+    __slots__ = (
+        "_runs",
+        "_size",
+        "ahead",
+        "at_end",
+        "claim",
+        "count",
+        "has_to_move",
+        "is_aside",
+        "told",
+    )
 
     def __init__(self, claim: SourceClaim, start: int) -> None:
         self.claim = claim
@@ -36,7 +46,13 @@ class ArrivingClaim:
         """Whether it is not read, because nothing of it is wanted."""
         self.has_to_move = False
         """Whether it is to be read anew, from `ahead` on."""
+        self._size = 0
         self._runs: deque[tuple[Sequence[Delivered], int]] = deque()
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of what has arrived, as if all records were as large as the newest."""
+        return self.count * self._size
 
     @property
     def has_news(self) -> bool:
@@ -49,6 +65,7 @@ class ArrivingClaim:
         if run.next_offset > self.ahead:
             self._runs.append((run.records, run.next_offset))
             self.count += len(run.records)
+            self._size = len(run.records[-1].value or b"") if run.records else self._size
             self.ahead = run.next_offset
 
     def take(self, most: int, least_span: int) -> Fetched:
