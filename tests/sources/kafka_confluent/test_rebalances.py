@@ -27,8 +27,8 @@ def test_partitions_that_stay_handle_new_records_while_those_that_move_drain(
     broker: EmbeddedKafka, protocol: str
 ) -> None:
     """consumer/C:R3, consumer/C:N12, O-T7: a handler of each moving partition waits until records
-    that arrive during the drain have been handled, of all partitions that stay. Three members, in
-    the end; every record is handled once.
+    that arrive during the drain have been handled, of all partitions that stay, and have been
+    committed. Three members, in the end; every record is handled once.
     """
     run(_moved(broker, protocol))
 
@@ -79,6 +79,13 @@ async def _moved(broker: EmbeddedKafka, protocol: str) -> None:
             await produce(broker, topic, (b"late", b""), partition=partition)
         late = {(each.partition, 40) for each in staying}
         await first.news.until(lambda: late <= {*first.handled})
+        sent = len(first.watch.commits)
+        await first.news.until(
+            lambda: any(
+                error is None and staying & offsets.keys()
+                for offsets, error in first.watch.commits[sent:]
+            )
+        )
         assert not slow.is_set()
         assert not second.handled
         slow.set()
