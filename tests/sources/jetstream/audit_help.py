@@ -196,6 +196,20 @@ class Audited:
         """The handled messages, in order; some of them several times."""
         return self.sequences("done")
 
+    def held_by(self) -> dict[str, set[int]]:
+        """The partitions of each member, as it tells of its claims."""
+        held: dict[str, set[int]] = defaultdict(set)
+        for what, member, partition, _ in self.claims:
+            if what == "assigned":
+                held[member].add(partition)
+            else:
+                held[member].discard(partition)
+        return held
+
+    def shares(self) -> list[int]:
+        """How many partitions each member has."""
+        return [len(share) for share in self.held_by().values()]
+
     def attempts(self, sequence: int, member: Member) -> list[int]:
         """The attempts of a message in a member."""
         return [

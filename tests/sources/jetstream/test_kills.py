@@ -57,6 +57,9 @@ async def test_a_server_that_is_killed_under_load_loses_nothing(
     chance, config = random.Random(1), {"retention": RetentionPolicy.WORK_QUEUE}
     async with audited(own, tmp_path, partitions, **config) as made:
         members = [await made.member(naks=NAKS, seed=number) for number in range(2)]
+        await made.until(lambda: len(made.ready) == 2)
+        if partitions is not None:
+            await made.until(lambda: sorted(made.shares()) == [partitions // 2] * 2)
         producing = asyncio.create_task(made.stream.produce(some_keys(1600, chance)))
         for reached in (300, 1000):
             await made.until_done(reached)
@@ -117,6 +120,28 @@ async def test_a_server_that_is_frozen_loses_nothing(
         made.assert_one_at_a_time()
         assert made.repeats() <= (0 if seconds < WAIT else 300)
         assert ("could not be extended" in member.log()) == (seconds > WAIT)
+
+
+async def test_a_handler_that_runs_while_its_claim_is_lost_is_not_run_twice_at_once(
+    own: EmbeddedNats, tmp_path: Path
+) -> None:
+    """consumer/C:R2: the same process has the message again, behind its own handler."""
+    async with audited(own, tmp_path) as made:
+        held = await made.stream.publish("a", "hold", "")
+        held += await made.stream.publish("b", "hold", "")
+        member = await made.member()
+        await made.until_began(held[0], held[2])
+        await asyncio.to_thread(own.pause)
+        await asyncio.sleep(2 * WAIT)  # the outage is the time
+        await asyncio.to_thread(own.resume)
+        await member.until_log("could not be extended")
+        newer = await made.stream.publish("c", "")
+        await made.until(lambda: newer[0] in made.done())
+        member.open_gate()
+        await all_settled(made)
+        await member.stop()
+        made.assert_exact()
+        made.assert_one_at_a_time()
 
 
 async def test_a_killed_process_is_succeeded_for_all_that_it_held(

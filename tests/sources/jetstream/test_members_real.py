@@ -29,20 +29,9 @@ SLACK = 1.0
 WORK = 0.1
 
 
-def held_by(made: Audited) -> dict[str, set[int]]:
-    """The partitions of each member, as it tells of its claims."""
-    held: dict[str, set[int]] = {}
-    for what, member, partition, _ in made.claims:
-        if what == "assigned":
-            held.setdefault(member, set()).add(partition)
-        else:
-            held.setdefault(member, set()).discard(partition)
-    return held
-
-
 def is_balanced(made: Audited, members: list[Member]) -> bool:
     """Whether these members have all partitions, once each, within one of each other."""
-    held = held_by(made)
+    held = made.held_by()
     shares = [held.get(member.name, set()) for member in members]
     counts = [len(share) for share in shares]
     return (
@@ -91,14 +80,14 @@ async def test_members_that_join_and_leave_cleanly_repeat_nothing_and_stop_no_ot
         producing = asyncio.create_task(flow(made, enough))
         await made.until_done(200)
         for change in ("join", "leave", "join", "leave"):
-            before, since = held_by(made), time.monotonic()
+            before, since = made.held_by(), time.monotonic()
             if change == "join":
                 members.append(await made.member(**options))
             else:
                 await members.pop(0).stop()
             await balanced(made, members)
             await made.until_done(len(made.done()) + 150)
-            after, until = held_by(made), time.monotonic()
+            after, until = made.held_by(), time.monotonic()
             for member in members:
                 for stayed in before.get(member.name, set()) & after[member.name]:
                     gap = longest_gap(made, stayed, since, until)
@@ -122,7 +111,7 @@ async def test_the_partitions_of_a_killed_member_are_taken_over(
         members = [await made.member(concurrency=len(KEYS)) for _ in range(3)]
         await balanced(made, members)
         victim = members.pop()
-        lost = held_by(made)[victim.name]
+        lost = made.held_by()[victim.name]
         await made.stream.produce(KEYS, "hold")
         await made.until(lambda: len({*made.sequences("began")}) == len(KEYS))
         since = time.monotonic()

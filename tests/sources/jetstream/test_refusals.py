@@ -5,6 +5,8 @@ error, and over when its cause is gone.
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,6 +53,12 @@ def with_users(server: EmbeddedNats, *denied: str) -> None:
 async def restarted(server: EmbeddedNats, *denied: str) -> None:
     with_users(server, *denied)
     await asyncio.to_thread(server.restart)
+
+
+def reload(server: EmbeddedNats) -> None:
+    """Let a running server read its configuration."""
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGHUP)
 
 
 async def not_run(here: Running) -> str:
@@ -207,6 +215,25 @@ async def test_acknowledgements_that_are_denied_are_told(own: EmbeddedNats) -> N
             await here.handled(*await stream.publish("a", ""))
             await stream.until_unsettled(0)
             assert len(here.ended) == len(sent) + 1, "not handled again by the same process"
+
+
+async def test_a_user_who_is_removed_and_allowed_again_goes_on(own: EmbeddedNats) -> None:
+    """consumer/C:N5: the server ends the connection; what ran meanwhile is settled if it is in time."""
+    await restarted(own)
+    async with new_stream(own, login=ADMIN) as stream:
+        async with running(own, stream.name, ack_wait=10.0, **APP) as here:
+            held = await stream.publish("a", "hold", "")
+            await here.until(lambda: held[0] in [each for each, _ in here.began])
+            own.configure(USERS.replace("app", "other").replace("DENIED", 'allow: [">"]'))
+            reload(own)
+            await here.trouble("has refused the login")
+            here.gate.set()
+            with_users(own)
+            reload(own)
+            await here.handled(*held, *await stream.publish("b", ""))
+            await here.recovered()
+            await stream.until_unsettled(0)
+            assert here.ended[: len(held)] == held or held[0] in here.ended
 
 
 # -- what changes under it -------------------------------------------------------------------------
