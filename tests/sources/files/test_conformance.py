@@ -14,7 +14,7 @@ import pytest
 
 from penstock.sources import Fetched, Position, Record, TopicPartition
 from penstock.sources.files import FileSource
-from penstock.sources.files.places import Place
+from penstock.sources.files.places import FilePlace
 from penstock.sources.subscriptions import SQLiteSubscriptions
 from penstock.testing.conformance import SourceConformance
 
@@ -112,7 +112,7 @@ class TestFileSource(SourceConformance):
                 "SELECT slot, position, metadata FROM penstock_subscription_slot WHERE position > 0"
             ).fetchall()
         return {
-            TopicPartition(topic, slot): Place.of(Position(at, text)).position
+            TopicPartition(topic, slot): FilePlace.of(Position(at, text)).position
             for slot, at, text in rows
         }
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock._core.clock import Signal, wait_until
 from penstock.sources import Record
-from penstock.sources.files.chunks import Chunk
+from penstock.sources.files.chunks import RowChunk
 from penstock.sources.files.places import End
 from penstock.sources.files.reading import FileReading
 
@@ -26,10 +26,12 @@ class Rows:
         self.read_to = 0
         self.is_closed = False
 
-    def read(self, most: int) -> Chunk:
+    def read(self, most: int) -> RowChunk:
         rows = [(self.read_to + at, b"") for at in range(self.size)]
         self.read_to += self.size
-        return Chunk(rows, self.read_to, end=End(0, 0) if self.read_to == 10 * self.size else None)
+        return RowChunk(
+            rows, self.read_to, end=End(0, 0) if self.read_to == 10 * self.size else None
+        )
 
     def close(self) -> None:
         self.is_closed = True

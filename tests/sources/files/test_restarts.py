@@ -22,11 +22,11 @@ from penstock import ClosedError, ConfigError, Consumer, LoopClock
 from penstock._core.subscriptions import Move, SubscriptionStart
 from penstock.sources import Position
 from penstock.sources.files import FileSource
-from penstock.sources.files.catalog import Catalog
+from penstock.sources.files.catalog import FileCatalog
 from penstock.sources.files.holding import FileHolder
 from penstock.sources.files.identity import record
 from penstock.sources.files.parts import FileParts
-from penstock.sources.files.places import End, Mark, Place
+from penstock.sources.files.places import End, FilePlace, Mark
 from penstock.sources.subscriptions import (
     MemorySubscriptions,
     PostgresSubscriptions,
@@ -242,7 +242,7 @@ async def test_a_file_that_was_lost_just_now_is_claimed_again(
     state, host = MemorySubscriptions(), RecordingHost()
     options = FileSource(tmp_path, state=state)._options
     parts = FileParts(options, tmp_path, state, host, real_clock)
-    catalog = Catalog("s", state)
+    catalog = FileCatalog("s", state)
     holder = FileHolder(parts, catalog)
     await catalog.enter([record(tmp_path, "a.ndjson")])
     entries = [*catalog.entries.values()]
@@ -252,7 +252,7 @@ async def test_a_file_that_was_lost_just_now_is_claimed_again(
         holder.lose(holder.all, "of a test")
         await holder.claim(entries, 0)
     await holder.tidy()
-    end = Place(Position(9), end=End(1, 1)).stored()
+    end = FilePlace(Position(9), end=End(1, 1)).stored()
     assert await state.store("s/0", {0: Move(Position(0), end)}), "by another process"
     await holder.claim(entries, 1)
     assert holder.all == [], "it is finished"
@@ -266,7 +266,7 @@ async def test_a_look_does_not_set_back_what_this_process_has_stored(
     """It may have read before the store, and return after it."""
     for name in "ab":
         (tmp_path / f"{name}.ndjson").write_bytes(lines(1))
-    catalog = Catalog("s", MemorySubscriptions())
+    catalog = FileCatalog("s", MemorySubscriptions())
     await catalog.enter([record(tmp_path, f"{name}.ndjson") for name in "ab"])
     held, other = catalog.entries.values()
     held.hold(is_held=True)
@@ -388,17 +388,17 @@ async def test_a_source_is_open_for_one_consumer(tmp_path: Path, real_clock: Loo
 @pytest.mark.parametrize(
     "place",
     [
-        Place(Position(0)),
-        Place(Position(7, "a|map=,-")),
-        Place(Position(7, "x"), Mark(5, 1 << 40, "ab")),
-        Place(Position(9), end=End(1 << 50, 17)),
+        FilePlace(Position(0)),
+        FilePlace(Position(7, "a|map=,-")),
+        FilePlace(Position(7, "x"), Mark(5, 1 << 40, "ab")),
+        FilePlace(Position(9), end=End(1 << 50, 17)),
     ],
 )
-def test_a_place_is_stored_with_its_map(place: Place) -> None:
-    assert Place.of(place.stored()) == place
+def test_a_place_is_stored_with_its_map(place: FilePlace) -> None:
+    assert FilePlace.of(place.stored()) == place
 
 
 @pytest.mark.parametrize("text", ["map", "x|", "-1,2|", "=1|"])
 def test_the_text_of_another_source_is_refused(text: str) -> None:
     with pytest.raises((ValueError, TypeError)):
-        Place.of(Position(1, text))
+        FilePlace.of(Position(1, text))

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from tests.sources.jetstream.server_model import TICK, WAIT, Arrival, Request
 
 from penstock.sources.jetstream.api import ConsumerState
-from penstock.sources.jetstream.intake import Intake
+from penstock.sources.jetstream.intake import StreamIntake
 from penstock.sources.jetstream.puller import Puller
-from penstock.sources.jetstream.record import Delivery, StreamRecord
+from penstock.sources.jetstream.record import AckSubject, StreamRecord
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -32,7 +32,7 @@ class MemberModel:
         self.server = server
         self.truth = truth
         self.prefetch = prefetch
-        self.intake = Intake()
+        self.intake = StreamIntake()
         self.puller = Puller(cast("Any", self), "next", "inbox", self.state())
         self.puller.window.share(prefetch)
         self.away = 0
@@ -131,7 +131,7 @@ class MemberModel:
             self.puller.status("inbox.m", told, self.now)
             return
         self.puller.message(arrival.pin, self.now)
-        delivery, intake = Delivery.of(arrival.reply), self.intake
+        delivery, intake = AckSubject.of(arrival.reply), self.intake
         kind = intake.kind(delivery)
         if kind == "held":
             intake.came_again(delivery, arrival.reply)
@@ -276,7 +276,7 @@ def run_now(call: Coroutine[Any, Any, None]) -> None:
     raise AssertionError("it has suspended")
 
 
-def record_of(delivery: Delivery, arrival: Arrival) -> StreamRecord:
+def record_of(delivery: AckSubject, arrival: Arrival) -> StreamRecord:
     """The record of a message."""
     return StreamRecord(
         "s", 0, delivery, subject=arrival.key, key=arrival.key, value=b"", headers=(),

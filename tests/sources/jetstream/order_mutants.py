@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tests.sources.jetstream import order_programs
 from tests.sources.jetstream.member_model import MemberModel
 
-from penstock.sources.jetstream.intake import Intake
+from penstock.sources.jetstream.intake import StreamIntake
 from penstock.sources.jetstream.puller import Puller
 from penstock.sources.jetstream.window import PullWindow
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
     from tests.sources.jetstream.order_machine import OrderMachine
 
-    from penstock.sources.jetstream.record import Delivery, StreamRecord
+    from penstock.sources.jetstream.record import AckSubject, StreamRecord
 
     Program = Callable[[OrderMachine], None]
 
@@ -50,21 +50,21 @@ def mutant(law: str, program: Program | None = None, **where: Any) -> Callable[[
 @mutant("overtook", order_programs.gap)
 def nothing_waits_behind_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was lost with a connection is delivered behind newer messages."""
-    real = Intake.kind
+    real = StreamIntake.kind
 
-    def kind(self: Intake, delivery: Delivery) -> Any:
+    def kind(self: StreamIntake, delivery: AckSubject) -> Any:
         self._last = delivery.consumer_sequence  # pyright: ignore[reportPrivateUsage]
         return real(self, delivery)
 
-    monkeypatch.setattr(Intake, "kind", kind)
+    monkeypatch.setattr(StreamIntake, "kind", kind)
 
 
 @mutant("overtook", **ROOM)
 def what_waits_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is released in the order in which it has arrived."""
-    real = Intake.look
+    real = StreamIntake.look
 
-    def look(self: Intake, pending: int, delivered: int) -> bool:
+    def look(self: StreamIntake, pending: int, delivered: int) -> bool:
         waiting = [*self._waiting.values()]  # pyright: ignore[reportPrivateUsage]
         before = self.is_waiting
         done = real(self, pending, delivered)
@@ -75,70 +75,70 @@ def what_waits_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
             ready.extend(waiting)
         return done
 
-    monkeypatch.setattr(Intake, "look", look)
+    monkeypatch.setattr(StreamIntake, "look", look)
 
 
 @mutant("overtook", order_programs.answer)
 def what_arrives_behind_the_answer_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the server has delivered after it was asked makes up for what is elsewhere."""
 
-    def away(self: Intake, pending: int, delivered: int) -> int:
+    def away(self: StreamIntake, pending: int, delivered: int) -> int:
         del delivered
         return max(0, pending - len(self.held))
 
-    monkeypatch.setattr(Intake, "away", away)
+    monkeypatch.setattr(StreamIntake, "away", away)
 
 
 @mutant("overtook", order_programs.forgotten)
 def numbers_of_deliveries_are_trusted_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may have forgotten some, and given them to messages of another member."""
-    monkeypatch.setattr(Intake, "resume", lambda self, delivered: None)
+    monkeypatch.setattr(StreamIntake, "resume", lambda self, delivered: None)
 
 
 @mutant("stuck", order_programs.undone)
 def what_is_astray_waits_in_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim does not begin again, and nothing can be put before what it has delivered."""
-    real = Intake.kind
+    real = StreamIntake.kind
 
-    def kind(self: Intake, delivery: Delivery) -> Any:
+    def kind(self: StreamIntake, delivery: AckSubject) -> Any:
         found = real(self, delivery)
         self.is_astray = False
         return found
 
-    monkeypatch.setattr(Intake, "kind", kind)
+    monkeypatch.setattr(StreamIntake, "kind", kind)
 
 
 @mutant("never handled", order_programs.gap)
 def what_is_below_the_mark_counts_as_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message from before the last one is acknowledged, whether it was handled or not."""
-    real = Intake.kind
+    real = StreamIntake.kind
 
-    def kind(self: Intake, delivery: Delivery) -> Any:
+    def kind(self: StreamIntake, delivery: AckSubject) -> Any:
         found = real(self, delivery)
         is_below = delivery.sequence < max(self.held, default=0)
         return "settled" if is_below and found == "new" else found
 
-    monkeypatch.setattr(Intake, "kind", kind)
+    monkeypatch.setattr(StreamIntake, "kind", kind)
 
 
 @mutant("out of order", **ROOM)
 def the_rest_is_given_back_as_it_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redeliveries among newer messages."""
-    real = Intake.give_up
+    real = StreamIntake.give_up
 
-    def give_up(self: Intake) -> list[StreamRecord]:
+    def give_up(self: StreamIntake) -> list[StreamRecord]:
         order = [*self.held]
         return sorted(real(self), key=lambda record: order.index(record.offset))
 
-    monkeypatch.setattr(Intake, "give_up", give_up)
+    monkeypatch.setattr(StreamIntake, "give_up", give_up)
 
 
 @mutant("settled twice|stuck")
 def what_is_settled_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is acknowledged, and given back with the rest."""
-    real = Intake.settle
+    real = StreamIntake.settle
 
-    def settle(self: Intake, offsets: Any) -> list[tuple[int, str]]:
+    def settle(self: StreamIntake, offsets: Any) -> list[tuple[int, str]]:
         held = dict(self.held)
         done = real(self, offsets)
         if done:
@@ -146,7 +146,7 @@ def what_is_settled_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
             self.held[first] = held[first]
         return done
 
-    monkeypatch.setattr(Intake, "settle", settle)
+    monkeypatch.setattr(StreamIntake, "settle", settle)
 
 
 @mutant("stuck")
@@ -164,7 +164,7 @@ def what_is_away_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 @mutant("stuck", order_programs.each_other)
 def members_keep_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits for what another one holds."""
-    monkeypatch.setattr(Intake, "let_go", lambda self: [])
+    monkeypatch.setattr(StreamIntake, "let_go", lambda self: [])
 
 
 @mutant("asked for too much", max_pending=2)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.sources.jetstream.intake import REMEMBERED, Intake
-from penstock.sources.jetstream.record import Delivery, StreamRecord
+from penstock.sources.jetstream.intake import REMEMBERED, StreamIntake
+from penstock.sources.jetstream.record import AckSubject, StreamRecord
 
 
 def reply_of(sequence: int, number: int, deliveries: int = 1) -> str:
@@ -16,10 +16,12 @@ def reply_of(sequence: int, number: int, deliveries: int = 1) -> str:
     return f"$JS.ACK.s.c.{deliveries}.{sequence}.{number}.1000000.0"
 
 
-def arrive(intake: Intake, sequence: int, number: int, *, tries: int = 1, key: str = "k") -> str:
+def arrive(
+    intake: StreamIntake, sequence: int, number: int, *, tries: int = 1, key: str = "k"
+) -> str:
     """Let a message arrive as this delivery; return what that is of."""
     reply = reply_of(sequence, number, tries)
-    delivery = Delivery.of(reply)
+    delivery = AckSubject.of(reply)
     kind = intake.kind(delivery)
     if kind == "held":
         intake.came_again(delivery, reply)
@@ -30,15 +32,15 @@ def arrive(intake: Intake, sequence: int, number: int, *, tries: int = 1, key: s
     return kind
 
 
-def begun(delivered: int = 0, pending: int = 0) -> Intake:
+def begun(delivered: int = 0, pending: int = 0) -> StreamIntake:
     """The intake of a claim that has begun."""
-    intake = Intake()
+    intake = StreamIntake()
     intake.begin(delivered)
     intake.look(pending, delivered)
     return intake
 
 
-def taken(intake: Intake, most: int = 100) -> list[int]:
+def taken(intake: StreamIntake, most: int = 100) -> list[int]:
     """What can be delivered, by its sequence numbers."""
     return [record.offset for record in intake.take(most)[0]]
 
@@ -46,14 +48,14 @@ def taken(intake: Intake, most: int = 100) -> list[int]:
 @pytest.mark.parametrize(
     ("reply", "wanted"),
     [
-        ("$JS.ACK.s.c.2.30.400.5000.6", Delivery(2, 30, 400, 5000)),
-        ("$JS.ACK.hub.account.s.c.2.30.400.5000.6", Delivery(2, 30, 400, 5000)),
-        ("$JS.ACK._.account.s.c.2.30.400.5000.6.token", Delivery(2, 30, 400, 5000)),
+        ("$JS.ACK.s.c.2.30.400.5000.6", AckSubject(2, 30, 400, 5000)),
+        ("$JS.ACK.hub.account.s.c.2.30.400.5000.6", AckSubject(2, 30, 400, 5000)),
+        ("$JS.ACK._.account.s.c.2.30.400.5000.6.token", AckSubject(2, 30, 400, 5000)),
     ],
 )
-def test_an_acknowledgement_subject_tells_of_the_delivery(reply: str, wanted: Delivery) -> None:
+def test_an_acknowledgement_subject_tells_of_the_delivery(reply: str, wanted: AckSubject) -> None:
     """With 9 tokens, and with a domain and an account 11 or 12."""
-    assert Delivery.of(reply) == wanted
+    assert AckSubject.of(reply) == wanted
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,7 @@ def test_an_acknowledgement_subject_tells_of_the_delivery(reply: str, wanted: De
 )
 def test_another_subject_is_refused(reply: str) -> None:
     with pytest.raises(ValueError, match=r"acknowledgement subject|invalid literal"):
-        Delivery.of(reply)
+        AckSubject.of(reply)
 
 
 def test_messages_without_a_gap_are_delivered_at_once() -> None:
@@ -81,7 +83,7 @@ def test_messages_without_a_gap_are_delivered_at_once() -> None:
 
 
 def test_before_it_has_begun_everything_waits() -> None:
-    intake = Intake()
+    intake = StreamIntake()
     arrive(intake, 1, 1)
     assert taken(intake) == []
     intake.begin(1)
@@ -134,7 +136,7 @@ def test_on_a_new_connection_everything_waits_for_a_look() -> None:
 
 def test_only_the_first_message_of_a_key_may_have_been_tried() -> None:
     """consumer/C:N2: those behind it waited in their lane."""
-    intake = Intake()
+    intake = StreamIntake()
     for at, (key, tries) in enumerate([("a", 3), ("a", 2), ("b", 2), ("c", 1)], 1):
         arrive(intake, at, at, tries=tries, key=key)
     intake.look(4, 4)

@@ -132,7 +132,7 @@ def test_a_pinned_process_asks_in_time_without_credit() -> None:
         ("409", "Exceeded MaxRequestBatch of 7", "", 6, False),
         ("409", "Exceeded MaxRequestExpires of 10s", "", 6, True),
         ("409", "Exceeded MaxWaiting", "", 6, True),
-        ("409", "Leadership Change", "", 6, True),
+        ("409", "Leadership Change", "moved", 6, True),
         ("409", "Consumer Deleted", "deleted", 6, True),
         ("409", "Consumer is push based", "deleted", 6, True),
         ("503", "", "deleted", 6, True),

@@ -23,7 +23,7 @@ from penstock.sources import Position, TopicPartition
 from penstock.sources.kafka import KafkaSource, sessions
 
 if TYPE_CHECKING:
-    from penstock.sources.kafka.starts import Start
+    from penstock._clients.kafka_groups.starts import Start
     from penstock.testing import EmbeddedKafka
 
 NOON = 1_700_000_000_000

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from penstock.consumer import Message
-    from penstock.sources.kafka.starts import Start
+    from penstock._clients.kafka_groups.starts import Start
     from penstock.testing import EmbeddedKafka
 
 STARTS: list[tuple[Start | datetime, int]] = [

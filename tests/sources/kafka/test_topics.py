@@ -13,7 +13,7 @@ from penstock.sources import TopicPartition
 from penstock.sources.kafka import KafkaSource
 
 if TYPE_CHECKING:
-    from penstock.sources.kafka.starts import Start
+    from penstock._clients.kafka_groups.starts import Start
     from penstock.testing import EmbeddedKafka
 
 OFTEN: dict[str, Any] = {**QUICK, "metadata_max_age_ms": 200}

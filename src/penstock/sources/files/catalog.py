@@ -18,7 +18,7 @@ from ..._core.errors import ConfigError
 from ..._core.source import Position
 from ..._core.subscriptions import SLOTS, SubscriptionStart, slot_lock
 from .identity import Recorded
-from .places import Place
+from .places import FilePlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -53,9 +53,9 @@ class FileEntry:
         return self.recorded.path
 
     @property
-    def place(self) -> Place:
+    def place(self) -> FilePlace:
         """Where it is read."""
-        return Place.of(self.stored)
+        return FilePlace.of(self.stored)
 
     @property
     def is_finished(self) -> bool:
@@ -79,7 +79,7 @@ class FileEntry:
         self.seen, self.trouble = seen, trouble
 
 
-class Catalog:
+class FileCatalog:
     """Reads and extends the chapters of one subscription."""
 
     def __init__(self, name: str, state: SubscriptionState) -> None:

@@ -15,7 +15,7 @@ PASSED_BYTES = 64 << 20
 """Bytes that are passed over at once on the way to the first row; so a close is not held up."""
 
 
-class Chunk(NamedTuple):
+class RowChunk(NamedTuple):
     """The next rows of a file."""
 
     rows: Sequence[tuple[int, object]]
@@ -39,7 +39,7 @@ class RowReader(Protocol):
         """The number of rows, if the file tells it."""
         ...
 
-    def read(self, most: int) -> Chunk:
+    def read(self, most: int) -> RowChunk:
         """The next rows, at most so many."""
         ...
 

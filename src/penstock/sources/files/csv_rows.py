@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Any
 
-from .chunks import CHUNK_BYTES, PASSED_BYTES, Chunk
+from .chunks import CHUNK_BYTES, PASSED_BYTES, RowChunk
 from .errors import BrokenFile
 from .lines import BOM, too_long
 
@@ -64,7 +64,7 @@ class CsvReader:
             if self._end is not None:
                 return
 
-    def read(self, most: int) -> Chunk:
+    def read(self, most: int) -> RowChunk:
         """The next rows."""
         rows: list[tuple[int, object]] = []
         is_end, broken = False, None
@@ -75,7 +75,7 @@ class CsvReader:
         except (csv.Error, UnicodeDecodeError) as error:
             broken = f"row {self._row} is no CSV in {self._encoding} ({error})"
         next_row = max(self._row, self._start)
-        return Chunk(rows, next_row, end=self._end if is_end else None, broken=broken)
+        return RowChunk(rows, next_row, end=self._end if is_end else None, broken=broken)
 
     def _read(self, rows: list[tuple[int, object]], most: int) -> bool:
         size = passed = 0

@@ -22,7 +22,7 @@ UNFINISHED = (".tmp", ".temp", ".part", ".partial")
 """Ends of the names of files that are being written."""
 
 
-class Found(NamedTuple):
+class FoundFile(NamedTuple):
     """What is there now."""
 
     paths: list[str]
@@ -48,17 +48,17 @@ class FileSet:
     def _is_file(self) -> bool:
         return Path(self._root).is_file()
 
-    def find(self) -> Found:
+    def find(self) -> FoundFile:
         """Look at the directory."""
         if not self._pattern and self._is_file():
-            return Found([Path(self._root).name], {})
+            return FoundFile([Path(self._root).name], {})
         refused: dict[str, str] = {}
         paths = [
             "/".join(parts)
             for parts in _walk(self._root, (), frozenset(), refused)
             if not self._pattern or _matches(parts, self._pattern)
         ]
-        return Found(paths, refused)
+        return FoundFile(paths, refused)
 
     def __str__(self) -> str:
         return self._text

@@ -27,14 +27,14 @@ from ..._core.say import say
 from ..._core.source import Position, Record, TopicPartition
 from ..._core.subscriptions import Move
 from ..._core.told import for_log
-from .places import Place
+from .places import FilePlace
 from .reading import FileReading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ..._core.source import SourceClaim
-    from .catalog import Catalog, FileEntry
+    from .catalog import FileCatalog, FileEntry
     from .parts import FileParts
 
 logger = logging.getLogger("penstock.sources.files")
@@ -65,7 +65,7 @@ class HeldFile:
         reading = self.reading
         is_end = reading.end is not None and position.offset == reading.read_to
         mark = reading.mark_before(position.offset) or self.entry.place.mark
-        place = Place(position, None if is_end else mark, reading.end if is_end else None)
+        place = FilePlace(position, None if is_end else mark, reading.end if is_end else None)
         self.attempts.append(place.stored())
         return Move(self.entry.stored, place.stored())
 
@@ -78,7 +78,7 @@ class HeldFile:
 class FileHolder:
     """Locks and claims of one open source."""
 
-    def __init__(self, parts: FileParts, catalog: Catalog) -> None:
+    def __init__(self, parts: FileParts, catalog: FileCatalog) -> None:
         self._parts = parts
         self._name = parts.options.subscription
         self._catalog = catalog
@@ -145,7 +145,7 @@ class FileHolder:
         self._parts.news.fire()
         return True
 
-    def _reading(self, entry: FileEntry, place: Place) -> FileReading:
+    def _reading(self, entry: FileEntry, place: FilePlace) -> FileReading:
         recorded, start = entry.recorded, place.position.offset
         parts = self._parts
         open_file = partial(parts.options.open, parts.root, recorded, start, place.mark)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .chunks import CHUNK_BYTES, PASSED_BYTES, Chunk
+from .chunks import CHUNK_BYTES, PASSED_BYTES, RowChunk
 from .errors import BrokenFile
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class LineReader:
         self._follow = follow
         self._waits = False
 
-    def read(self, most: int) -> Chunk:
+    def read(self, most: int) -> RowChunk:
         """The next lines."""
         rows: list[tuple[int, object]] = []
         end: End | None = None
@@ -52,7 +52,7 @@ class LineReader:
         except (BrokenFile, OSError) as error:
             broken = str(error)
         mark = self._file.mark(self._row, self._byte) if broken is None else None
-        return Chunk(rows, max(self._row, self._start), mark, end, self._waits, broken)
+        return RowChunk(rows, max(self._row, self._start), mark, end, self._waits, broken)
 
     def _read(self, rows: list[tuple[int, object]], most: int) -> End | None:
         file, limit = self._file, self._most_bytes + 2

@@ -29,7 +29,7 @@ _CHANGED = (
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenFiles:
     """What a look has found."""
 
     new: list[Recorded] = field(default_factory=list[Recorded])
@@ -41,9 +41,9 @@ class Seen:
     """Known files that cannot be read, with reasons."""
 
 
-def look_at(options: FileOptions, root: Path, entries: Iterable[FileEntry]) -> Seen:
+def look_at(options: FileOptions, root: Path, entries: Iterable[FileEntry]) -> SeenFiles:
     """Look once. Raises `ConfigError` for a file of no known format, and `MissingExtra`."""
-    seen = Seen()
+    seen = SeenFiles()
     known = {entry.path: entry for entry in entries}
     found = options.files.find()
     seen.refused.update(found.refused)
@@ -60,7 +60,7 @@ def look_at(options: FileOptions, root: Path, entries: Iterable[FileEntry]) -> S
     return seen
 
 
-def _look_at(options: FileOptions, root: Path, entry: FileEntry, seen: Seen) -> None:
+def _look_at(options: FileOptions, root: Path, entry: FileEntry, seen: SeenFiles) -> None:
     try:
         look = Look.at((root / entry.path).stat())
     except FileNotFoundError:

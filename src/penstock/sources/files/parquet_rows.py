@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from .chunks import Chunk
+from .chunks import RowChunk
 from .errors import BrokenFile
 
 if TYPE_CHECKING:
@@ -74,17 +74,17 @@ class ParquetReader:
         fitting: int = BATCH_BYTES * metadata.num_rows // max(1, size)
         return max(1, min(BATCH, fitting))
 
-    def read(self, most: int) -> Chunk:
+    def read(self, most: int) -> RowChunk:
         """The next rows, of one batch."""
         try:
             rest = self._rest or next(self._batches, _NONE)
             end = None if rest else self._file.end()
         except _ERRORS as error:
-            return Chunk((), self._row, broken=f"it cannot be read ({error})")
+            return RowChunk((), self._row, broken=f"it cannot be read ({error})")
         taken, self._rest = rest[:most], rest[most:]
         rows = [*enumerate(taken, self._row)]
         self._row += len(rows)
-        return Chunk(rows, self._row, end=end)
+        return RowChunk(rows, self._row, end=end)
 
     def close(self) -> None:
         """Close the file."""

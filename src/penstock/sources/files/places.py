@@ -30,7 +30,7 @@ class End(NamedTuple):
     modified: int
 
 
-class Place(NamedTuple):
+class FilePlace(NamedTuple):
     """A stored position, taken apart."""
 
     position: Position
@@ -47,7 +47,7 @@ class Place(NamedTuple):
         return Position(self.position.offset, f"{own}|{self.position.metadata}")
 
     @classmethod
-    def of(cls, stored: Position) -> Place:
+    def of(cls, stored: Position) -> FilePlace:
         """Take a stored position apart. Raises `ValueError` for text of another origin."""
         if not stored.metadata:
             return cls(stored)

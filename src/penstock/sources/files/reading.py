@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..._core.clock import Signal
     from ..._core.source import Record
-    from .chunks import Chunk, RowReader
+    from .chunks import RowChunk, RowReader
     from .places import End, Mark
 
 AHEAD = 1_000
@@ -90,14 +90,14 @@ class FileReading:
         if self.is_over:
             self._over.fire()
 
-    def _read_chunk(self) -> tuple[Chunk, Sequence[Record]]:
+    def _read_chunk(self) -> tuple[RowChunk, Sequence[Record]]:
         if self._reader is None:
             self._reader = self._open_file()
         chunk = self._reader.read(AHEAD)
         record = self._record
         return chunk, [record(row, value) for row, value in chunk.rows]
 
-    def _take_in(self, chunk: Chunk, records: Sequence[Record]) -> None:
+    def _take_in(self, chunk: RowChunk, records: Sequence[Record]) -> None:
         assert self._reader is not None  # it has been read
         self._is_idle = chunk.waits
         self._waiting.extend(records)

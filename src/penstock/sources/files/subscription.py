@@ -25,7 +25,7 @@ from ..._core.source import Fetched
 from ..._core.subscriptions import CountsMembers
 from ..._core.threads import in_thread
 from ..._core.told import for_log, text_of
-from .catalog import Catalog
+from .catalog import FileCatalog
 from .errors import UnreadFiles, named
 from .holding import FileHolder, logger
 from .looking import look_at
@@ -58,7 +58,7 @@ class OpenFiles:
         self._locks = parts.locks
         self._troubles = troubles
         self._clock = parts.clock
-        self._catalog = Catalog(parts.options.subscription, state)
+        self._catalog = FileCatalog(parts.options.subscription, state)
         self._holder = FileHolder(parts, self._catalog)
         self._refused: dict[str, str] = {}
         self._giving_up: set[asyncio.Task[None]] = set()

@@ -22,7 +22,7 @@ FIRST = 0.2
 """Seconds in which the others answer a new member."""
 
 
-class Group:
+class MemberGroup:
     """This member of a group."""
 
     def __init__(self, options: ReadOptions, channel: Channel, clock: Clock) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .channel import Channel
 
 
-class Inbox:
+class ClaimInbox:
     """One inbox. `received` is called for each message until it is dropped."""
 
     def __init__(self, channel: Channel, received: Callable[[Any], Awaitable[None]]) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .record import Delivery, StreamRecord
+    from .record import AckSubject, StreamRecord
 
 Arrival = Literal["new", "held", "settled", "astray"]
 """What a delivery is of."""
@@ -34,7 +34,7 @@ REMEMBERED = 5_000
 """Settled messages that are known as such when they come again."""
 
 
-class Intake:
+class StreamIntake:
     """The messages of one partition that this process holds. Until `begin`, everything waits."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Intake:
         """The sequence number after the last message that was made ready; 0 without any."""
         return self._through + 1 if self._through else 0
 
-    def kind(self, delivery: Delivery) -> Arrival:
+    def kind(self, delivery: AckSubject) -> Arrival:
         """Count a delivery, and tell what it is of. Behind a gap in the numbers, messages wait."""
         if delivery.consumer_sequence > self._last + 1:
             self.is_waiting = True
@@ -122,7 +122,7 @@ class Intake:
             self._ready.append(record)
             self._through = sequence
 
-    def came_again(self, delivery: Delivery, reply: str) -> None:
+    def came_again(self, delivery: AckSubject, reply: str) -> None:
         """Note another delivery of a held message."""
         self.held[delivery.sequence].came_again(reply, delivery)
 

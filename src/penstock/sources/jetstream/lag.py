@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from ..._core.source import Unread
 
 if TYPE_CHECKING:
-    from .partition import Partition
-    from .session import Session
+    from .partition import StreamPartition
+    from .session import Connected
 
 
-async def unread(session: Session, partition: Partition) -> Unread:
+async def unread(session: Connected, partition: StreamPartition) -> Unread:
     """The messages that are pending or not delivered, and the age of the oldest. Raises errors of the
     client and `RequestRefused`.
     """

@@ -20,14 +20,14 @@ from ..._core.say import say
 from ..._core.told import for_log
 from .api import GONE, RequestRefused
 from .looks import LOOK_EVERY
-from .partition import Partition
+from .partition import StreamPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from .api import ConsumerState
     from .puller import News
-    from .session import Session
+    from .session import Connected
 
 logger = logging.getLogger("penstock.sources.jetstream")
 
@@ -50,19 +50,21 @@ _SHARED = (
 class Moves:
     """The partitions of one connection. `told` hears of every message and status of theirs."""
 
-    def __init__(self, session: Session, told: Callable[[Partition, News | None], None]) -> None:
+    def __init__(
+        self, session: Connected, told: Callable[[StreamPartition, News | None], None]
+    ) -> None:
         self._session = session
         self._told = told
-        self._partitions: dict[int, Partition] = {}
-        self._beginning: set[Partition] = set()
+        self._partitions: dict[int, StreamPartition] = {}
+        self._beginning: set[StreamPartition] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
         """What has ended a task, and the connection with it."""
 
-    def __iter__(self) -> Iterator[Partition]:
+    def __iter__(self) -> Iterator[StreamPartition]:
         return iter([*self._partitions.values()])
 
-    def get(self, number: int) -> Partition | None:
+    def get(self, number: int) -> StreamPartition | None:
         """A partition that is served, or about to be."""
         return self._partitions.get(number)
 
@@ -96,10 +98,12 @@ class Moves:
             if partition.number not in wanted and not partition.is_leaving:
                 self.start(self.leave(partition, FOREVER))
         for number in sorted(wanted - self._partitions.keys()):
-            partition = self._partitions[number] = Partition(number, self._session, self._told)
+            partition = self._partitions[number] = StreamPartition(
+                number, self._session, self._told
+            )
             self.start(self._begin(partition))
 
-    async def _begin(self, partition: Partition) -> None:
+    async def _begin(self, partition: StreamPartition) -> None:
         """Begin a claim, unless that is under way; tries again for as long as it takes. Raises
         `ConfigError`.
         """
@@ -111,7 +115,7 @@ class Moves:
         finally:
             self._beginning.discard(partition)
 
-    async def _begin_once(self, partition: Partition) -> None:
+    async def _begin_once(self, partition: StreamPartition) -> None:
         troubles, is_first = self._session.troubles, partition.puller is None
         while (state := await self._begun(partition)) is None:
             await self._session.clock.sleep(RETRY)
@@ -120,7 +124,7 @@ class Moves:
         self._share()
         self._told(partition, "")
 
-    async def _begun(self, partition: Partition) -> ConsumerState | None:
+    async def _begun(self, partition: StreamPartition) -> ConsumerState | None:
         try:
             return await partition.begin()
         except ConfigError:
@@ -137,7 +141,7 @@ class Moves:
 
     # -- ends --------------------------------------------------------------------------------------
 
-    async def leave(self, partition: Partition, within: float) -> None:
+    async def leave(self, partition: StreamPartition, within: float) -> None:
         """Drain the claim of a partition, and give back what is left."""
         partition.begin_leaving()
         try:
@@ -151,7 +155,7 @@ class Moves:
             self._session.troubles.note(partition.name, None)
             self._share()
 
-    def lose(self, partition: Partition) -> None:
+    def lose(self, partition: StreamPartition) -> None:
         """End a claim whose messages may be elsewhere, and begin another one."""
         partition.lose()
         self.start(self._begin(partition))
@@ -164,13 +168,13 @@ class Moves:
 
     # -- what goes wrong with one ------------------------------------------------------------------
 
-    def begin_again(self, partition: Partition) -> None:
+    def begin_again(self, partition: StreamPartition) -> None:
         """Drain a claim, and begin another one with what is held; no effect while it drains."""
         if not partition.is_leaving:
             partition.begin_leaving()
             self.start(self._again(partition))
 
-    async def _again(self, partition: Partition) -> None:
+    async def _again(self, partition: StreamPartition) -> None:
         try:
             await partition.drain(FOREVER)
             partition.restart()
@@ -185,7 +189,7 @@ class Moves:
             partition.begin_leaving()
             self.start(self._remake(partition))
 
-    async def _remake(self, partition: Partition) -> None:
+    async def _remake(self, partition: StreamPartition) -> None:
         try:
             if await self._is_deleted(partition):
                 stream = self._session.options.stream
@@ -196,7 +200,7 @@ class Moves:
             partition.stay()
             self._told(partition, "")
 
-    async def _is_deleted(self, partition: Partition) -> bool:
+    async def _is_deleted(self, partition: StreamPartition) -> bool:
         """Whether the server has no such consumer any more: it says so a moment before."""
         for _ in range(LOOKS):
             try:

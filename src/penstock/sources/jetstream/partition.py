@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.source import Fetched, Position, TopicPartition
 from .channel import ACK, NAK, TERM
-from .inbox import Inbox
-from .intake import Intake
+from .inbox import ClaimInbox
+from .intake import StreamIntake
 from .looks import LOOK_EVERY, Looks
 from .puller import Puller
-from .record import Delivery, NoKey, StreamRecord
+from .record import AckSubject, NoKey, StreamRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..._core.source import SourceClaim
     from .api import ConsumerState
     from .puller import News
-    from .session import Session
+    from .session import Connected
 
 PIN = "Nats-Pin-Id"
 PATIENCE = 2.0
@@ -43,15 +43,15 @@ class Made(NamedTuple):
     consumer: str | None = None
 
 
-class Partition:
+class StreamPartition:
     """A partition that this process serves."""
 
     def __init__(
-        self, number: int, session: Session, told: Callable[[Partition, News | None], None]
+        self, number: int, session: Connected, told: Callable[[StreamPartition, News | None], None]
     ) -> None:
         self.number = number
         self.claim: SourceClaim | None = None
-        self.intake = Intake()
+        self.intake = StreamIntake()
         self.puller: Puller | None = None
         self.is_leaving = False
         """Whether nothing is asked for and delivered: its claim drains, or is to begin again."""
@@ -60,7 +60,7 @@ class Partition:
         self._api = session.api
         self._host = session.host
         self._told = told
-        self._inbox: Inbox | None = None
+        self._inbox: ClaimInbox | None = None
         self._looks = Looks()
         self._group: str | None = None
         self._made = Made()
@@ -76,7 +76,7 @@ class Partition:
         """
         stream = (await self._api.stream())["created"]
         if self._made.stream != stream:
-            self.intake = Intake()
+            self.intake = StreamIntake()
         state = await self._api.ensure(self.number, self.intake.floor or None)
         if self._made.consumer != state.created:
             self.intake.renumber()
@@ -95,7 +95,7 @@ class Partition:
 
     async def _open_inbox(self, state: ConsumerState) -> None:
         pin = None if self.puller is None else self.puller.pin
-        old, inbox = self._inbox, Inbox(self._channel, self._received)
+        old, inbox = self._inbox, ClaimInbox(self._channel, self._received)
         await inbox.open()
         self._inbox = inbox
         subject = f"{self._api.prefix}.CONSUMER.MSG.NEXT.{self._options.stream}.{state.name}"
@@ -131,7 +131,7 @@ class Partition:
             self._told(self, puller.status(message.subject, headers, now))
             return
         puller.message(headers.get(PIN), now)
-        delivery = Delivery.of(message.reply)
+        delivery = AckSubject.of(message.reply)
         intake = self.intake
         kind = intake.kind(delivery)
         if kind == "held":
@@ -142,7 +142,9 @@ class Partition:
             intake.receive(self._record(message, delivery, headers))
         self._told(self, None)
 
-    def _record(self, message: Any, delivery: Delivery, headers: Mapping[str, str]) -> StreamRecord:
+    def _record(
+        self, message: Any, delivery: AckSubject, headers: Mapping[str, str]
+    ) -> StreamRecord:
         subject: str = message.subject
         if self._options.partitions is not None:
             subject = subject.partition(".")[2]

@@ -33,7 +33,7 @@ MOST_BYTES = 16 << 20
 """Bytes that one request may bring, so that memory is bounded for large messages, too."""
 NANOS = 1_000_000_000
 
-News = Literal["", "taken", "deleted"]
+News = Literal["", "taken", "moved", "deleted"]
 """What a status says of the consumer."""
 
 _LIMIT = re.compile(r"Exceeded MaxRequest(Batch|Expires|MaxBytes) of (\d+)(\w*)")
@@ -150,6 +150,9 @@ class Puller:
         if status == "503" or "Consumer Deleted" in told or "Consumer is push" in told:
             self._not_before = now + AFTER_ERROR
             return "deleted"
+        if "Leadership Change" in told:
+            self._not_before = now + AFTER_ERROR
+            return "moved"
         if "Message Size Exceeds MaxBytes" in told:
             self._bytes = self._bytes if subject.endswith(".k") else None
         elif (limit := _LIMIT.search(told)) is not None and limit[1] == "Batch":

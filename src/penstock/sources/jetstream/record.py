@@ -11,7 +11,7 @@ OLD_FORM = 9
 """Tokens of an acknowledgement subject without a domain and an account."""
 
 
-class Delivery(NamedTuple):
+class AckSubject(NamedTuple):
     """One delivery of a message, from its acknowledgement subject:
     `$JS.ACK[.domain.account].stream.consumer.deliveries.stream_seq.consumer_seq.nanos.pending`.
     """
@@ -26,7 +26,7 @@ class Delivery(NamedTuple):
     """When the message was stored, in nanoseconds since the epoch."""
 
     @classmethod
-    def of(cls, reply: str) -> Delivery:
+    def of(cls, reply: str) -> AckSubject:
         """Parse it. Raises `ValueError` for another subject."""
         tokens = reply.split(".")
         at = 4 if len(tokens) == OLD_FORM else 6
@@ -63,7 +63,7 @@ class StreamRecord:
         self,
         topic: str,
         partition: int,
-        delivery: Delivery,
+        delivery: AckSubject,
         *,
         subject: str,
         key: object,
@@ -93,7 +93,7 @@ class StreamRecord:
             raise self.raw_key.error
         return self.raw_key
 
-    def came_again(self, reply: str, delivery: Delivery) -> None:
+    def came_again(self, reply: str, delivery: AckSubject) -> None:
         """Note that it was delivered again while it is held."""
         self.reply = reply
         self.deliveries, self.number = delivery.deliveries, delivery.consumer_sequence

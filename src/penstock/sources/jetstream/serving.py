@@ -20,7 +20,7 @@ from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
 from ..._core.say import say
 from .api import GONE, RequestRefused
-from .group import Group
+from .group import MemberGroup
 from .lag import unread
 from .moves import LEAST_SHARE, RETRY, Moves, logger
 from .settling import Settling
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ..._core.source import Fetched, SourceClaim, Unread
-    from .partition import Partition
+    from .partition import StreamPartition
     from .puller import News
-    from .session import Session
+    from .session import Connected
 
 LATE = 0.1
 """The share of the acknowledgement wait by which a beat is late: the process was stopped, or blocked."""
@@ -54,7 +54,7 @@ _DIVIDED = (
 class Serving:
     """The claims of one connection. `news` fires when records are ready."""
 
-    def __init__(self, session: Session, news: Signal) -> None:
+    def __init__(self, session: Connected, news: Signal) -> None:
         self._session = session
         self._options = session.options
         self._channel = session.channel
@@ -64,7 +64,7 @@ class Serving:
         self._attention = Signal()
         """A partition may have something to do."""
         self._settling = Settling(session.channel, double=session.options.double_ack)
-        self._group: Group | None = None
+        self._group: MemberGroup | None = None
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class Serving:
         if self._options.partitions is None:
             self.moves.serve({0})
         else:
-            self._group = Group(self._options, self._channel, self._clock)
+            self._group = MemberGroup(self._options, self._channel, self._clock)
             start(self._group.run(self.moves.serve))
         try:
             while not self._channel.is_closed:
@@ -125,7 +125,7 @@ class Serving:
                 await self._clock.sleep(RETRY)
         self._attention.fire()
 
-    async def _resume(self, partition: Partition) -> None:
+    async def _resume(self, partition: StreamPartition) -> None:
         try:
             is_same = await partition.is_back()
         except RequestRefused as error:
@@ -145,7 +145,7 @@ class Serving:
                 due = min(due, await self._tended(partition, now))
             await wait_until(self._clock, max(due, now + SOON), self._attention)
 
-    async def _tended(self, partition: Partition, now: float) -> float:
+    async def _tended(self, partition: StreamPartition, now: float) -> float:
         try:
             return await partition.tend(now)
         except RequestRefused as error:
@@ -199,13 +199,15 @@ class Serving:
         for partition in lost:
             self.moves.lose(partition)
 
-    def _told(self, partition: Partition, news: News | None) -> None:
+    def _told(self, partition: StreamPartition, news: News | None) -> None:
         """A message of a partition has arrived, or a status, or it has begun."""
         self._check_lapse()
         if partition.intake.is_astray:
             self.moves.begin_again(partition)
         if news == "deleted":
             self.moves.deleted(partition.number)
+        if news == "moved":  # another server has the consumer, which may have forgotten deliveries
+            self.moves.start(self._repeat())
         if news is not None or partition.intake.is_waiting:
             self._attention.fire()
         else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Session:
+class Connected:
     """One connection of an open source."""
 
     options: ReadOptions

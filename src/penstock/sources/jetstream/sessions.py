@@ -24,7 +24,7 @@ from .channel import Channel
 from .moves import RETRY, logger
 from .record import StreamRecord
 from .serving import Serving
-from .session import Session
+from .session import Connected
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ LONGEST_RETRY = 5.0
 _NOT_CLOSED = "%s: what was held is not given back (%s); it comes again after %.3g s"
 
 
-class Sessions:
+class StreamSessions:
     """An open source."""
 
     def __init__(
@@ -98,7 +98,7 @@ class Sessions:
         else `UnavailableError` in words for operators.
         """
         channel = Channel(self._connection, self._options.ack_wait, self._clock)
-        session = Session(
+        session = Connected(
             options=self._options,
             connection=self._connection,
             channel=channel,

@@ -11,7 +11,7 @@ from ..._core import checks
 from ..._core.errors import ClosedError
 from ..._core.source import SourceCapabilities, SourceTraits
 from .options import ReadOptions
-from .sessions import Sessions
+from .sessions import StreamSessions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class JetStreamSource:
     One process at a time reads a consumer that this source makes; others with the same `durable` stand
     by, and one of them takes over. With `partitions`, the processes of a group share a divided stream.
 
-    Delivery is at least once. JetStream knows no fencing: a process that is frozen for longer than
+    AckSubject is at least once. JetStream knows no fencing: a process that is frozen for longer than
     `ack_wait` finds that out before it settles anything, and handles again what it held. But what its
     handlers do meanwhile, they do beside those of another process.
 
@@ -139,7 +139,7 @@ class JetStreamSource:
         )
         self._clock = checks.checked_clock(clock)
         self.traits = SourceTraits(settles_each=True)
-        self._sessions: Sessions | None = None
+        self._sessions: StreamSessions | None = None
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
@@ -150,7 +150,7 @@ class JetStreamSource:
         """
         if self._sessions is not None:
             raise ClosedError(f"{self!r} is open already, for another consumer")
-        sessions = self._sessions = Sessions(
+        sessions = self._sessions = StreamSessions(
             self._options, self._connection, host, self._clock, self._close_timeout
         )
         task = asyncio.get_running_loop().create_task(sessions.run())
@@ -192,7 +192,7 @@ class JetStreamSource:
         """Extend the acknowledgement wait of these records now."""
         self._open().extend(records)
 
-    def _open(self) -> Sessions:
+    def _open(self) -> StreamSessions:
         if self._sessions is None:
             raise ClosedError(f"{self!r} is not open")
         return self._sessions
