@@ -33,6 +33,8 @@ logger = logging.getLogger("penstock.sources.jetstream")
 
 RETRY = 0.5
 """Seconds before what failed is tried again."""
+CANCEL_AGAIN = 0.1
+"""Seconds before a task is cancelled again that goes on."""
 LOOKS = 5
 """Looks for a consumer that is said to be deleted."""
 LEAST_SHARE = 50
@@ -83,12 +85,14 @@ class Moves:
             self._session.channel.changed.fire()
 
     async def stop(self) -> None:
-        """Cancel all tasks, and suspend until they have ended."""
-        tasks = [*self._tasks]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        """Cancel all tasks, and suspend until they have ended: again, if the client has swallowed it
+        (`asyncio.wait_for` of Python 3.11 does when an answer arrives in the same moment).
+        """
+        tasks = {*self._tasks}
+        while tasks:
+            for task in tasks:
+                task.cancel()
+            _, tasks = await asyncio.wait(tasks, timeout=CANCEL_AGAIN)
 
     # -- beginnings --------------------------------------------------------------------------------
 

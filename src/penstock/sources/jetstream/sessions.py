@@ -113,6 +113,8 @@ class StreamSessions:
             await serving.prepare()
             await Advisories(self._options, channel, serving.moves.deleted).listen()
             self._troubles.note("connection", None)
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise asyncio.CancelledError  # which the client has swallowed
             self._serving = serving
             self._tried()
             await serving.run()
