@@ -47,6 +47,18 @@ DEFERRED = {
         "penstock.demo.demo",
     ): "the demo's modules import the packages of its extra, which may be missing",
     (
+        "penstock.demo.consumer",
+        "penstock.sources.jetstream",
+    ): "the scene on NATS is skipped where its client is missing",
+    (
+        "penstock.demo.jetstream",
+        "penstock.sources.jetstream",
+    ): "the scene on NATS is skipped where its client is missing",
+    (
+        "penstock.demo.jetstream",
+        "penstock.sinks",
+    ): "the scene on NATS is skipped where its client is missing",
+    (
         "penstock.testing.servers.guard",
         "penstock.testing.servers.processes",
     ): "a guard that waits needs little memory",

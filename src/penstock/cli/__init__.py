@@ -167,6 +167,13 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="spoil a copy of one flight in N; 0 spoils none (default: 2000)",
     )
+    _scene_options(parser)
+    parser.add_argument(
+        "--plain", action="store_true", help="print progress as plain lines, also on a terminal"
+    )
+
+
+def _scene_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-queue",
         action="store_true",
@@ -193,9 +200,6 @@ def _demo_options(parser: argparse.ArgumentParser) -> None:
         "penstock[demo-spark] and Java (default: play it if both are installed)",
     )
     scene.add_argument("--no-spark", action="store_true", help="skip that scene")
-    parser.add_argument(
-        "--plain", action="store_true", help="print progress as plain lines, also on a terminal"
-    )
 
 
 def _pipeline_options(parser: argparse.ArgumentParser) -> None:

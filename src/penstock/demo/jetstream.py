@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
@@ -39,6 +38,7 @@ def _start(opened: ExitStack) -> str:
 
 
 async def _create_stream(servers: str) -> None:
+    import nats
     from nats.js.api import StreamConfig, SubjectTransform
 
     from ..sources.jetstream import partitioned
@@ -49,7 +49,6 @@ async def _create_stream(servers: str) -> None:
         subjects=[source],
         subject_transform=SubjectTransform(src=source, dest=destination),
     )
-    nats: Any = importlib.import_module("nats")
     async with await nats.connect(servers) as client:
         await client.jetstream().add_stream(config)
 

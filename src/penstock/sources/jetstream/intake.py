@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
+from .record import UNSURE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
 Arrival = Literal["new", "held", "settled", "astray"]
 """What a delivery is of."""
-UNSURE = 1 << 62
-"""Instead of the number of a delivery that the server may have forgotten."""
 REMEMBERED = 5_000
 """Settled messages that are known as such when they come again."""
 
@@ -70,7 +70,7 @@ class StreamIntake:
         self.is_waiting = True
         for record in self.held.values():
             if record.number > delivered:
-                record.number = UNSURE
+                record.forget_number()
         self._drop_unsure()
 
     def _drop_unsure(self) -> None:

@@ -11,6 +11,10 @@ OLD_FORM = 9
 """Tokens of an acknowledgement subject without a domain and an account."""
 
 
+UNSURE = 1 << 62
+"""Instead of the number of a delivery that the server may have forgotten."""
+
+
 class AckSubject(NamedTuple):
     """One delivery of a message, from its acknowledgement subject:
     `$JS.ACK[.domain.account].stream.consumer.deliveries.stream_seq.consumer_seq.nanos.pending`.
@@ -92,6 +96,10 @@ class StreamRecord:
         if type(self.raw_key) is NoKey:
             raise self.raw_key.error
         return self.raw_key
+
+    def forget_number(self) -> None:
+        """Note that the server may have forgotten this delivery."""
+        self.number = UNSURE
 
     def came_again(self, reply: str, delivery: AckSubject) -> None:
         """Note that it was delivered again while it is held."""
