@@ -17,8 +17,8 @@ from penstock.sources.kafka import KafkaSource
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from penstock.consumer import Message
     from penstock._clients.kafka_groups.starts import Start
+    from penstock.consumer import Message
     from penstock.testing import EmbeddedKafka
 
 STARTS: list[tuple[Start | datetime, int]] = [
