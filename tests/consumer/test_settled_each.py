@@ -29,7 +29,9 @@ def test_what_was_settled_is_told_once_and_out_of_order() -> None:
     assert (tracker.unfinished, tracker.span) == (1, 3)
 
 
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=1, max_size=12), st.data())
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), min_size=1, max_size=12), st.data()
+)
 def test_everything_settled_is_told_once(gaps: list[tuple[int, int]], data: st.DataObject) -> None:
     """consumer/C:C7: with holes, in any order of settling and telling."""
     tracker, offsets, at = Tracker(0, tells_each=True), list[int](), 0
