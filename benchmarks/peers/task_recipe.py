@@ -9,6 +9,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock._core.source import Settled
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
@@ -32,6 +34,9 @@ class Claim:
 
     def pass_settled(self, offset: int, least: int) -> int:
         return offset
+
+    def take_settled(self) -> Settled:
+        return Settled(())
 
 
 class Host:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from penstock._core.positions import UnitMove
     from penstock._core.source import SourceClaim, TopicPartition
+    from penstock.sources import Settled
     from penstock.sources.postgres_queue import PostgresQueueSource
     from penstock.testing import EmbeddedPostgres
 
@@ -33,6 +34,9 @@ class Claim:
     def pass_settled(self, offset: int, least: int) -> int:
         del least
         return offset
+
+    def take_settled(self) -> Settled:
+        raise AssertionError("positions are committed")
 
 
 class Host:
