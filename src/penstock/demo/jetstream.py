@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._core.stacking import stack
 from ..batcher import Batcher, Limits
@@ -49,7 +49,8 @@ async def _create_stream(servers: str) -> None:
         subjects=[source],
         subject_transform=SubjectTransform(src=source, dest=destination),
     )
-    async with await nats.connect(servers) as client:
+    opened: Any = nats.connect(servers)  # pyright: ignore[reportUnknownMemberType]
+    async with await opened as client:
         await client.jetstream().add_stream(config)
 
 
