@@ -17,6 +17,8 @@ from penstock.sources.kafka_confluent import ConfluentKafkaSource
 from penstock.testing.conformance import SourceConformance
 from penstock.testing.conformance.source.claims import ClaimTests
 from penstock.testing.conformance.source.commits import CommitTests
+from penstock.testing.conformance.source.declaration import DeclarationTests
+from penstock.testing.conformance.source.delivery import DeliveryTests
 from penstock.testing.conformance.source.rebalances import RebalanceTests
 from penstock.testing.conformance.source.subject import SourceUnderTest
 
@@ -63,20 +65,27 @@ class Groups(SourceUnderTest):
         await kafka_help.leave_hole(self.broker, topic, partition)
 
 
-class TestCooperative(Groups, SourceConformance):
-    """The members assign the partitions."""
+class TestPartsCooperative(Groups, DeliveryTests, CommitTests, RebalanceTests, DeclarationTests):
+    """The members assign the partitions. The tests that the source matters to."""
 
     protocol = "cooperative"
 
 
-class TestGroupsOfTheBroker(Groups, ClaimTests, CommitTests, RebalanceTests):
-    """KIP-848: the broker assigns the partitions. The tests that a group's protocol matters to."""
+class TestPartsByTheBroker(Groups, ClaimTests):
+    """KIP-848: the broker assigns the partitions. The tests that the protocol matters to."""
 
     protocol = "consumer"
 
 
 @pytest.mark.long
+class TestCooperative(Groups, SourceConformance):
+    """The whole suite."""
+
+    protocol = "cooperative"
+
+
+@pytest.mark.long
 class TestByTheBroker(Groups, SourceConformance):
-    """All of them."""
+    """The whole suite."""
 
     protocol = "consumer"
