@@ -18,6 +18,7 @@ PUBLIC = (
     "penstock",
     "penstock.batcher",
     "penstock.consumer",
+    "penstock.consumer.jobs",
     "penstock.queues",
     "penstock.retry",
     "penstock.sinks",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from .._core.order.keys import PLAIN
 from .._core.runtime.exits import Exit
+from .admitted import Broken
 from .keys import alone
-from .schedule import Broken, Schedule
+from .schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -94,7 +95,7 @@ class ArrivalSchedule(Schedule):
             message = parked.lanes.leave(parked.key)
         self.ready.extendleft(reversed(waiting))
 
-    def _end_turn(self, message: Message) -> None:
+    def end_turn(self, message: Message) -> None:
         """End a turn of a parked key, whose claim may have ended; no other message waits for the
         end of one.
         """

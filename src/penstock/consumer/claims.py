@@ -102,7 +102,7 @@ class Claims:
         mine = self._mine(claims)
         for claim in mine:
             claim.close()
-        self._quiet.drop(mine)
+        self._quiet.drop(mine, keep_jobs=True)
         self._changed.fire()
         self._tell("revoked", mine)
         until = self._commons.clock.now() + min(within, self._drain)
@@ -209,7 +209,7 @@ class Claims:
         claims = list(self._claims.values())
         for claim in claims:
             claim.close()
-        self._quiet.drop(claims, keep_batch=True)
+        self._quiet.drop(claims, keep_batch=True, keep_jobs=True)
         return claims
 
     def pause(self, partitions: Collection[TopicPartition] | None) -> None:

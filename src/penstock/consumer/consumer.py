@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from .._core import checks
 from .._core.errors import ConfigError
 from .._core.keywords import takes
 from .batching.batch_options import BatchOptions, checked_limits
 from .handlers import as_batch_handler, as_handler
+from .jobs.running_events import EventOptions, EventRun
 from .observing import observed
 from .operated import Operated
 from .settings import ConsumerOptions, checked_settings
@@ -16,12 +18,18 @@ from .single_messages import SingleMessages
 from .stepping import with_steps
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from types import TracebackType
     from typing import Self, Unpack
 
-    from .._core.source import Source
+    from .._core.source import Source, TopicPartition
     from .engine import Engine
     from .handlers import BatchHandler, MessageHandler
+    from .jobs.batches import ItemBatcher
+    from .jobs.context import EventContext
+    from .jobs.interjections import Interjector
+    from .jobs.scheduler import JobScheduler
+    from .jobs.state import StateBackend
     from .report import DrainReport
     from .stats import ConsumerStats
 
@@ -85,6 +93,7 @@ class Consumer(Operated):
         super().__init__(source, checked_settings(source, **options))
         self._stack = AsyncExitStack()
         self._has_run = False
+        self._events: EventRun | None = None
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -120,6 +129,50 @@ class Consumer(Operated):
         call = observed(call, engine.commons)
         work = SingleMessages(engine.schedule, engine.settler, engine.workers, engine.commons, call)
         return await engine.run(work)
+
+    async def run_events(
+        self,
+        handler: Callable[[EventContext], object],
+        *,
+        jobs: Sequence[JobScheduler[Any, Any] | ItemBatcher] = (),
+        state: StateBackend | None = None,
+        interjections: Sequence[Interjector] = (),
+    ) -> DrainReport:
+        """As `run`, with events that may be completed later.
+
+        `handler` takes an `EventContext`, async, or plain to run in a thread. What it returns counts as
+        for `run`; with `Incomplete()`, or what a `JobScheduler` or an `ItemBatcher` returns, the event
+        gives its turn up, and is completed by a finaliser in its order. With `ordering="partition"`,
+        handlers, finalisers and interjections of a partition run one at a time, in the order of its records.
+
+        Args:
+            handler: the function of each event's context.
+            jobs: the `JobScheduler`s and `ItemBatcher`s that handlers use; each serves this consumer only.
+            state: where the state of the partitions is; needs `ordering="partition"`.
+            interjections: periodic work in the order of each partition.
+
+        Raises `ConfigError` for a bad argument, and as `run`.
+        """
+        call = as_handler(handler)
+        if (state is not None or interjections) and self._settings.ordering != "partition":
+            rule = 'needs Consumer(ordering="partition"): turns of a partition have to exclude each other'
+            raise checks.bad("state" if state is not None else "interjections", "...", rule)
+        options = EventOptions(jobs=jobs, state=state, interjections=interjections)
+        self._events = EventRun(self._begin(), call, self._settings.steps, options)
+        return await self._events.run()
+
+    async def interject(
+        self, function: Callable[[EventContext], object], partition: TopicPartition | None = None
+    ) -> None:
+        """Run a function once in the order of a partition, or of each; suspend until it is complete.
+
+        Only beside `run_events`. Raises `ConfigError` without it, `NotAssigned` for a partition that is not
+        this process's, or is given up meanwhile, and what the function raises. A cancelled call leaves the
+        interjection where it is.
+        """
+        if self._events is None:
+            raise ConfigError("interject() needs a consumer that runs events; see run_events")
+        await self._events.interjecting.now(partition, function)
 
     async def receive(self, handler: MessageHandler) -> DrainReport:
         """Open, `run` and close."""

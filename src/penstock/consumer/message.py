@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core.errors import ClosedError
 from .._core.order.keys import shown
@@ -11,11 +11,14 @@ from .claim import NEVER_FAILED
 from .wait_reason import WaitReason
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Sequence
 
     from .._core.source import SourceRecord
     from .claim import Attempts, Claim
     from .results import Result
+
+
+Finaliser: TypeAlias = "Callable[[Message], Awaitable[object]]"
 
 
 class Message(Entry):
@@ -25,7 +28,7 @@ class Message(Entry):
     record as the source delivered it.
     """
 
-    __slots__ = ("_connection", "_early", "_value", "claim", "index", "record", "size")
+    __slots__ = ("_connection", "_early", "_finalise", "_value", "claim", "index", "record", "size")
 
     lent_for = WaitReason.MANUAL
     """What it waits for once its handler has ended without a result."""
@@ -78,6 +81,15 @@ class Message(Entry):
             del self._value
         if hasattr(self, "_early"):
             del self._early
+
+    @property
+    def finalise(self) -> Finaliser | None:
+        """What is to run in its next turn instead of the handler; `None`: the handler."""
+        return getattr(self, "_finalise", None)
+
+    def finish_by(self, finalise: Finaliser | None) -> None:
+        """Run this in its next turn; `None`: nothing yet."""
+        self._finalise = finalise
 
     def settle_early(self, result: Result) -> bool:
         """Note the first result that `settle` is called with while the handler is running."""
@@ -149,7 +161,9 @@ class Message(Entry):
 
     @property
     def attempt(self) -> int:
-        """The number of this try, from 1; it begins again in another process."""
+        """The number of this try, from 1. It begins again in another process, unless the source counts
+        deliveries or tries (JetStream, a queue in PostgreSQL).
+        """
         return self.attempts.failed + 1
 
     def in_progress(self) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from .._core.consumer_observer import HandlerEnd
-from .results import Ack, Manual, Nak, Skip, Terminate, ToDeadLetter, reason_of
+from .results import Ack, Incomplete, Manual, Nak, Skip, Terminate, ToDeadLetter, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -100,7 +100,7 @@ def outcome_of(
             return "dead_letter", reason_of(result)
         case Terminate():
             return "terminate", reason_of(result)
-        case Manual():
+        case Manual() | Incomplete():
             return "manual", None
         case _:
             return "invalid", None

@@ -67,15 +67,19 @@ class Quiet:
         self._commons = commons
         self._signals = commons.signals
 
-    def drop(self, claims: Collection[Claim], *, keep_batch: bool = False) -> None:
+    def drop(
+        self, claims: Collection[Claim], *, keep_batch: bool = False, keep_jobs: bool = False
+    ) -> None:
         """Remove what is queued in these claims; it is delivered again to a later claim.
 
-        With `keep_batch`, the batch that is being formed stays, to be handled.
+        With `keep_batch`, the batch that is being formed stays, to be handled; with `keep_jobs`, so
+        do events that have only to be finalised.
         """
-        dropped = self._schedule.drop(claims, keep_batch=keep_batch)
+        dropped = self._schedule.drop(claims, keep_batch=keep_batch, keep_jobs=keep_jobs)
         if not keep_batch:
             self._workers.withdraw(claims)
-        self._commons.counts.count("dropped", len(dropped))
+        records = [each for each in dropped if each.index >= 0 or each.is_unparked]
+        self._commons.counts.count("dropped", len(records))
         self._settler.dropped(dropped)
         self._signals.work.fire()
         self._signals.room.fire()

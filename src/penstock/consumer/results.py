@@ -67,7 +67,16 @@ class Manual:
     """The message is settled later, by `message.settle(result)`. Its key waits until then."""
 
 
-Result: TypeAlias = Ack | Nak | ToDeadLetter | Terminate | Manual
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """The event is completed later, by `context.job_complete(finalise)`. What follows it in its order
+    is handled meanwhile; its position is not passed before it is complete.
+
+    Only for `Consumer.run_events`.
+    """
+
+
+Result: TypeAlias = Ack | Nak | ToDeadLetter | Terminate | Manual | Incomplete
 
 ACK = Ack()
 

@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from .._core.order.keys import PLAIN, identity
 from .._core.order.lanes import Lanes
 from .._core.runtime.exits import Exit
+from .admitted import Admitted, Broken
 from .batching.former import BatchFormer
+from .completed_jobs import CompletedJobs
 from .crowded_keys import CrowdedKeys
 from .keys import alone
 from .message import Message
@@ -40,22 +42,6 @@ if TYPE_CHECKING:
     from .keys import KeyRules
     from .parked_keys import ParkedKey
     from .window import Window
-
-
-class Broken(NamedTuple):
-    """A message without a usable key or size, which no worker runs."""
-
-    message: Message
-    error: BaseException
-
-
-class Admitted(NamedTuple):
-    """How many of the given records were taken in, and which of them are broken."""
-
-    taken: int
-    broken: list[Broken]
-    has_first_keyless: bool = False
-    """Whether these are the first records without a key, which are handled one by one."""
 
 
 class BackingOff(NamedTuple):
@@ -86,6 +72,7 @@ class Schedule:
         self.parked = ParkedKeys()
         self.crowded = CrowdedKeys(max_per_key)
         self.former: BatchFormer | None = None
+        self.completed = CompletedJobs(self.ready)
         self._followed: list[Message] | None = None
         self._keys = keys
         self.sizes = RecordSizes(size_of)
@@ -240,6 +227,8 @@ class Schedule:
             following = lanes.leave(key)
             if following is not None:
                 self.ready.append(following)
+            elif self.completed:
+                self.completed.go_on(lanes, key)
         else:
             lanes.active.remove(key)
         self.window.release(message.size)
@@ -247,21 +236,26 @@ class Schedule:
 
     def finish(self, message: Message) -> None:
         """A message is settled, or left to a later claim: free its key and its place."""
-        self._end_turn(message)
+        if message in self.completed.out:
+            self.completed.out.remove(message)
+        else:
+            self.end_turn(message)
         self.window.give(1, message.size)
 
-    def _end_turn(self, message: Message) -> None:
+    def end_turn(self, message: Message) -> None:
         """Free the key of a message for the next one of its lane."""
         following = message.claim.lanes.leave(message.lane_key)
         if following is not None:
             self.ready.append(following)
+        elif self.completed:
+            self.completed.go_on(message.claim.lanes, message.lane_key)
 
     def back_off(self, message: Message, due: float, *, keeps_key: bool = True) -> None:
         """Run a message again at `due`."""
         message.begin_again()
         self.retries.push(due, BackingOff(message, keeps_key))
         if not keeps_key:
-            self._end_turn(message)
+            self.end_turn(message)
 
     def release_due(self, now: float) -> None:
         """Make ready what has backed off until now."""
@@ -335,15 +329,18 @@ class Schedule:
 
     # -- out ---------------------------------------------------------------------------------------
 
-    def drop(self, claims: Collection[Claim], *, keep_batch: bool = False) -> list[Message]:
+    def drop(
+        self, claims: Collection[Claim], *, keep_batch: bool = False, keep_jobs: bool = False
+    ) -> list[Message]:
         """Remove all messages of these claims but running ones; return them.
 
-        With `keep_batch`, the batch that is being formed stays.
+        With `keep_batch`, the batch that is being formed stays; with `keep_jobs`, what waits to be
+        finalised.
         """
         dead = set(map(id, claims))
 
         def is_dead(message: Message) -> bool:
-            return id(message.claim) in dead
+            return id(message.claim) in dead and not (keep_jobs and message.finalise)
 
         waiting = [
             message
@@ -366,10 +363,12 @@ class Schedule:
         self.ready.clear()  # in place: workers hold the queue
         self.ready.extend(left)
         for message in heads:
-            self._end_turn(message)
+            self.end_turn(message)
         self.crowded.end(claims)
         self.ready.extend(self.parked.end(claims))
         gone += [*waiting, *heads]
+        if not keep_jobs:
+            self.completed.forget(dead)
         self.window.give(len(gone), sum([message.size for message in gone]))
         return gone
 

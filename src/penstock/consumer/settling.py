@@ -12,17 +12,27 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .._core.classify import classified
 from .._core.errors import ErrorClass, TransientError
 from .._core.patience import asked_wait
 from .._core.say import say
 from .._core.told import for_log
-from .results import Ack, Manual, Nak, Skip, Terminate, ToDeadLetter, no_result, reason_of
+from .results import (
+    Ack,
+    Incomplete,
+    Manual,
+    Nak,
+    Skip,
+    Terminate,
+    ToDeadLetter,
+    no_result,
+    reason_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from .._core.retry_policy import RetryPolicy
     from .claim import Attempts
@@ -36,6 +46,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.consumer")
 
 _FAILED = "%s: %s failed (attempt %d, %s); next try in %.3g s"
+
+
+class StepsOut(Protocol):
+    """Takes events that are completed later."""
+
+    def step_out(self, message: Message, result: Incomplete) -> None:
+        """The handler of an event has ended, and its turn goes on."""
+
+    def left(self, messages: Collection[Message]) -> None:
+        """These events were left to a later claim before they were complete."""
 
 
 class Settler:
@@ -61,11 +81,16 @@ class Settler:
         self._keeps_key = keeps_key
         self._returns = returns
         self._manual: set[Message] = set()
+        self._jobs: StepsOut | None = None
+
+    def with_jobs(self, jobs: StepsOut) -> None:
+        """Let events be completed later."""
+        self._jobs = jobs
 
     def settle(self, message: Message, result: object) -> None:
         """Carry out the result of a message whose turn has ended."""
         claim = message.claim
-        if claim.is_closing and (claim.is_closed or not _is_ack(result)):
+        if claim.is_closing and (claim.is_closed or not _may_end(result)):
             self._poison.leave(message)
         elif result is None or isinstance(result, Ack):
             self._ack(message, result)
@@ -77,6 +102,9 @@ class Settler:
             self._poison.take(message, reason_of(result))
         elif isinstance(result, Manual):
             self._wait_for_settle(message)
+        elif isinstance(result, Incomplete) and self._jobs is not None:
+            self._manual.add(message)
+            self._jobs.step_out(message, result)
         else:
             self._poison.take(message, no_result(result))
         self._signals.settled.fire()
@@ -140,13 +168,23 @@ class Settler:
 
     def drop_manual(self, messages: set[Message]) -> None:
         """Leave these to a later claim."""
-        for message in self._manual & messages:
+        left = self._manual & messages
+        for message in left:
             self._manual.remove(message)
             self._poison.leave(message)
+        if self._jobs is not None:
+            self._jobs.left(left)
+
+    def leave(self, message: Message) -> None:
+        """Leave a message to a later claim."""
+        self._poison.leave(message)
 
     def dropped(self, messages: Sequence[Message]) -> None:
         """Note messages that were removed with their claims before their turn ended."""
+        self._manual.difference_update(messages)
         self._poison.dropped(messages)
+        if self._jobs is not None:
+            self._jobs.left(messages)
 
     def _ack(self, message: Message, result: Ack | None) -> None:
         if message.is_unparked:
@@ -199,5 +237,6 @@ class Settler:
         return limit is not None and until - since > limit
 
 
-def _is_ack(result: object) -> bool:
-    return result is None or isinstance(result, Ack)
+def _may_end(result: object) -> bool:
+    """Whether a result counts in a claim that is closing."""
+    return result is None or isinstance(result, (Ack, Incomplete))

@@ -1,8 +1,8 @@
 """Where each message inside a consumer stands.
 
 1. A message inside is in exactly one place: in a worker, an errand, among those that wait for
-   `settle()`, blocked, backing off, ready, in a batch that is not taken yet, or in its lane. The
-   places together are the window.
+   `settle()` or for a job, blocked, backing off, ready, in a batch that is not taken yet, or in its
+   lane. The places together are the window.
 2. The oldest unfinished message of a claim decides its position. When it waits in a lane, the
    message that holds its key decides.
 """
@@ -64,8 +64,12 @@ def busy(parts: Parts) -> Iterator[Standing]:
             yield Standing(message, reason)
     for message in parts.errands.running:
         yield Standing(message, parts.errands.doing(message))
+    out = parts.schedule.completed.out
     for message in parts.settler.manual:
-        yield Standing(message, message.lent_for)
+        if message in out:
+            yield Standing(message, WaitReason.JOB)
+        elif message.finalise is None:  # otherwise it is in its lane again
+            yield Standing(message, message.lent_for)
     for message, error in parts.schedule.blocked.items():
         yield Standing(message, WaitReason.BLOCKED, error=error)
 

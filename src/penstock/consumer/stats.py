@@ -34,7 +34,7 @@ class InFlight:
     errands: int
     """In a task of their own: a dead letter, or a parked record, is being written."""
     manual: int
-    """Wait for `settle()`."""
+    """Wait for `settle()`, or for a job."""
     backing_off: int
     blocked: int
     """Poison that keeps its key until `unblock`."""
@@ -138,7 +138,7 @@ def _in_flight(parts: Parts) -> InFlight:
         ready=len(schedule.ready),
         running=sum([len(slot.messages()) for slot in tuple(parts.workers.slots)]),
         errands=len(parts.errands.running),
-        manual=len(parts.settler.manual),
+        manual=sum(message.finalise is None for message in parts.settler.manual),
         backing_off=len(schedule.retries),
         blocked=len(schedule.blocked),
         waiting=schedule.waiting,

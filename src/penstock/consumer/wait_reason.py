@@ -20,6 +20,7 @@ class WaitReason(StrEnum):
     QUEUED_BEHIND = "queued behind"
     BLOCKED = "blocked"
     MANUAL = "waiting for settle()"
+    JOB = "waiting for its job"
     IN_BATCHER = "in the batcher"
     DEAD_LETTER = "writing a dead letter"
     PARKING = "writing to the park store"
@@ -51,6 +52,7 @@ REMEDIES = {
     WaitReason.QUEUED_BEHIND: "until that message is settled",
     WaitReason.BLOCKED: "until unblock()",
     WaitReason.MANUAL: "until message.settle(...)",
+    WaitReason.JOB: "until its processor, or its batch, has ended and its finaliser has run",
     WaitReason.IN_BATCHER: "until its rows are written",
     WaitReason.DEAD_LETTER: "until the dead letters have accepted it",
     WaitReason.PARKING: "until the park store has accepted it",

@@ -6,6 +6,7 @@ from .clock.clock import FakeClock
 from .clock.moment import WouldHang
 from .harness.calls import HandlerCall
 from .harness.harness import ConsumerHarness
+from .harness.mock_context import MockContext
 from .harness.ran import HarnessRun
 from .load.destination import Destination, LoadedSink
 from .load.samples import Sample
@@ -50,6 +51,7 @@ __all__ = [
     "HarnessRun",
     "LoadedSink",
     "LoopClock",
+    "MockContext",
     "Sample",
     "Scenario",
     "ScriptedSink",

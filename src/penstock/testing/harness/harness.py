@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from ..._core.source import Record, SourceRecord, SourceTraits
     from ...consumer.batching.batch_options import BatchOptions
     from ...consumer.handlers import BatchHandler, MessageHandler
+    from ...consumer.jobs import (
+        EventContext,
+        Interjector,
+        ItemBatcher,
+        JobScheduler,
+        StateBackend,
+    )
+    from ...consumer.message import Message
     from ...consumer.report import DrainReport
     from ...consumer.settings import ConsumerOptions
     from ...letters.record import DeadLetterRecord
@@ -131,6 +139,35 @@ class ConsumerHarness:
         """As `run`, in batches: with the arguments of `Consumer.run_batch`."""
         call = as_batch_handler(handler)
         return await self._run(call, lambda consumer, call: consumer.receive_batch(call, **options))
+
+    async def run_events(
+        self,
+        handler: Callable[[EventContext], object],
+        *,
+        jobs: Sequence[JobScheduler[Any, Any] | ItemBatcher] = (),
+        state: StateBackend | None = None,
+        interjections: Sequence[Interjector] = (),
+    ) -> HarnessRun:
+        """As `run`, with the arguments of `Consumer.run_events`. A call is that of the handler, not of
+        its jobs and finalisers.
+        """
+        called = as_handler(handler)
+        contexts: dict[Message, EventContext] = {}
+
+        async def call(message: Message) -> object:
+            return await called(contexts.pop(message))
+
+        async def receive(consumer: Consumer, call: Callable[[Any], Any]) -> DrainReport:
+            async def handle(context: EventContext) -> object:
+                contexts[context.message] = context
+                return await call(context.message)
+
+            async with consumer:
+                return await consumer.run_events(
+                    handle, jobs=jobs, state=state, interjections=interjections
+                )
+
+        return await self._run(call, receive)
 
     async def _run(
         self,

@@ -1,0 +1,48 @@
+"""Events that are completed later: jobs in order per key, items in batches, and work that no record asks
+for, beside the order of their partition.
+"""
+
+from ..._core.public import publish
+from ..results import Incomplete
+from .batches import ItemBatcher
+from .context import EventContext
+from .events import SkippedSchedulerError
+from .interjections import Interjector, NotAssigned
+from .items import BatchItem, BatchItems
+from .scheduler import JobScheduler, JobStats
+from .state import MemoryState, MemoryStore, StateBackend, StateStore
+
+__all__ = [
+    "BatchItem",
+    "BatchItems",
+    "EventContext",
+    "Incomplete",
+    "Interjector",
+    "ItemBatcher",
+    "JobScheduler",
+    "JobStats",
+    "MemoryState",
+    "MemoryStore",
+    "NotAssigned",
+    "SkippedSchedulerError",
+    "StateBackend",
+    "StateStore",
+]
+
+publish(
+    __name__,
+    BatchItem,
+    BatchItems,
+    EventContext,
+    Incomplete,
+    Interjector,
+    ItemBatcher,
+    JobScheduler,
+    JobStats,
+    MemoryState,
+    MemoryStore,
+    NotAssigned,
+    SkippedSchedulerError,
+    StateBackend,
+    StateStore,
+)

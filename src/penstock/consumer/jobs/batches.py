@@ -1,0 +1,251 @@
+"""Batches of items: many events, keys and partitions in one call of an executor.
+
+1. An event adds a group of items, and gives its turn up. Its callback runs in its turn again, once, after
+   all its items were executed.
+2. Items wait for at most `delay`; a batch has at most `max_batch_size` of them, and at most
+   `max_concurrent_batches` run at once.
+3. An executor that raises fails the items of its batch that have no error of their own; the callbacks
+   run all the same.
+4. While more than `max_items` are inside, an event that adds more waits for room, and its partition
+   handles no later event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..._core import checks
+from ..._core.clock import Signal, wait_until
+from ..._core.errors import ClosedError, ConfigError
+from .calling import as_function
+from .events import Pending
+from .items import ItemFormer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Hashable, Sequence
+    from datetime import timedelta
+
+    from ..results import Incomplete
+    from .context import EventContext
+    from .events import Events
+    from .items import BatchItem, BatchItems
+
+SHORTEST_DELAY = 0.001
+
+
+class ItemBatcher:
+    """Executes items of events in batches.
+
+        async def write(items):
+            await table.put([item.value for item in items])
+
+        async def written(context, group):
+            failed = [item for item in group.items if item.error is not None]
+            ...
+
+        writes = ItemBatcher(write, max_batch_size=50)
+
+        async def handle(context):
+            group = BatchItems(context, context.key, written).add(*rows_of(context.value))
+            return writes.add(group)
+
+    Args:
+        execute: a function of a list of `BatchItem`s, async, or plain to run in a thread. What it finds
+            out of an item it writes into its `error` and `user_data`.
+        max_batch_size: the most items of a batch.
+        max_concurrent_batches: the most batches that are executed at once.
+        delay: seconds that an item waits for others; default 0.005.
+        max_items: the most items inside; default: enough for twice the running batches, and 10,000.
+        debug: as for `JobScheduler`.
+        name: for messages.
+
+    Raises `ConfigError` for a bad argument.
+    """
+
+    def __init__(
+        self,
+        execute: Callable[[list[BatchItem]], object],
+        *,
+        max_batch_size: int,
+        max_concurrent_batches: int = 10,
+        delay: float | timedelta = 0.005,
+        max_items: int | None = None,
+        debug: bool = False,
+        name: str = "items",
+    ) -> None:
+        self._execute = as_function("execute", execute, "a list of items", takes=1)
+        self._size = checks.count("max_batch_size", max_batch_size)
+        self._most = checks.count("max_concurrent_batches", max_concurrent_batches)
+        self._delay = checks.seconds("delay", delay)
+        if self._delay < SHORTEST_DELAY:
+            raise checks.bad("delay", delay, "must be at least 0.001 s")
+        room = max(10_000, 2 * self._size * self._most)
+        self._room = checks.count("max_items", room if max_items is None else max_items)
+        if self._room < self._size:
+            rule = f"must be at least max_batch_size, {self._size}: no batch would ever be full"
+            raise checks.bad("max_items", self._room, rule)
+        self.debug = debug
+        self.name = checks.text("name", name)
+        self._run: BatchRun | None = None
+
+    def add(self, group: BatchItems) -> Incomplete:
+        """Add the items of an event; return what the handler, or the finaliser, has to return.
+
+        Does not suspend. Raises `ClosedError` if no consumer runs with this batcher.
+        """
+        if self._run is None or self._run.is_closed:
+            raise ClosedError(
+                f"{self!r} belongs to no consumer that runs; see run_events(jobs=...)"
+            )
+        return Added(self._run, group)
+
+    def begin(self, events: Events) -> BatchRun:
+        """Begin a run. Raises `ConfigError` while another consumer runs with it."""
+        if self._run is not None and not self._run.is_closed:
+            raise ConfigError(f"{self!r} serves another consumer; make one for each")
+        former = ItemFormer(self._size, self._delay)
+        self._run = BatchRun(events, self._execute, former, most=self._most, room=self._room)
+        return self._run
+
+    @property
+    def inside(self) -> int:
+        """Items that were added and not executed."""
+        return 0 if self._run is None else self._run.former.inside
+
+    def has_key(self, key: Hashable) -> bool:
+        """Whether an item of a key is inside."""
+        return self._run is not None and self._run.former.has_key(key)
+
+    def __repr__(self) -> str:
+        return f"ItemBatcher({self.name!r}, max_batch_size={self._size})"
+
+
+@dataclass(frozen=True, slots=True)
+class Added(Pending):
+    """A group that a handler has returned."""
+
+    run: BatchRun
+    group: BatchItems
+
+    def submit(self, context: EventContext) -> bool:
+        """Take it in; return false if it waits for room."""
+        return self.run.submit(self.group)
+
+    def withdraw(self) -> None:
+        """Forget what of it is in no batch."""
+        self.run.withdraw(self.group)
+
+
+class BatchRun:
+    """The batches of one consumer that runs."""
+
+    def __init__(
+        self,
+        events: Events,
+        execute: Callable[..., Awaitable[object]],
+        former: ItemFormer,
+        *,
+        most: int,
+        room: int,
+    ) -> None:
+        self._events = events
+        self._clock = events.commons.clock
+        self._execute = execute
+        self.former = former
+        self._most = most
+        self._room = room
+        self._crowd: deque[BatchItems] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._changed = Signal()
+        self._forming: asyncio.Task[None] | None = None
+        self.is_closed = False
+
+    def submit(self, group: BatchItems) -> bool:
+        """Take a group in; return false if it waits for room."""
+        if self._forming is None:
+            self._forming = asyncio.get_running_loop().create_task(self._form())
+            self._forming.add_done_callback(self._ended)
+        if self._crowd or not self._take(group):
+            self._crowd.append(group)
+            return False
+        return True
+
+    def _take(self, group: BatchItems) -> bool:
+        former = self.former
+        if former.inside and former.inside + max(1, len(group.items)) > self._room:
+            return False
+        former.add(group.entries(), self._clock.now())
+        self._changed.fire()
+        return True
+
+    def withdraw(self, group: BatchItems) -> None:
+        """Forget what of a group is in no batch."""
+        if group in self._crowd:
+            self._crowd.remove(group)
+            self._events.has_room(group.context.message)
+        else:
+            self.former.forget(group)
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._crowd and self._take(self._crowd[0]):
+            self._events.has_room(self._crowd.popleft().context.message)
+
+    def hurry(self) -> None:
+        """Let nothing wait for more items."""
+        self.former.hurry()
+        self._changed.fire()
+
+    async def _form(self) -> None:
+        """Start batches as they are due, until cancelled."""
+        former, clock = self.former, self._clock
+        while True:
+            while len(self._running) < self._most and former.is_due(clock.now()):
+                task = asyncio.get_running_loop().create_task(self._executed(former.take()))
+                self._running.add(task)
+                task.add_done_callback(self._ended)
+            due = former.due_at if len(self._running) < self._most else None
+            await wait_until(clock, math.inf if due is None else due, self._changed)
+
+    async def _executed(self, batch: list[BatchItem]) -> None:
+        items = [item for item in batch if not item.is_placeholder]
+        if items:
+            await self._call(items)
+        self.former.done(batch)
+        for item in batch:
+            group = item.group
+            if group.executed():
+                self._events.job_complete(group.context, _callback(group))
+        self._admit()
+        self._changed.fire()
+
+    async def _call(self, items: Sequence[BatchItem]) -> None:
+        try:
+            await self._execute([*items])
+        except Exception as error:  # the callbacks'
+            for item in items:
+                item.fail(error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        self._changed.fire()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.failed(error)
+
+    def close(self) -> None:
+        """End everything; what is inside is left."""
+        self.is_closed = True
+        for task in (self._forming, *self._running):
+            if task is not None:
+                task.cancel()
+
+
+def _callback(group: BatchItems) -> Any:
+    async def call(context: EventContext) -> object:
+        return await group.callback(context, group)
+
+    return call

@@ -1,0 +1,28 @@
+"""Functions that a caller passes, as the async ones that are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._core import checks
+from ..handlers import InThread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+
+def as_function(
+    name: str, function: Any, given: str, *, takes: int
+) -> Callable[..., Awaitable[object]]:
+    """The async function; a plain one runs in a thread. Raises `ConfigError` for what is none."""
+    if not callable(function) or not checks.accepts(function, takes):
+        raise checks.bad(name, function, f"must be a function of {given}")
+    call: Callable[..., Any] = function
+    if checks.is_async(call):
+        return call
+    in_thread = InThread(lambda arguments: call(*arguments))
+
+    async def called(*arguments: object) -> object:
+        return await in_thread(arguments)
+
+    return called

@@ -1,0 +1,253 @@
+"""Events that may be completed later: the work of `Consumer.run_events`.
+
+1. An event runs in the order of its partition (or of its key): its handler, and after its jobs its
+   finalisers, never two at once.
+2. An event whose handler returns `Incomplete` gives its turn up. It stays inside, and its position is not
+   passed, until a finaliser returns what completes it.
+3. A job that has no room holds the lane of its event: no later event begins, but finalisers do.
+4. An event that fails in a finaliser is tried again from that finaliser: what was handled behind it
+   meanwhile came after its handler, and is not repeated.
+5. When a claim ends, its incomplete events are left to the next owner. A finaliser never runs for them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from ..._core.say import say
+from ..._core.told import for_log
+from ..observing import observed
+from ..results import Incomplete, PoisonError, Terminate
+from ..single_messages import SingleMessages
+from ..stepping import with_steps
+from .context import EventContext
+from .interjections import Interjection, NotAssigned
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+
+    from ..._core.source import TopicPartition
+    from ..engine import Engine
+    from ..message import Message
+    from ..stepping import Step
+    from .context import Finalise
+    from .state import StateStore
+    from .stores import Stores
+
+
+logger = logging.getLogger("penstock.consumer")
+
+_INTERJECTION_FAILED = "%s: an interjection in %s failed (%s)"
+
+
+class SkippedSchedulerError(PoisonError):
+    """An event was completed beside the scheduler of its key, and would pass earlier events of it."""
+
+
+class KeepsKeys(Protocol):
+    """Something that orders jobs by keys."""
+
+    @property
+    def debug(self) -> bool:
+        """Whether events that pass it by are refused."""
+        ...
+
+    def has_key(self, key: Hashable) -> bool:
+        """Whether something of a key is inside."""
+        ...
+
+
+class Hurries(Protocol):
+    """The run of a scheduler."""
+
+    def hurry(self) -> None:
+        """Let nothing wait for more."""
+
+    def close(self) -> None:
+        """End it; what is inside is left."""
+
+
+class Pending(Incomplete):
+    """A job that is to begin once there is room."""
+
+    def submit(self, context: EventContext) -> bool:
+        """Begin it; return false if it waits for room: then `Events.has_room` is called later."""
+        raise NotImplementedError
+
+    def withdraw(self) -> None:
+        """Stop it: its event is left."""
+        raise NotImplementedError
+
+
+class Events(SingleMessages):
+    """Handles one event at a time of each lane, and completes them."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        handler: Callable[[EventContext], Awaitable[object]],
+        steps: Sequence[Step],
+        jobs: Sequence[KeepsKeys],
+        stores: Stores,
+    ) -> None:
+        call = observed(self._handle, engine.commons)
+        super().__init__(engine.schedule, engine.settler, engine.workers, engine.commons, call)
+        self._handler = handler
+        self._first = with_steps(self._begin_event, *steps)
+        self._jobs = tuple(jobs)
+        self.stores = stores
+        self._runs: tuple[Hurries, ...] = ()
+        self._holds: Counter[tuple[int, object]] = Counter()
+        """Events without room for their jobs, by lane."""
+        self.failed = engine.ending.begin
+        """Ends the run with an error."""
+        self._contexts: dict[Message, EventContext] = {}
+        """Of the events that are not complete."""
+        self._pending: dict[Message, Pending] = {}
+        """The jobs that have begun, or wait for room."""
+        self._early: dict[Message, Finalise] = {}
+        engine.settler.with_jobs(self)
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    async def _handle(self, message: Message) -> object:
+        await self.stores.prepare(message.claim)
+        finalise = message.finalise
+        if finalise is not None:
+            self.schedule.completed.begin(message)
+            self.settler.take_back(message)
+            result = await finalise(message)
+        else:
+            result = await self._first(message)
+        if isinstance(result, Incomplete):
+            return result
+        self._early.pop(message, None)
+        self._contexts.pop(message, None)
+        if isinstance(message, Interjection):
+            message.completed()
+            return None
+        return self._checked(message, result)
+
+    async def _begin_event(self, message: Message) -> object:
+        context = self._contexts[message] = EventContext(message, self)
+        return await self._handler(context)
+
+    def _checked(self, message: Message, result: object) -> object:
+        """The result of an event, unless it passes earlier ones of its key in a scheduler."""
+        if message.finalise is None:
+            for each in self._jobs:
+                if each.debug and each.has_key(message.key):
+                    told = f"{message.coordinates} is complete, and earlier events of its key are in {each!r}"
+                    return Terminate(error=SkippedSchedulerError(told))
+        return result
+
+    # -- interjections -----------------------------------------------------------------------------
+
+    def interject(
+        self, message: Interjection, call: Callable[[EventContext], Awaitable[object]]
+    ) -> None:
+        """Put an interjection in front of what waits in its lane."""
+        context = self._contexts[message] = EventContext(message, self)
+
+        async def run(_: Message) -> object:
+            try:
+                return await call(context)
+            except Exception as error:  # it is no event, so nothing tries it again
+                where, told = message.claim.partition, for_log(error)
+                say(logger, logging.ERROR, _INTERJECTION_FAILED, self.commons.name, where, told)
+                message.completed(error)
+                return None
+
+        message.finish_by(run)
+        self.schedule.window.take(1, 0)
+        self.settler.lend(message)
+        self.schedule.completed.out.add(message)
+        self.schedule.completed.come_in(message)
+        self.workers.wake()
+
+    def store_of(self, partition: TopicPartition) -> StateStore:
+        """The store of a partition."""
+        return self.stores.of(partition)
+
+    # -- incomplete events -------------------------------------------------------------------------
+
+    def step_out(self, message: Message, result: Incomplete) -> None:
+        """The handler or finaliser of an event has ended, and its turn with it."""
+        completed, lanes = self.schedule.completed, message.claim.lanes
+        message.finish_by(None)
+        completed.out.add(message)
+        has_room = True
+        if isinstance(result, Pending):
+            self._pending[message] = result
+            has_room = result.submit(self._contexts[message])
+        if not has_room:
+            self._holds[id(lanes), message.lane_key] += 1
+            lanes.hold(message.lane_key)
+        self.schedule.end_turn(message)
+        if (finalise := self._early.pop(message, None)) is not None:
+            self._come_in(message, finalise)
+
+    def has_room(self, message: Message) -> None:
+        """The job of an event has begun to wait no more: its lane goes on."""
+        lanes, key = message.claim.lanes, message.lane_key
+        self._holds[id(lanes), key] -= 1
+        if self._holds[id(lanes), key] > 0:
+            return
+        del self._holds[id(lanes), key]
+        following = lanes.let_go(key)
+        if following is not None:
+            self.schedule.ready.append(following)
+        self.workers.wake()
+
+    def job_complete(self, context: EventContext, finalise: Finalise) -> bool:
+        """See `EventContext.job_complete`."""
+        message = context.message
+        if message in self.schedule.completed.out:
+            self._pending.pop(message, None)
+            if message.claim.is_closed:
+                self._leave(message)
+                return False
+            self._come_in(message, finalise)
+            return True
+        if message in self.workers.running and message not in self._early:
+            self._early[message] = finalise
+            return True
+        return False
+
+    def _come_in(self, message: Message, finalise: Finalise) -> None:
+        context = self._contexts[message]
+
+        async def finish(_: Message) -> object:
+            return await finalise(context)
+
+        message.finish_by(finish)
+        self.schedule.completed.come_in(message)
+        self.workers.wake()
+
+    def _leave(self, message: Message) -> None:
+        """Leave an event that is out to the next owner of its partition."""
+        self._contexts.pop(message, None)
+        if self.settler.take_back(message):
+            self.settler.leave(message)
+
+    def begin(self, runs: Sequence[Hurries]) -> None:
+        """Note what runs the jobs."""
+        self._runs = tuple(runs)
+
+    def hurry(self, until: float) -> None:
+        """Let no item wait for others: the consumer drains."""
+        del until
+        for run in self._runs:
+            run.hurry()
+
+    def left(self, messages: Collection[Message]) -> None:
+        """These events were left with their claims: stop their jobs."""
+        for message in messages:
+            self._contexts.pop(message, None)
+            self._early.pop(message, None)
+            if isinstance(message, Interjection):
+                message.completed(NotAssigned(f"{message.claim.partition} was given up meanwhile"))
+            if (pending := self._pending.pop(message, None)) is not None:
+                pending.withdraw()

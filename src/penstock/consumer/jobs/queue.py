@@ -1,0 +1,121 @@
+"""The jobs of one scheduler: which may begin, and which have to wait for room. Pure.
+
+1. The jobs of a key are processed one after another, in the order in which they were offered.
+2. A job has room if its key has fewer than `max_per_key` jobs that wait, and, for a new key, if there are
+   fewer than `max_keys`.
+3. Jobs without room wait in the order of their arrival. One of a key without room does not hold up those
+   of other keys behind it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ..._core.order.lanes import Entry, Lanes
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from ..message import Message
+
+
+class Job(Entry):
+    """A value that is processed for a key, on behalf of an event."""
+
+    __slots__ = ("key", "message", "value")
+
+    def __init__(self, lane_key: Hashable, key: Any, value: Any, message: Message) -> None:
+        super().__init__(lane_key)
+        self.key = key
+        self.value = value
+        self.message = message
+
+
+class JobQueue:
+    """The jobs that are inside a scheduler."""
+
+    def __init__(self, max_keys: int, max_per_key: int) -> None:
+        self.ready: deque[Job] = deque()
+        self._lanes: Lanes[Job] = Lanes()
+        self._crowd: deque[Job] = deque()
+        """Those without room."""
+        self.max_keys = max_keys
+        self.max_per_key = max_per_key
+
+    def __len__(self) -> int:
+        """The jobs that wait for their key."""
+        return self._lanes.waiting
+
+    @property
+    def keys(self) -> int:
+        """The keys with a job inside."""
+        return len(self._lanes)
+
+    @property
+    def crowd(self) -> int:
+        """The jobs that wait for room."""
+        return len(self._crowd)
+
+    def has_key(self, lane_key: Hashable) -> bool:
+        """Whether a job of a key is inside."""
+        return lane_key in self._lanes.active
+
+    def limit(self, max_keys: int, max_per_key: int) -> None:
+        """Change the room from now on; what is inside stays."""
+        self.max_keys, self.max_per_key = max_keys, max_per_key
+
+    def offer(self, job: Job) -> bool:
+        """Take a job in; otherwise let it wait for room, and return false."""
+        if self._crowd and any(each.lane_key == job.lane_key for each in self._crowd):
+            is_in = False
+        else:
+            is_in = self._take(job)
+        if not is_in:
+            self._crowd.append(job)
+        return is_in
+
+    def _take(self, job: Job) -> bool:
+        lanes, key = self._lanes, job.lane_key
+        if key not in lanes.active:
+            if len(lanes) >= self.max_keys:
+                return False
+            lanes.active.add(key)
+            self.ready.append(job)
+            return True
+        if lanes.length(key) >= self.max_per_key:
+            return False
+        lanes.wait(job)
+        return True
+
+    def done(self, job: Job) -> list[Job]:
+        """The turn of a job ends; return those that have room now."""
+        following = self._lanes.leave(job.lane_key)
+        if following is not None:
+            self.ready.append(following)
+        return self.admit() if self._crowd else []
+
+    def admit(self) -> list[Job]:
+        """Take in what has room now; return it."""
+        taken: list[Job] = []
+        left: deque[Job] = deque()
+        full: set[Hashable] = set()
+        for job in self._crowd:
+            if job.lane_key not in full and self._take(job):
+                taken.append(job)
+            else:
+                full.add(job.lane_key)
+                left.append(job)
+        self._crowd = left
+        return taken
+
+    def forget(self, job: Job) -> list[Job]:
+        """Remove a job that has not begun; return those that wait for room no more, perhaps itself."""
+        if job in self._crowd:
+            self._crowd.remove(job)
+            return [job]
+        if job in self.ready:
+            self.ready.remove(job)
+            return self.done(job)
+        self._lanes.drop_where(lambda each: each is job)
+        return self.admit() if self._crowd else []

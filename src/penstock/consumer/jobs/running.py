@@ -1,0 +1,155 @@
+"""The jobs of one scheduler while a consumer runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ..._core.clock import LOOP_CLOCK
+from .queue import JobQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from .context import EventContext
+    from .events import Events
+    from .queue import Job
+
+TURNS_BEFORE_YIELD = 128
+
+
+class JobRun:
+    """Processes jobs by resident workers, which start as they are needed."""
+
+    def __init__(
+        self,
+        events: Events,
+        process: Callable[..., Awaitable[object]],
+        finalise: Callable[..., Awaitable[object]] | None,
+        bounds: tuple[int, int, int],
+    ) -> None:
+        self._events = events
+        self._process = process
+        self._finalise = finalise
+        self._concurrency, max_keys, max_per_key = bounds
+        self.queue = JobQueue(max_keys, max_per_key)
+        self.is_closed = False
+        self._contexts: dict[Job, EventContext] = {}
+        self._workers: dict[asyncio.Task[None], Job | None] = {}
+        self._idle: deque[asyncio.Future[None]] = deque()
+
+    def limit(self, concurrency: int, max_keys: int, max_per_key: int) -> None:
+        """Change bounds."""
+        self._concurrency = concurrency
+        self.queue.limit(max_keys, max_per_key)
+        self._admitted(self.queue.admit())
+        self._wake()
+
+    @property
+    def running(self) -> int:
+        """Jobs that are being processed."""
+        return sum(job is not None for job in self._workers.values())
+
+    # -- in ----------------------------------------------------------------------------------------
+
+    def submit(self, job: Job, context: EventContext) -> bool:
+        """Take a job; return false if it waits for room."""
+        self._contexts[job] = context
+        has_room = self.queue.offer(job)
+        self._wake()
+        return has_room
+
+    def withdraw(self, job: Job) -> None:
+        """Stop a job: one that waits is forgotten, one that runs is cancelled."""
+        self._contexts.pop(job, None)
+        for task, running in self._workers.items():
+            if running is job:
+                task.cancel()
+                return
+        self._admitted(self.queue.forget(job))
+        self._wake()
+
+    def _admitted(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self._events.has_room(job.message)
+
+    # -- workers -----------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self.queue.ready:
+            return
+        while self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        if len(self._workers) < self._concurrency:
+            task = asyncio.get_running_loop().create_task(self._work())
+            self._workers[task] = None
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._workers.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.failed(error)
+        if not self.is_closed:
+            self._wake()
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        ready, turns = self.queue.ready, 0
+        while not self.is_closed:
+            if not ready or len(self._workers) > self._concurrency:
+                if len(self._workers) > self._concurrency:
+                    return
+                waiter = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+                continue
+            job = ready.popleft()
+            if ready:
+                self._wake()
+            self._workers[task] = job
+            error = None if job.message.claim.is_closed else await self._processed(job, task)
+            self._workers[task] = None
+            self._done(job, error)
+            turns += 1
+            if turns >= TURNS_BEFORE_YIELD:
+                turns = 0
+                await LOOP_CLOCK.sleep(0)
+
+    async def _processed(self, job: Job, task: asyncio.Task[None]) -> BaseException | None:
+        """Run the processor; return its error. A cancellation ends the job, not the worker."""
+        try:
+            await self._process(job.key, job.value)
+        except Exception as error:  # the finaliser's
+            return error
+        except asyncio.CancelledError as error:
+            if self.is_closed:
+                raise
+            while task.cancelling():
+                task.uncancel()
+            return error
+        return None
+
+    def _done(self, job: Job, error: BaseException | None) -> None:
+        context = self._contexts.pop(job, None)
+        if context is not None:
+            key, value, finalise = job.key, job.value, self._finalise
+
+            async def finish(context: EventContext) -> object:
+                return None if finalise is None else await finalise(context, key, value, error)
+
+            self._events.job_complete(context, finish)
+        self._admitted(self.queue.done(job))
+
+    def hurry(self) -> None:
+        """Do nothing: no job waits for others."""
+
+    def close(self) -> None:
+        """End the workers; what is inside is left."""
+        self.is_closed = True
+        for task in [*self._workers]:
+            task.cancel()

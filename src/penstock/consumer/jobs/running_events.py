@@ -1,0 +1,67 @@
+"""One run of events: what `Consumer.run_events` begins and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .events import Events
+from .interjecting import Interjecting
+from .stores import Stores
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from ..engine import Engine
+    from ..report import DrainReport
+    from ..stepping import Step
+    from .batches import ItemBatcher
+    from .context import EventContext
+    from .interjections import Interjector
+    from .scheduler import JobScheduler
+    from .state import StateBackend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventOptions:
+    """The arguments of `Consumer.run_events`, which explains them."""
+
+    jobs: Sequence[JobScheduler[Any, Any] | ItemBatcher] = ()
+    state: StateBackend | None = None
+    interjections: Sequence[Interjector] = ()
+
+
+class EventRun:
+    """A run of events, and its interjections."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        handler: Callable[[EventContext], Awaitable[object]],
+        steps: Sequence[Step],
+        options: EventOptions,
+    ) -> None:
+        self._engine = engine
+        self._options = options
+        self._stores = Stores(options.state)
+        self._events = Events(engine, handler, steps, options.jobs, self._stores)
+        self.interjecting = Interjecting(engine, self._events, options.interjections)
+
+    async def run(self) -> DrainReport:
+        """Run until the consumer drains. Raises as `Consumer.run`."""
+        runs = [each.begin(self._events) for each in self._options.jobs]
+        self._events.begin(runs)
+        keeping = asyncio.get_running_loop().create_task(self.interjecting.keep())
+        keeping.add_done_callback(self._ended)
+        try:
+            return await self._engine.run(self._events)
+        finally:
+            keeping.cancel()
+            for each in runs:
+                each.close()
+            self._stores.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.failed(error)

@@ -1,0 +1,126 @@
+"""State of a partition, for the handlers and finalisers of its events.
+
+1. A store belongs to one claim of one partition. It is used in the partition's turns only, which never
+   run side by side, so it needs no lock.
+2. It is there before the first event of the claim is handled, and dropped when the claim ends.
+3. Keys are text, and values anything that the backend can keep. `range` goes by the order of the text.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from ..._core import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from ..._core.source import TopicPartition
+
+
+@runtime_checkable
+class StateStore(Protocol):
+    """The state of one partition."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key."""
+        ...
+
+    def put(self, key: str, value: Any) -> None:
+        """Set the value of a key."""
+        ...
+
+    def delete(self, key: str) -> bool:
+        """Remove a key; return whether it was there."""
+        ...
+
+    def range(
+        self, start: str = "", end: str | None = None, *, limit: int | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """The keys from `start` on and before `end`, with their values, in order; at most `limit`.
+
+        As it is now: changes made while it is read are not in it.
+        """
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class StateBackend(Protocol):
+    """Where the stores of a consumer come from."""
+
+    async def open(self, partition: TopicPartition) -> StateStore:
+        """The store of a partition whose claim begins, with what was kept of it. Suspends."""
+        ...
+
+    def close(self, partition: TopicPartition) -> None:
+        """A claim has ended: drop the store."""
+
+
+class MemoryStore:
+    """State in memory: a dict, and its keys in order once a range was asked for."""
+
+    def __init__(self, entries: Mapping[str, Any] | None = None) -> None:
+        self._entries: dict[str, Any] = dict(entries or {})
+        self._sorted: list[str] | None = None
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key."""
+        return self._entries.get(key, default)
+
+    def put(self, key: str, value: Any) -> None:
+        """Set the value of a key. Raises `ConfigError` for one that is no text."""
+        if key not in self._entries:
+            checks.text("key", key, empty=True)
+            if self._sorted is not None:
+                insort(self._sorted, key)
+        self._entries[key] = value
+
+    def delete(self, key: str) -> bool:
+        """Remove a key; return whether it was there."""
+        if key not in self._entries:
+            return False
+        del self._entries[key]
+        if self._sorted is not None:
+            del self._sorted[bisect_left(self._sorted, key)]
+        return True
+
+    def range(
+        self, start: str = "", end: str | None = None, *, limit: int | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """The keys from `start` on and before `end`, with their values, in order; at most `limit`."""
+        if self._sorted is None:
+            self._sorted = sorted(self._entries)
+        first = bisect_left(self._sorted, start)
+        last = len(self._sorted) if end is None else bisect_left(self._sorted, end)
+        if limit is not None:
+            last = min(last, first + limit)
+        return iter([(key, self._entries[key]) for key in self._sorted[first:last]])
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({len(self)} keys)"
+
+
+class MemoryState:
+    """Stores in memory, which are lost with their claims: for caches, and for tests.
+
+    With `keep`, the store of a partition stays for its next claim in this process.
+    """
+
+    def __init__(self, *, keep: bool = False) -> None:
+        self._keep = keep
+        self.stores: dict[TopicPartition, MemoryStore] = {}
+        """The stores by partition."""
+
+    async def open(self, partition: TopicPartition) -> StateStore:
+        """An empty store, or the one that was kept."""
+        return self.stores.setdefault(partition, MemoryStore())
+
+    def close(self, partition: TopicPartition) -> None:
+        """Drop the store, unless it is kept."""
+        if not self._keep:
+            self.stores.pop(partition, None)

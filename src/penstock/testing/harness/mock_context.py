@@ -1,0 +1,86 @@
+"""A context for tests of handlers and finalisers of events, without a consumer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._core.order.lanes import Lanes
+from ..._core.source import Position, Record, TopicPartition
+from ...consumer.claim import Claim
+from ...consumer.jobs.context import EventContext
+from ...consumer.jobs.state import MemoryStore
+from ...consumer.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...consumer.jobs.context import Finalise
+    from ...consumer.jobs.state import StateStore
+    from ...consumer.results import Result
+
+
+class MockContext(EventContext):
+    """The context of one event that a test makes up.
+
+        context = MockContext("payload", key="k")
+        assert isinstance(await handle(context), Incomplete)
+        assert await context.complete() is None
+
+    Args:
+        value: the event's value.
+        key: the record's own key.
+        headers: the record's headers.
+        partition: the event's partition; default: `("events", 0)`.
+        offset: its offset.
+        store: the state of the partition; default: an empty one.
+
+    A `JobScheduler` or an `ItemBatcher` belongs to a consumer that runs: test a handler with those by
+    `ConsumerHarness.run_events`.
+    """
+
+    __slots__ = ("_store", "finalisers")
+
+    def __init__(
+        self,
+        value: object = None,
+        *,
+        key: object = None,
+        headers: Sequence[tuple[str, bytes]] = (),
+        partition: TopicPartition = TopicPartition("events", 0),  # noqa: B008  # immutable
+        offset: int = 0,
+        store: StateStore | None = None,
+    ) -> None:
+        self._store: StateStore = MemoryStore() if store is None else store
+        self.finalisers: list[Finalise] = []
+        """What `job_complete` was called with and has not run."""
+        claim = Claim(partition, 1, Position(offset), Lanes(), _NoDesk())
+        claim.tracker.admit(offset, offset, 1)
+        record = Record(*partition, offset, key, value, headers)
+        super().__init__(Message(key, 0, record, claim, 0), self)  # type: ignore[arg-type]
+
+    @property
+    def store(self) -> StateStore:
+        """The state of the partition."""
+        return self._store
+
+    def job_complete(self, finalise: Finalise) -> bool:
+        """Note a finaliser; `complete` runs it. Returns true."""
+        self.finalisers.append(finalise)
+        return True
+
+    async def complete(self) -> Any:
+        """Run the next finaliser, and return its result. Raises `AssertionError` without one."""
+        assert self.finalisers, "job_complete was not called"
+        return await self.finalisers.pop(0)(self)
+
+
+class _NoDesk:
+    """A message of a test is settled by nothing but its handler's result."""
+
+    def settle(self, message: Message, result: Result) -> bool:
+        """It has no effect."""
+        del message, result
+        return False
+
+    def in_progress(self, message: Message) -> None:
+        """It has no time limit."""
