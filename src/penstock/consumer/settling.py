@@ -54,6 +54,10 @@ class StepsOut(Protocol):
     def step_out(self, message: Message, result: Incomplete) -> None:
         """The handler of an event has ended, and its turn goes on."""
 
+    def result_of(self, message: Message, result: object) -> object:
+        """The result to carry out: an interjection, which is no event, has told its own."""
+        ...
+
     def left(self, messages: Collection[Message]) -> None:
         """These events were left to a later claim before they were complete."""
 
@@ -90,6 +94,8 @@ class Settler:
     def settle(self, message: Message, result: object) -> None:
         """Carry out the result of a message whose turn has ended."""
         claim = message.claim
+        if self._jobs is not None:
+            result = self._jobs.result_of(message, result)
         if claim.is_closing and (claim.is_closed or not _may_end(result)):
             self._poison.leave(message)
         elif result is None or isinstance(result, Ack):

@@ -18,6 +18,7 @@ from penstock.consumer.jobs import (
     Incomplete,
     Interjector,
     ItemBatcher,
+    JobScheduler,
     MemoryState,
     MemoryStore,
     NotAssigned,
@@ -176,6 +177,80 @@ async def test_one_that_raises_is_tried_at_its_next_time(
         assert consumer.stats().in_flight.messages == 0
     assert count == 3
     assert caplog.text.count("an interjection in t/0 failed") == 3
+
+
+async def test_one_whose_finaliser_raises_blocks_nothing(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """consumer/G17: it is no event, also in its further turns: not tried again, and no poison."""
+    handled = list[int]()
+
+    async def process(key: str, value: object) -> None:
+        """Do nothing."""
+
+    async def finalise(context: EventContext, *_: object) -> None:
+        raise ValueError("no")
+
+    jobs = JobScheduler(process, finalise)
+
+    async def tick(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, "retry", None)
+
+    async def handle(context: EventContext) -> None:
+        handled.append(context.message.offset)
+
+    log = log_of("a")
+    source = MemorySource(log, clock=fake_clock)
+    every = Interjector(tick, every=1.0)
+    async with running(source, fake_clock, handle, jobs=[jobs], interjections=[every]) as consumer:
+        await fake_clock.advance(3.5)
+        with pytest.raises(ValueError, match="no"):
+            await consumer.interject(tick)
+        log.produce("t", b"1", key="b")
+        await fake_clock.advance(1.0)
+        assert consumer.stats().in_flight.messages == 0
+    assert handled == [0, 1]
+    assert caplog.text.count("an interjection in t/0 failed") == 5
+
+
+async def test_one_that_takes_too_long_is_cut_and_runs_again_at_its_next_time(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """consumer/G17: the consumer's timeout holds for interjections."""
+    began = list[float]()
+
+    async def tick(context: EventContext) -> None:
+        began.append(fake_clock.now())
+        await asyncio.Event().wait()
+
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    every = Interjector(tick, every=10.0)
+    async with (
+        Consumer(source, ordering="partition", timeout=1.0, clock=fake_clock) as consumer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        start = fake_clock.now()
+        run = tasks.create_task(consumer.run_events(idle, interjections=[every]))
+        await fake_clock.advance(25.0)
+        assert consumer.stats().in_flight.messages == 0
+        consumer.stop()
+        await run
+    assert [at - start for at in began] == [pytest.approx(10.0), pytest.approx(21.0, abs=0.2)]
+    assert caplog.text.count("an interjection in t/0 failed") == 2
+
+
+async def test_one_that_a_drain_cuts_is_told(fake_clock: FakeClock) -> None:
+    """consumer/G18: its caller does not wait for ever."""
+
+    async def tick(context: EventContext) -> None:
+        await asyncio.Event().wait()
+
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    async with running(source, fake_clock, idle) as consumer:
+        waiting = asyncio.ensure_future(consumer.interject(tick))
+        await fake_clock.advance(1.0)
+    with pytest.raises(NotAssigned, match="given up meanwhile"):
+        await waiting
 
 
 async def test_now_in_one_partition_or_in_all(fake_clock: FakeClock) -> None:

@@ -16,10 +16,11 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
+from ..._core.errors import StoppedError
 from ..._core.say import say
 from ..._core.told import for_log
 from ..observing import observed
-from ..results import Incomplete, PoisonError, Terminate
+from ..results import Incomplete, Nak, PoisonError, Terminate
 from ..single_messages import SingleMessages
 from ..stepping import with_steps
 from .context import EventContext
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.consumer")
 
 _INTERJECTION_FAILED = "%s: an interjection in %s failed (%s)"
+_GIVEN_UP = "%s was given up meanwhile"
 
 
 class SkippedSchedulerError(PoisonError):
@@ -152,13 +154,7 @@ class Events(SingleMessages):
         context = self._contexts[message] = EventContext(message, self)
 
         async def run(_: Message) -> object:
-            try:
-                return await call(context)
-            except Exception as error:  # it is no event, so nothing tries it again
-                where, told = message.claim.partition, for_log(error)
-                say(logger, logging.ERROR, _INTERJECTION_FAILED, self.commons.name, where, told)
-                message.completed(error)
-                return None
+            return await call(context)
 
         message.finish_by(run)
         self.schedule.window.take(1, 0)
@@ -166,6 +162,20 @@ class Events(SingleMessages):
         self.schedule.completed.out.add(message)
         self.schedule.completed.come_in(message)
         self.workers.wake()
+
+    def result_of(self, message: Message, result: object) -> object:
+        """Nothing of an interjection is tried again, and none is poison: its error is told here."""
+        if not isinstance(message, Interjection) or isinstance(result, Incomplete):
+            return result
+        self._contexts.pop(message, None)
+        error = result.error if isinstance(result, Nak) else None
+        if isinstance(error, StoppedError) and message.claim.is_closing:
+            error = NotAssigned(_GIVEN_UP % (message.claim.partition,))
+        elif error is not None:
+            where, told = message.claim.partition, for_log(error)
+            say(logger, logging.ERROR, _INTERJECTION_FAILED, self.commons.name, where, told)
+        message.completed(error)
+        return None
 
     def store_of(self, partition: TopicPartition) -> StateStore:
         """The store of a partition."""
@@ -248,6 +258,6 @@ class Events(SingleMessages):
             self._contexts.pop(message, None)
             self._early.pop(message, None)
             if isinstance(message, Interjection):
-                message.completed(NotAssigned(f"{message.claim.partition} was given up meanwhile"))
+                message.completed(NotAssigned(_GIVEN_UP % (message.claim.partition,)))
             if (pending := self._pending.pop(message, None)) is not None:
                 pending.withdraw()
