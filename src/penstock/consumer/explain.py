@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from .._core.checks import shown
 from .._core.order.keys import shown as shown_key
 from .._core.told import for_log
-from .standing import holders_of, oldest_of
+from .jobs.interjections import Interjection
+from .standing import busy, holders_of, oldest_of
 from .wait_reason import WaitCause, WaitReason
 
 if TYPE_CHECKING:
@@ -113,6 +114,12 @@ class Explainer:
             if standing.reason is WaitReason.QUEUED_BEHIND
         ]
         self._holders = holders_of(parts, queued)
+        self._beside: dict[Claim, list[Standing]] = {}
+        """Interjections, and events without room for their jobs."""
+        for standing in busy(parts):
+            message = standing.message
+            if standing.reason is WaitReason.NO_ROOM or isinstance(message, Interjection):
+                self._beside.setdefault(message.claim, []).append(standing)
         self._unread = frozenset(parts.claims.unread())
         self._parked: dict[int, list[object]] = {}
         for parked in parts.schedule.parked:
@@ -155,6 +162,7 @@ class Explainer:
         causes += self._holding(claim)
         if not causes and not is_held:
             causes.append(WaitCause(WaitReason.NOTHING_TO_DO))
+        causes += self._jobs(claim)
         causes += self._notes(claim)
         return PartitionExplanation(
             claim.partition,
@@ -181,6 +189,19 @@ class Explainer:
             yield WaitCause(WaitReason.PAUSED)
         if claim in self._unread:
             yield WaitCause(WaitReason.READING_PARKED)
+
+    def _jobs(self, claim: Claim) -> Iterator[WaitCause]:
+        """What happens beside the oldest unfinished record."""
+        oldest = self._oldest.get(claim)
+        for standing in self._beside.get(claim, ()):
+            if isinstance(standing.message, Interjection):
+                cause = self._cause(standing)
+                told = f"({cause.told})"
+                yield WaitCause(WaitReason.INTERJECTION, told, cause.seconds)
+            elif oldest is None or standing.message is not oldest.message:
+                cause = self._cause(standing)
+                told = f"by {standing.message.coordinates} ({cause.told})"
+                yield WaitCause(WaitReason.HELD, told, cause.seconds)
 
     def _notes(self, claim: Claim) -> Iterator[WaitCause]:
         """What an operator should know, although it holds nothing."""
@@ -219,6 +240,9 @@ class Explainer:
         if standing.error is not None:
             told = f"({for_log(standing.error)})"
             return WaitCause(reason, f"{since} {told}".strip(), seconds)
+        if reason in (WaitReason.JOB, WaitReason.NO_ROOM) and (jobs := self._parts.settler.jobs):
+            told = jobs.job_of(message)
+            return WaitCause(reason, f"{since} {told and f'({told})'}".strip(), seconds)
         return WaitCause(reason, since, seconds)
 
     def _until(self, standing: Standing, left: float) -> WaitCause:

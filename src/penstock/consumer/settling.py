@@ -54,6 +54,14 @@ class StepsOut(Protocol):
     def step_out(self, message: Message, result: Incomplete) -> None:
         """The handler of an event has ended, and its turn goes on."""
 
+    def has_no_room(self, message: Message) -> bool:
+        """Whether an event waits for room for its job."""
+        ...
+
+    def job_of(self, message: Message) -> str:
+        """Where the job of an event is, for operators."""
+        ...
+
     def result_of(self, message: Message, result: object) -> object:
         """The result to carry out: an interjection, which is no event, has told its own."""
         ...
@@ -85,17 +93,18 @@ class Settler:
         self._keeps_key = keeps_key
         self._returns = returns
         self._manual: set[Message] = set()
-        self._jobs: StepsOut | None = None
+        self.jobs: StepsOut | None = None
+        """Completes events; `None` without `run_events`."""
 
     def with_jobs(self, jobs: StepsOut) -> None:
         """Let events be completed later."""
-        self._jobs = jobs
+        self.jobs = jobs
 
     def settle(self, message: Message, result: object) -> None:
         """Carry out the result of a message whose turn has ended."""
         claim = message.claim
-        if self._jobs is not None:
-            result = self._jobs.result_of(message, result)
+        if self.jobs is not None:
+            result = self.jobs.result_of(message, result)
         if claim.is_closing and (claim.is_closed or not _may_end(result)):
             self._poison.leave(message)
         elif result is None or isinstance(result, Ack):
@@ -108,9 +117,9 @@ class Settler:
             self._poison.take(message, reason_of(result))
         elif isinstance(result, Manual):
             self._wait_for_settle(message)
-        elif isinstance(result, Incomplete) and self._jobs is not None:
+        elif isinstance(result, Incomplete) and self.jobs is not None:
             self._manual.add(message)
-            self._jobs.step_out(message, result)
+            self.jobs.step_out(message, result)
         else:
             self._poison.take(message, no_result(result))
         self._signals.settled.fire()
@@ -178,8 +187,8 @@ class Settler:
         for message in left:
             self._manual.remove(message)
             self._poison.leave(message)
-        if self._jobs is not None:
-            self._jobs.left(left)
+        if self.jobs is not None:
+            self.jobs.left(left)
 
     def leave(self, message: Message) -> None:
         """Leave a message to a later claim."""
@@ -189,8 +198,8 @@ class Settler:
         """Note messages that were removed with their claims before their turn ended."""
         self._manual.difference_update(messages)
         self._poison.dropped(messages)
-        if self._jobs is not None:
-            self._jobs.left(messages)
+        if self.jobs is not None:
+            self.jobs.left(messages)
 
     def _ack(self, message: Message, result: Ack | None) -> None:
         if message.is_unparked:

@@ -4,7 +4,7 @@
    `settle()` or for a job, blocked, backing off, ready, in a batch that is not taken yet, or in its
    lane. The places together are the window.
 2. The oldest unfinished message of a claim decides its position. When it waits in a lane, the
-   message that holds its key decides.
+   message that holds its key decides. One that waits for its job holds nothing, unless that has no room.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .claim import Claim
     from .message import Message
     from .parts import Parts
+
+
+_WITHOUT_A_TURN = (WaitReason.QUEUED_BEHIND, WaitReason.JOB)
 
 
 class Standing(NamedTuple):
@@ -64,10 +67,11 @@ def busy(parts: Parts) -> Iterator[Standing]:
             yield Standing(message, reason)
     for message in parts.errands.running:
         yield Standing(message, parts.errands.doing(message))
-    out = parts.schedule.completed.out
+    out, jobs = parts.schedule.completed.out, parts.settler.jobs
     for message in parts.settler.manual:
         if message in out:
-            yield Standing(message, WaitReason.JOB)
+            has_room = jobs is None or not jobs.has_no_room(message)
+            yield Standing(message, WaitReason.JOB if has_room else WaitReason.NO_ROOM)
         elif message.finalise is None:  # otherwise it is in its lane again
             yield Standing(message, message.lent_for)
     for message, error in parts.schedule.blocked.items():
@@ -95,7 +99,7 @@ def holders_of(parts: Parts, queued: Collection[Message]) -> dict[Message, Stand
         by_lane.setdefault(_lane(message), []).append(message)
     found: dict[Message, Standing] = {}
     for standing in standings(parts) if queued else ():
-        if standing.reason is not WaitReason.QUEUED_BEHIND:
+        if standing.reason not in _WITHOUT_A_TURN:
             for message in by_lane.get(_lane(standing.message), ()):
                 found.setdefault(message, standing)
     return found

@@ -21,6 +21,7 @@ class WaitReason(StrEnum):
     BLOCKED = "blocked"
     MANUAL = "waiting for settle()"
     JOB = "waiting for its job"
+    NO_ROOM = "no room for its job"
     IN_BATCHER = "in the batcher"
     DEAD_LETTER = "writing a dead letter"
     PARKING = "writing to the park store"
@@ -33,6 +34,8 @@ class WaitReason(StrEnum):
     READING_PARKED = "reading parked keys"
     DRAINING = "draining"
     MAP_CUT = "map cut"
+    HELD = "held"
+    INTERJECTION = "interjection"
     PARKED = "parked"
     NOTHING_TO_DO = "nothing to do"
 
@@ -53,6 +56,7 @@ REMEDIES = {
     WaitReason.BLOCKED: "until unblock()",
     WaitReason.MANUAL: "until message.settle(...)",
     WaitReason.JOB: "until its processor, or its batch, has ended and its finaliser has run",
+    WaitReason.NO_ROOM: "until earlier jobs have ended; its partition begins no later event meanwhile",
     WaitReason.IN_BATCHER: "until its rows are written",
     WaitReason.DEAD_LETTER: "until the dead letters have accepted it",
     WaitReason.PARKING: "until the park store has accepted it",
@@ -63,6 +67,8 @@ REMEDIES = {
     WaitReason.READING_PARKED: "until the park store has answered",
     WaitReason.DRAINING: "delivered again to the next owner",
     WaitReason.MAP_CUT: "until the first unfinished messages are settled",
+    WaitReason.HELD: "until there is room; no later event begins meanwhile",
+    WaitReason.INTERJECTION: "until it is complete",
     WaitReason.PARKED: "until unpark()",
     WaitReason.NOTHING_TO_DO: "until new records arrive",
     WaitReason.NOT_RUNNING: "until run()",
@@ -89,6 +95,10 @@ class WaitCause:
         """What ends it."""
         return REMEDIES[self.reason]
 
+    @property
+    def told(self) -> str:
+        """The reason with its particulars."""
+        return f"{self.reason} {self.detail}".strip()
+
     def __str__(self) -> str:
-        detail = f" {self.detail}" if self.detail else ""
-        return f"{self.reason}{detail}, {self.remedy}"
+        return f"{self.told}, {self.remedy}"

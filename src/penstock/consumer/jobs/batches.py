@@ -101,7 +101,7 @@ class ItemBatcher:
             raise ClosedError(
                 f"{self!r} belongs to no consumer that runs; see run_events(jobs=...)"
             )
-        return Added(self._run, group)
+        return Added(self.name, self._run, group)
 
     def begin(self, events: Events) -> BatchRun:
         """Begin a run. Raises `ConfigError` while another consumer runs with it."""
@@ -128,6 +128,7 @@ class ItemBatcher:
 class Added(Pending):
     """A group that a handler has returned."""
 
+    name: str
     run: BatchRun
     group: BatchItems
 
@@ -138,6 +139,9 @@ class Added(Pending):
     def withdraw(self) -> None:
         """Forget what of it is in no batch."""
         self.run.withdraw(self.group)
+
+    def __str__(self) -> str:
+        return f"in {self.name}: {self.run.place(self.group)}"
 
 
 class BatchRun:
@@ -194,6 +198,12 @@ class BatchRun:
     def _admit(self) -> None:
         while self._crowd and self._take(self._crowd[0]):
             self._events.has_room(self._crowd.popleft().context.message)
+
+    def place(self, group: BatchItems) -> str:
+        """Where a group is, for operators."""
+        if group in self._crowd:
+            return f"{self.former.inside} of {self._room} items"
+        return f"{group.left} of {len(group.items)} items not executed"
 
     def hurry(self) -> None:
         """Let nothing wait for more items."""

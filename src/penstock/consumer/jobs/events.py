@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
 from ..._core.errors import StoppedError
@@ -82,6 +81,10 @@ class Pending(Incomplete):
         """Stop it: its event is left."""
         raise NotImplementedError
 
+    def __str__(self) -> str:
+        """Where it is, for operators."""
+        raise NotImplementedError
+
 
 class Events(SingleMessages):
     """Handles one event at a time of each lane, and completes them."""
@@ -101,7 +104,7 @@ class Events(SingleMessages):
         self._jobs = tuple(jobs)
         self.stores = stores
         self._runs: tuple[Hurries, ...] = ()
-        self._holds: Counter[tuple[int, object]] = Counter()
+        self._without_room: dict[tuple[int, object], set[Message]] = {}
         """Events without room for their jobs, by lane."""
         self.failed = engine.ending.begin
         """Ends the run with an error."""
@@ -193,7 +196,7 @@ class Events(SingleMessages):
             self._pending[message] = result
             has_room = result.submit(self._contexts[message])
         if not has_room:
-            self._holds[id(lanes), message.lane_key] += 1
+            self._without_room.setdefault((id(lanes), message.lane_key), set()).add(message)
             lanes.hold(message.lane_key)
         self.schedule.end_turn(message)
         if (finalise := self._early.pop(message, None)) is not None:
@@ -202,14 +205,25 @@ class Events(SingleMessages):
     def has_room(self, message: Message) -> None:
         """The job of an event has begun to wait no more: its lane goes on."""
         lanes, key = message.claim.lanes, message.lane_key
-        self._holds[id(lanes), key] -= 1
-        if self._holds[id(lanes), key] > 0:
+        holding = self._without_room[id(lanes), key]
+        holding.remove(message)
+        if holding:
             return
-        del self._holds[id(lanes), key]
+        del self._without_room[id(lanes), key]
         following = lanes.let_go(key)
         if following is not None:
             self.schedule.ready.append(following)
         self.workers.wake()
+
+    def has_no_room(self, message: Message) -> bool:
+        """Whether an event waits for room for its job."""
+        lane = id(message.claim.lanes), message.lane_key
+        return message in self._without_room.get(lane, ())
+
+    def job_of(self, message: Message) -> str:
+        """Where the job of an event is, for operators; empty for one of the user's own."""
+        pending = self._pending.get(message)
+        return "" if pending is None else str(pending)
 
     def job_complete(self, context: EventContext, finalise: Finalise) -> bool:
         """See `EventContext.job_complete`."""

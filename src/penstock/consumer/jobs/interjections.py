@@ -84,6 +84,11 @@ class Interjection(Message):
         self.done = done
 
     @property
+    def coordinates(self) -> str:
+        """It has no offset."""
+        return f"an interjection in {self.claim.partition}"
+
+    @property
     def is_unparked(self) -> bool:
         """It is no record of the park store."""
         return False

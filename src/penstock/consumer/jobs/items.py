@@ -81,7 +81,8 @@ class BatchItems:
         self.user_data: Any = None
         self.items: list[BatchItem] = []
         """The items in the order in which they were added."""
-        self._left = 0
+        self.left = 0
+        """Those that are not executed."""
 
     def add(self, *values: Any) -> BatchItems:
         """Add values with the key of the group; return the group."""
@@ -96,13 +97,13 @@ class BatchItems:
     def entries(self) -> list[BatchItem]:
         """What takes places in batches: the items, or a placeholder. Begins to count them."""
         entries = self.items or [BatchItem(self.key, None, self, is_placeholder=True)]
-        self._left = len(entries)
+        self.left = len(entries)
         return [*entries]
 
     def executed(self) -> bool:
         """Note that an item was executed; return whether it was the last one."""
-        self._left -= 1
-        return self._left == 0
+        self.left -= 1
+        return self.left == 0
 
 
 class ItemFormer:

@@ -88,6 +88,12 @@ class JobQueue:
         lanes.wait(job)
         return True
 
+    def place(self, job: Job) -> str:
+        """Where a job is that has not begun, for operators."""
+        if job in self._crowd:
+            return f"{self.keys} of {self.max_keys} keys, {self.max_per_key} jobs of a key at most"
+        return "waiting for a worker" if job in self.ready else "behind earlier jobs of its key"
+
     def done(self, job: Job) -> list[Job]:
         """The turn of a job ends; return those that have room now."""
         following = self._lanes.leave(job.lane_key)

@@ -51,6 +51,10 @@ class JobRun:
         """Jobs that are being processed."""
         return sum(job is not None for job in self._workers.values())
 
+    def place(self, job: Job) -> str:
+        """Where a job is, for operators."""
+        return "running" if job in self._workers.values() else self.queue.place(job)
+
     # -- in ----------------------------------------------------------------------------------------
 
     def submit(self, job: Job, context: EventContext) -> bool:

@@ -145,7 +145,7 @@ class JobScheduler(Generic[K, V]):
             raise ClosedError(
                 f"{self!r} belongs to no consumer that runs; see run_events(jobs=...)"
             )
-        return Scheduled(self._run, Job(identity(key), key, value, context.message))
+        return Scheduled(self.name, self._run, Job(identity(key), key, value, context.message))
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -193,6 +193,7 @@ class JobScheduler(Generic[K, V]):
 class Scheduled(Pending):
     """A job that a handler has returned."""
 
+    name: str
     run: JobRun
     job: Job
 
@@ -203,3 +204,6 @@ class Scheduled(Pending):
     def withdraw(self) -> None:
         """Stop it."""
         self.run.withdraw(self.job)
+
+    def __str__(self) -> str:
+        return f"in {self.name}: {self.run.place(self.job)}"

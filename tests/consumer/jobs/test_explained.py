@@ -1,0 +1,210 @@
+"""Where events are that are completed later, in the words of `explain()`."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from consumer_help import log_of
+from watch_help import causes_of
+
+from penstock.consumer import Consumer
+from penstock.consumer.jobs import BatchItems, Incomplete, ItemBatcher, JobScheduler
+from penstock.consumer.wait_reason import WaitReason
+from penstock.sources.memory import MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from penstock.consumer.jobs import EventContext
+    from penstock.testing import FakeClock
+
+
+@asynccontextmanager
+async def running(
+    clock: FakeClock, keys: str, handler: Callable[[EventContext], Any], *jobs: Any, **options: Any
+) -> AsyncGenerator[Consumer]:
+    """A consumer of events that has run for a while, with what cannot end."""
+    source = MemorySource(log_of(*keys), clock=clock)
+    settings: dict[str, Any] = {"ordering": "partition", "drain": 0.1, **options}
+    async with (
+        Consumer(source, clock=clock, **settings) as consumer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        run = tasks.create_task(consumer.run_events(handler, jobs=jobs))
+        await clock.advance(2.0)
+        try:
+            yield consumer
+        finally:
+            consumer.stop()
+            await run
+
+
+def told(consumer: Consumer) -> list[str]:
+    """Why the first partition waits."""
+    return [str(cause) for cause in causes_of(consumer)]
+
+
+async def forever(*_: object) -> None:
+    """Never end."""
+    await asyncio.Event().wait()
+
+
+async def complete(context: EventContext) -> None:
+    """The event is complete."""
+
+
+def scheduled(jobs: JobScheduler[Any, Any]) -> Callable[[EventContext], Any]:
+    """A handler that passes its event on by its key."""
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, context.key, None)
+
+    return handle
+
+
+async def test_a_job_is_told_with_its_scheduler_and_its_place(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: running, waiting for a worker, or behind its key."""
+    jobs = JobScheduler(forever, concurrency=1, name="writes")
+    async with running(fake_clock, "aab", scheduled(jobs), jobs) as consumer:
+        assert told(consumer) == [
+            "waiting for its job for at least 1.0 s (in writes: running), "
+            "until its processor, or its batch, has ended and its finaliser has run"
+        ]
+        events = consumer._open().settler.jobs
+        assert events is not None
+        places = [
+            events.job_of(message)
+            for message in sorted(consumer._open().settler.manual, key=lambda each: each.offset)
+        ]
+        assert places == [
+            "in writes: running",
+            "in writes: behind earlier jobs of its key",
+            "in writes: waiting for a worker",
+        ]
+
+
+async def test_a_job_of_the_users_own_has_no_place(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: nothing is known of it."""
+
+    async def handle(context: EventContext) -> Incomplete:
+        return Incomplete()
+
+    async with running(fake_clock, "a", handle) as consumer:
+        (cause,) = causes_of(consumer)
+        assert cause.told == "waiting for its job for at least 1.0 s"
+
+
+async def test_a_group_is_told_with_its_batcher(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: how much of it is left, and the bound that it waits for."""
+    items = ItemBatcher(
+        forever, max_batch_size=2, max_items=2, max_concurrent_batches=1, name="rows"
+    )
+
+    async def written(context: EventContext, group: BatchItems) -> None:
+        """The event is complete."""
+
+    async def handle(context: EventContext) -> Incomplete:
+        return items.add(BatchItems(context, context.key, written).add(1, 2))
+
+    async with running(fake_clock, "abc", handle, items) as consumer:
+        waiting, held = causes_of(consumer)
+        assert waiting.told == (
+            "waiting for its job for at least 1.0 s (in rows: 2 of 2 items not executed)"
+        )
+        assert held.reason is WaitReason.HELD
+        assert held.told == (
+            "held by t/0@1 (no room for its job for at least 1.0 s (in rows: 2 of 2 items))"
+        )
+
+
+async def test_an_oldest_event_without_room_is_told_once(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: an interjection has taken the only key."""
+    jobs = JobScheduler(forever, concurrency=1, max_keys=1, name="writes")
+    handle = scheduled(jobs)
+
+    async def first_nothing(context: EventContext) -> Incomplete | None:
+        return None if context.message.offset == 0 else await handle(context)
+
+    async def take_the_key(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, "all", None)
+
+    log = log_of("a")
+    async with (
+        Consumer(
+            MemorySource(log, clock=fake_clock), clock=fake_clock, ordering="partition", drain=0.1
+        ) as consumer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        run = tasks.create_task(consumer.run_events(first_nothing, jobs=[jobs]))
+        await fake_clock.advance(1.0)
+        interjected = asyncio.ensure_future(consumer.interject(take_the_key))
+        await fake_clock.advance(1.0)
+        log.produce("t", b"1", key="b")
+        await fake_clock.advance(2.0)
+        oldest, interjection = causes_of(consumer)
+        consumer.stop()
+        await run
+    assert oldest.told == (
+        "no room for its job for at least 1.0 s (in writes: 1 of 1 keys, 100 jobs of a key at most)"
+    )
+    assert "waiting for its job" in interjection.told
+    assert "(in writes: running)" in interjection.told
+    assert interjected.exception() is not None
+
+
+async def test_an_event_without_room_is_told_with_the_bounds(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: beside the oldest one, which waits for its job; nothing behind it begins."""
+    jobs = JobScheduler(forever, concurrency=1, max_keys=1, name="writes")
+
+    async def handle(context: EventContext) -> Incomplete | None:
+        if context.message.offset == 0:
+            return None
+        return jobs.schedule(context, context.key, None)
+
+    async with running(fake_clock, "aabc", handle, jobs) as consumer:
+        waiting, held = causes_of(consumer)
+        assert waiting.reason is WaitReason.JOB
+        assert "held by t/0@2 (no room for its job" in held.told
+        assert "(in writes: 1 of 1 keys, 100 jobs of a key at most)" in held.told
+        (partition,) = consumer.explain().partitions
+        assert partition.unfinished == 3
+
+
+async def test_an_interjection_that_runs_is_told(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: beside the oldest event, which waits behind it or for its job."""
+    jobs = JobScheduler(forever, name="writes")
+    async with running(fake_clock, "a", scheduled(jobs), jobs) as consumer:
+        interjected = asyncio.ensure_future(consumer.interject(forever))
+        await fake_clock.advance(3.0)
+        waiting, interjection = causes_of(consumer)
+        assert waiting.reason is WaitReason.JOB
+        assert interjection.told == "interjection (running for at least 2.0 s)"
+    assert interjected.done()
+    assert interjected.exception() is not None
+
+
+async def test_an_event_behind_an_interjection_names_it(fake_clock: FakeClock) -> None:
+    """consumer/C:N5: it has the turn of the partition."""
+    log = log_of("a")
+    async with (
+        Consumer(
+            MemorySource(log, clock=fake_clock), clock=fake_clock, ordering="partition", drain=0.1
+        ) as consumer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        run = tasks.create_task(consumer.run_events(complete))
+        await fake_clock.advance(1.0)
+        interjected = asyncio.ensure_future(consumer.interject(forever))
+        await fake_clock.advance(1.0)
+        log.produce("t", b"1", key="b")
+        await fake_clock.advance(2.0)
+        (queued, _) = causes_of(consumer)
+        consumer.stop()
+        await run
+    assert queued.told == (
+        "queued behind an interjection in t/0 (running for at least 2.0 s, "
+        "until the handler returns, or is cancelled by its timeout)"
+    )
+    assert interjected.exception() is not None
