@@ -8,6 +8,8 @@
    told, and makes no maps.
 4. Attempts are counted per delivery index, and only for messages that failed: a message that
    succeeds at once costs nothing here.
+5. Where state is stored with the position, the state says how far the position may go, and there is
+   no map: events beyond the position run again.
 """
 
 from __future__ import annotations
@@ -38,6 +40,18 @@ class Desk(Protocol):
 
     def in_progress(self, message: Any) -> None:
         """Begin the handler's timeout, and the source's, again."""
+
+
+class StateOfClaim(Protocol):
+    """What is stored together with the position of a claim."""
+
+    def bound(self, offset: int) -> int:
+        """The last position up to `offset` that can be stored."""
+        ...
+
+    def owes(self, offset: int) -> bool:
+        """Whether something waits to be stored with this position."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +94,10 @@ class Claim:
     """The progress of one assignment: which records are settled, and which were before it."""
 
     __slots__ = (
+        "_state",
         "attempts",
         "committed",
         "desk",
-        "foreign",
         "is_closed",
         "is_closing",
         "is_cut",
@@ -121,16 +135,28 @@ class Claim:
         """Whether the last map did not fit, and was cut."""
         self.is_closed = self.is_closing = self.is_paused = False
         self.redelivered = 0
-        self.foreign: Exception | None = None
-        """Why the stored map could not be read; its records run again."""
         self.replay = self._replay(start)
+        self._state: StateOfClaim | None = None
 
     def _replay(self, start: Position) -> Replayed:
         try:
             return Replayed(offset_map.decode(start.offset, start.metadata))
         except offset_map.ForeignMap as error:
-            self.foreign = error
-            return Replayed([])
+            return Replayed([], foreign=error)
+
+    @property
+    def foreign(self) -> Exception | None:
+        """Why the stored map could not be read; its records run again."""
+        return self.replay.foreign
+
+    def keep_with(self, state: StateOfClaim) -> None:
+        """Store this state together with the position."""
+        self._state = state
+
+    def owes(self, position: Position) -> bool:
+        """Whether a commit of this position stores something new."""
+        state = self._state
+        return position != self.committed or (state is not None and state.owes(position.offset))
 
     def pause(self, *, paused: bool) -> None:
         """Stop or continue fetching from it."""
@@ -195,6 +221,8 @@ class Claim:
         """Position and map of this instant."""
         if self.tracker.tells_each:
             return Position(self.tracker.seen_position())
+        if self._state is not None:
+            return Position(self._state.bound(self.tracker.position()))
         return self._position(self.tracker.position(), self.tracker.done_ranges())
 
     def snapshot_through(self, index: int, count: int) -> Position:
@@ -247,10 +275,22 @@ class Claim:
 class Replayed:
     """The records that were settled in an earlier claim, by its map, and what was replayed."""
 
-    __slots__ = ("_at", "_counted", "_passed", "_ranges", "end", "passed", "replayed", "skipped")
+    __slots__ = (
+        "_at",
+        "_counted",
+        "_passed",
+        "_ranges",
+        "end",
+        "foreign",
+        "passed",
+        "replayed",
+        "skipped",
+    )
 
-    def __init__(self, ranges: list[tuple[int, int]]) -> None:
+    def __init__(self, ranges: list[tuple[int, int]], *, foreign: Exception | None = None) -> None:
         self._ranges = ranges
+        self.foreign = foreign
+        """Why the map could not be read."""
         self._at = 0
         self._passed: list[tuple[int, int]] = []
         self._counted = 0

@@ -65,7 +65,7 @@ class Claims:
         self._paused: set[TopicPartition] = set()
         self._all_paused = False
         self._unread: set[Claim] | None = set() if reads_parked else None
-        """The claims whose parked keys are not known yet; nothing is fetched for them."""
+        """The claims whose parked keys, or state, are not known yet; nothing is fetched for them."""
         self.windows = CrashWindows()
         """What became of stored maps."""
         self.trouble: str | None = None
@@ -187,11 +187,15 @@ class Claims:
         return wanted
 
     def unread(self) -> list[Claim]:
-        """The claims whose parked keys are to be read, before anything is fetched."""
+        """The claims whose parked keys or state are to be read, before anything is fetched."""
         return [claim for claim in self._unread or () if not claim.is_closing]
 
+    def read_first(self) -> None:
+        """Fetch nothing for a claim, now or later, before its state is `read`."""
+        self._unread = {claim for claim in self if not claim.is_closing}
+
     def read(self, *claims: Claim) -> None:
-        """Note that the parked keys of claims are known, or need not be."""
+        """Note that the parked keys, or the state, of claims are known, or need not be."""
         if self._unread is not None:
             self._unread.difference_update(claims)
             self._changed.fire()

@@ -140,6 +140,6 @@ class Committer:
             if self._at_once and not (is_owed or claim.has_news):
                 continue
             snapshot = claim.snapshot()
-            if is_owed or snapshot != claim.committed:
+            if is_owed or claim.owes(snapshot):
                 new[claim] = snapshot
         return new

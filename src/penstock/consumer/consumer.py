@@ -11,6 +11,7 @@ from .._core.keywords import takes
 from .batching.batch_options import BatchOptions, checked_limits
 from .handlers import as_batch_handler, as_handler
 from .jobs.running_events import EventOptions, EventRun
+from .jobs.turns import PositionedBackend
 from .observing import observed
 from .operated import Operated
 from .settings import ConsumerOptions, checked_settings
@@ -148,7 +149,8 @@ class Consumer(Operated):
         Args:
             handler: the function of each event's context.
             jobs: the `JobScheduler`s and `ItemBatcher`s that handlers use; each serves this consumer only.
-            state: where the state of the partitions is; needs `ordering="partition"`.
+            state: where the state of the partitions is; needs `ordering="partition"`. `PostgresState` of
+                `penstock.flow` stores it together with the positions.
             interjections: periodic work in the order of each partition.
 
         Raises `ConfigError` for a bad argument, and as `run`.
@@ -157,6 +159,11 @@ class Consumer(Operated):
         if (state is not None or interjections) and self._settings.ordering != "partition":
             rule = 'needs Consumer(ordering="partition"): turns of a partition have to exclude each other'
             raise checks.bad("state" if state is not None else "interjections", "...", rule)
+        if isinstance(state, PositionedBackend):
+            state.check_source(self._source)
+            if self._settings.parked is not None:
+                rule = "cannot be stored with the positions while keys are parked (parked=...)"
+                raise checks.bad("state", state, rule)
         options = EventOptions(jobs=jobs, state=state, interjections=interjections)
         self._events = EventRun(self._begin(), call, self._settings.steps, options)
         return await self._events.run()

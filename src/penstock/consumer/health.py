@@ -96,6 +96,8 @@ def why_not_ready(parts: Parts, heart: Heartbeat) -> str | None:
         return f"its source cannot deliver: {trouble}"
     if not parts.claims.was_assigned:
         return "its source has not assigned partitions yet"
+    if parts.claims.unread():
+        return "it reads the parked keys, or the state, of its partitions"
     return None
 
 

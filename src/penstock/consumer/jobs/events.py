@@ -23,7 +23,9 @@ from ..results import Incomplete, Nak, PoisonError, Terminate
 from ..single_messages import SingleMessages
 from ..stepping import with_steps
 from .context import EventContext
+from .crowded import Crowded
 from .interjections import Interjection, NotAssigned
+from .turns import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from .context import Finalise
     from .state import StateStore
     from .stores import Stores
+    from .turns import TurnStore
 
 
 logger = logging.getLogger("penstock.consumer")
@@ -104,8 +107,9 @@ class Events(SingleMessages):
         self._jobs = tuple(jobs)
         self.stores = stores
         self._runs: tuple[Hurries, ...] = ()
-        self._without_room: dict[tuple[int, object], set[Message]] = {}
-        """Events without room for their jobs, by lane."""
+        self._without_room: dict[tuple[int, object], set[Message | Crowded]] = {}
+        """Events without room for their jobs, by lane, or that there are too many changes."""
+        self.crowded = Crowded()
         self.failed = engine.ending.begin
         """Ends the run with an error."""
         self._contexts: dict[Message, EventContext] = {}
@@ -118,14 +122,21 @@ class Events(SingleMessages):
     # -- turns -------------------------------------------------------------------------------------
 
     async def _handle(self, message: Message) -> object:
-        await self.stores.prepare(message.claim)
-        finalise = message.finalise
-        if finalise is not None:
+        if message.finalise is not None:
             self.schedule.completed.begin(message)
             self.settler.take_back(message)
-            result = await finalise(message)
-        else:
-            result = await self._first(message)
+        store = await self.stores.prepare(message.claim)
+        if store is None:
+            return await self._turn(message)
+        offset = None if isinstance(message, Interjection) else message.offset
+        result = await in_turn(store, offset, self._turn(message))
+        if store.is_crowded and not message.claim.is_closing:
+            self._hold(message, store)
+        return result
+
+    async def _turn(self, message: Message) -> object:
+        finalise = message.finalise
+        result = await (self._first(message) if finalise is None else finalise(message))
         if isinstance(result, Incomplete):
             return result
         self._early.pop(message, None)
@@ -188,25 +199,40 @@ class Events(SingleMessages):
 
     def step_out(self, message: Message, result: Incomplete) -> None:
         """The handler or finaliser of an event has ended, and its turn with it."""
-        completed, lanes = self.schedule.completed, message.claim.lanes
         message.finish_by(None)
-        completed.out.add(message)
+        self.schedule.completed.out.add(message)
         has_room = True
         if isinstance(result, Pending):
             self._pending[message] = result
             has_room = result.submit(self._contexts[message])
         if not has_room:
-            self._without_room.setdefault((id(lanes), message.lane_key), set()).add(message)
-            lanes.hold(message.lane_key)
+            self._hold_for(message, message)
         self.schedule.end_turn(message)
         if (finalise := self._early.pop(message, None)) is not None:
             self._come_in(message, finalise)
 
     def has_room(self, message: Message) -> None:
         """The job of an event has begun to wait no more: its lane goes on."""
+        self._let_go_of(message, message)
+
+    def _hold(self, message: Message, store: TurnStore) -> None:
+        """Hold the lane of an event until the changes of its partition are stored."""
+        if self.crowded.hold(message, store):
+            self._hold_for(message, self.crowded)
+
+    def are_stored(self, message: Message) -> None:
+        """The changes of its partition are stored: the lane of an event goes on."""
+        self._let_go_of(message, self.crowded)
+
+    def _hold_for(self, message: Message, cause: Message | Crowded) -> None:
+        lanes, key = message.claim.lanes, message.lane_key
+        self._without_room.setdefault((id(lanes), key), set()).add(cause)
+        lanes.hold(key)
+
+    def _let_go_of(self, message: Message, cause: Message | Crowded) -> None:
         lanes, key = message.claim.lanes, message.lane_key
         holding = self._without_room[id(lanes), key]
-        holding.remove(message)
+        holding.remove(cause)
         if holding:
             return
         del self._without_room[id(lanes), key]

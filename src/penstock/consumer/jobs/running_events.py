@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .events import Events
 from .interjecting import Interjecting
+from .state_keeping import StateKeeping
 from .stores import Stores
 
 if TYPE_CHECKING:
@@ -47,17 +48,24 @@ class EventRun:
         self._stores = Stores(options.state)
         self._events = Events(engine, handler, steps, options.jobs, self._stores)
         self.interjecting = Interjecting(engine, self._events, options.interjections)
+        self._keeping = StateKeeping(engine, self._events) if self._stores.are_positioned else None
 
     async def run(self) -> DrainReport:
         """Run until the consumer drains. Raises as `Consumer.run`."""
         runs = [each.begin(self._events) for each in self._options.jobs]
         self._events.begin(runs)
-        keeping = asyncio.get_running_loop().create_task(self.interjecting.keep())
-        keeping.add_done_callback(self._ended)
+        work = [self.interjecting.keep()]
+        if self._keeping is not None:
+            self._keeping.begin()
+            work += self._keeping.tasks()
+        tasks = [asyncio.get_running_loop().create_task(each) for each in work]
+        for task in tasks:
+            task.add_done_callback(self._ended)
         try:
             return await self._engine.run(self._events)
         finally:
-            keeping.cancel()
+            for task in tasks:
+                task.cancel()
             for each in runs:
                 each.close()
             self._stores.close()

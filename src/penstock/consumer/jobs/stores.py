@@ -1,10 +1,17 @@
-"""The stores of the partitions of one run: opened before the first turn, dropped with the claim."""
+"""The stores of the partitions of one run: opened before the first turn, dropped with the claim.
+
+1. A store whose changes are kept with the position is opened before anything of its claim is fetched;
+   a failed opening is tried again, and is no failed try of an event.
+2. A store that has lost its position has no turns any more. If its claim goes on all the same, which
+   is for the source to end, the run ends with the error.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._core.errors import ConfigError
+from ..._core.errors import ConfigError, PositionLost
+from .turns import PositionedBackend, TurnStore
 
 if TYPE_CHECKING:
     from ..._core.source import TopicPartition
@@ -18,19 +25,41 @@ class Stores:
     def __init__(self, backend: StateBackend | None) -> None:
         self._backend = backend
         self._open: dict[TopicPartition, tuple[Claim, StateStore]] = {}
+        self._turns: dict[Claim, TurnStore] = {}
 
-    async def prepare(self, claim: Claim) -> None:
-        """Open the store of a claim whose turn begins; no effect a second time. Raises what the backend
-        raises: the event is tried again then.
+    @property
+    def are_positioned(self) -> bool:
+        """Whether they are kept together with the positions."""
+        return isinstance(self._backend, PositionedBackend)
+
+    async def prepare(self, claim: Claim) -> TurnStore | None:
+        """Open the store of a claim whose turn begins; no effect a second time. Returns a store that is
+        changed in turns. Raises what the backend raises, and `PositionLost`: the event is tried again
+        then.
         """
         if self._backend is None:
-            return
+            return None
         known = self._open.get(claim.partition)
-        if known is not None and known[0] is claim:
-            return
-        if known is not None:
-            self._backend.close(claim.partition)
-        self._open[claim.partition] = claim, await self._backend.open(claim.partition)
+        if known is None or known[0] is not claim:
+            if known is not None:
+                self._backend.close(claim.partition)
+            store = await self._backend.open(claim.partition)
+            known = self._open[claim.partition] = claim, store
+            if isinstance(store, TurnStore):
+                claim.keep_with(store)
+                self._turns[claim] = store
+        turns = self._turns.get(claim)
+        if turns is not None and turns.lost is not None:
+            raise PositionLost(str(turns.lost))
+        return turns
+
+    def lost(self) -> dict[Claim, Exception]:
+        """The claims that have lost their positions, and the reasons."""
+        return {
+            claim: store.lost
+            for claim, store in self._turns.items()
+            if store.lost is not None and not claim.is_closed
+        }
 
     def of(self, partition: TopicPartition) -> StateStore:
         """The store of a partition. Raises `ConfigError` without a backend."""
@@ -50,6 +79,7 @@ class Stores:
             self._drop(partition)
 
     def _drop(self, partition: TopicPartition) -> None:
-        del self._open[partition]
+        claim, _ = self._open.pop(partition)
+        self._turns.pop(claim, None)
         if self._backend is not None:
             self._backend.close(partition)

@@ -1,0 +1,1 @@
+"""State of partitions that is kept together with their positions."""

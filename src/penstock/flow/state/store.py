@@ -1,0 +1,160 @@
+"""The state of one partition in memory, whose changes are stored with its position.
+
+1. A value is encoded when it is put, and decoded each time it is read. So a reader has the same value
+   before and after a restart, an object that is changed afterwards changes nothing here, and a value
+   that cannot be kept fails the turn that puts it.
+2. Changes are made within turns; one that does not count is undone, key by key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._core import checks
+from ..._core.errors import ConfigError
+from ...consumer.jobs.state import MemoryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..._core.source import TopicPartition
+    from .changes import ChangeLog, Stored
+    from .codec import StateCodec
+
+LONGEST_KEY = 1024
+"""Bytes of a key; an index of PostgreSQL takes about 2,700, with group and topic."""
+LARGEST_VALUE = 16 << 20
+"""Bytes, or characters, of an encoded value."""
+
+_ABSENT: Any = object()
+
+
+class KeptStore:
+    """The state of one partition: a `TurnStore`."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        entries: dict[str, Stored],
+        log: ChangeLog,
+        codec: StateCodec,
+    ) -> None:
+        self._partition = partition
+        self._entries = MemoryStore(entries)
+        self._codec = codec
+        self.log = log
+        self._offset: int | None = None
+        self._before: dict[str, Any] | None = None
+        """What the keys that this turn has changed had before; `None` between turns."""
+        self._changes: dict[str, Stored | None] = {}
+        self.lost: Exception | None = None
+        """Why nothing of it can be stored any more."""
+
+    # -- the state ---------------------------------------------------------------------------------
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key, as a new object."""
+        self.log.touch(key)
+        stored = self._entries.get(key, _ABSENT)
+        return default if stored is _ABSENT else self._codec.decode(stored)
+
+    def put(self, key: str, value: Any) -> None:
+        """Set the value of a key.
+
+        Raises what the codec raises for a value that cannot be kept, `ConfigError` for one that is too
+        large, for a key that is no text of at most 1,024 bytes, and outside a turn.
+        """
+        if self._entries.get(key, _ABSENT) is _ABSENT:
+            _check_key(key)
+        stored = self._codec.encode(value)
+        if len(stored) > LARGEST_VALUE:
+            rule = f"of {key!r} takes {len(stored):,} bytes, and at most {LARGEST_VALUE:,} are kept"
+            raise ConfigError(f"the value {rule}")
+        self._change(key, stored)
+        self._entries.put(key, stored)
+
+    def delete(self, key: str) -> bool:
+        """Remove a key; return whether it was there. Raises `ConfigError` outside a turn."""
+        if self._entries.get(key, _ABSENT) is _ABSENT:
+            self.log.touch(key)
+            return False
+        self._change(key, None)
+        return self._entries.delete(key)
+
+    def range(
+        self, start: str = "", end: str | None = None, *, limit: int | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """The keys from `start` on and before `end`, with their values, in order; at most `limit`."""
+        self.log.touch_all()
+        decode = self._codec.decode
+        found = self._entries.range(start, end, limit=limit)
+        return ((key, decode(stored)) for key, stored in found)
+
+    def __len__(self) -> int:
+        self.log.touch_all()
+        return len(self._entries)
+
+    def _change(self, key: str, stored: Stored | None) -> None:
+        if self._before is None:
+            where = f"the state of {self._partition}"
+            raise ConfigError(f"{where} can be changed only in the turn of an event")
+        self.log.touch(key)
+        if key not in self._before:
+            self._before[key] = self._entries.get(key, _ABSENT)
+        self._changes[key] = stored
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    def begin_turn(self, offset: int | None) -> None:
+        """The turn of the event with this offset begins; `None`: of an interjection."""
+        self._offset, self._before, self._changes = offset, {}, {}
+        self.log.begin()
+
+    def _undo(self) -> None:
+        for key, stored in (self._before or {}).items():
+            if stored is _ABSENT:
+                self._entries.delete(key)
+            else:
+                self._entries.put(key, stored)
+        self._before, self._changes = {}, {}
+
+    def end_turn(self, *, counts: bool) -> None:
+        """It ends; its changes are undone unless it `counts`."""
+        if counts:
+            self.log.end(self._offset, self._changes)
+        else:
+            self._undo()
+        self._before, self._changes = None, {}
+
+    # -- its position ------------------------------------------------------------------------------
+
+    def bound(self, offset: int) -> int:
+        """The last position up to `offset` that can be stored with the changes before it."""
+        return self.log.bound(offset)
+
+    def owes(self, offset: int) -> bool:
+        """Whether changes wait to be stored with this position."""
+        return self.log.owes(offset)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether too many changes wait to be stored."""
+        return self.log.is_crowded
+
+    def lose(self, error: Exception) -> None:
+        """Note that nothing of it can be stored any more."""
+        self.lost = error
+
+    def __repr__(self) -> str:
+        return f"KeptStore({self._partition}, {len(self._entries)} keys)"
+
+
+def _check_key(key: object) -> None:
+    text = checks.text("key", key, empty=True)
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise checks.bad("key", key, "must be text that can be encoded as UTF-8") from None
+    if size > LONGEST_KEY:
+        rule = f"must take at most {LONGEST_KEY} bytes; it takes {size}"
+        raise checks.bad("key", key[:40] + "...", rule)  # type: ignore[index]

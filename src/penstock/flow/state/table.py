@@ -1,0 +1,166 @@
+"""The table in which PostgreSQL keeps the state of partitions.
+
+1. A row per consumer group, topic, partition and key. It is written only in a transaction that moves
+   the position of the partition by the ledger of positions, which fences an earlier owner.
+2. The ledger notes the table's oid with each position, so that a table that was made anew, without
+   the state before the position, is refused.
+3. A restore streams the rows of a partition by a cursor, a page at a time.
+"""
+
+# ruff: noqa: S608  # the table's own name is the only text that is put into statements, quoted
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.postgres.names import qualified
+from ..._core import checks
+from ..._core.checks import bad
+from ...sinks.postgres.transactions.ledger_shape import make_table
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from asyncpg.pool import PoolConnectionProxy
+
+    from ..._core.source import TopicPartition
+    from .changes import Stored
+
+PAGE = 5000
+"""Rows of a page of a restore, and the most of a statement."""
+PAGE_SIZE = 4 << 20
+"""The most characters, or bytes, of the values of a statement; one larger value is alone."""
+
+_KEY = ("consumer_group", "topic", "partition", "key")
+_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+_FACTS = """
+SELECT c.oid::int8 AS oid, c.relkind::text AS kind, n.nspname AS home,
+    row_security_active(c.oid) AS hides,
+    ARRAY(SELECT r FROM unnest($2::text[]) AS r WHERE NOT has_table_privilege(c.oid, r)) AS lacking,
+    ARRAY(SELECT a.attname || ' ' || format_type(a.atttypid, NULL) FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+    ARRAY(SELECT a.attname::text FROM pg_index i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k(n, at),
+        pg_attribute a WHERE i.indrelid = c.oid AND i.indisprimary AND a.attrelid = c.oid
+        AND a.attnum = k.n ORDER BY k.at) AS key
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid = to_regclass($1)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateTable:
+    """The table of state. Raises `ConfigError` for a bad name."""
+
+    table: str
+    schema: str | None
+    column: str
+    """The type of its values."""
+
+    def __post_init__(self) -> None:
+        checks.text("table", self.table)
+        if self.schema is not None:
+            checks.text("schema", self.schema)
+
+    @property
+    def qualified(self) -> str:
+        """The table's name in statements."""
+        return qualified(self.schema, self.table)
+
+    @property
+    def creation(self) -> str:
+        """The statement that creates the table."""
+        return (
+            f"CREATE TABLE IF NOT EXISTS {self.qualified} (consumer_group text, topic text, "
+            f'partition int, key text COLLATE "C", value {self.column} NOT NULL, '
+            f"PRIMARY KEY ({', '.join(_KEY)}))"
+        )
+
+    async def examine(self, con: PoolConnectionProxy[Any]) -> None:
+        """Make the table if it is missing, and check its shape and the role's rights.
+
+        Raises `ConfigError`, and the server's errors.
+        """
+        facts = await con.fetchrow(_FACTS, self.qualified, _RIGHTS)
+        if facts is None:
+            await make_table(con, "table", self.qualified, self.creation)
+            facts = await con.fetchrow(_FACTS, self.qualified, _RIGHTS)
+        if facts is None:
+            rule = f"is not found; have it made by: {self.creation}"
+            raise bad("table", self.qualified, rule)
+        expected = {
+            "consumer_group text",
+            "topic text",
+            "partition integer",
+            "key text",
+            f"value {self.column}",
+        }
+        found = set(facts["columns"])
+        if facts["kind"] not in {"r", "p"} or not found >= expected or tuple(facts["key"]) != _KEY:
+            rule = f"is a table of another shape ({', '.join(sorted(found))}); it is made by: {self.creation}"
+            raise bad("table", self.qualified, rule)
+        if facts["lacking"]:
+            missing = ", ".join(facts["lacking"])
+            rule = (
+                f"needs more rights: GRANT {missing} ON {self.qualified} TO the role of this state"
+            )
+            raise bad("table", self.qualified, rule)
+        if facts["hides"]:
+            rule = "has row security, which can hide rows of the state from this role; disable it"
+            raise bad("table", self.qualified, rule)
+
+    async def pages(
+        self, con: PoolConnectionProxy[Any], group: str, partition: TopicPartition
+    ) -> AsyncIterator[Sequence[tuple[str, Stored]]]:
+        """The rows of a partition, a page at a time. Needs an open transaction."""
+        cast = "" if self.column == "bytea" else "::text"
+        cursor = await con.cursor(
+            f"SELECT key, value{cast} FROM {self.qualified} "
+            "WHERE consumer_group = $1 AND topic = $2 AND partition = $3",
+            group,
+            *partition,
+        )
+        while rows := await cursor.fetch(PAGE):
+            yield [(row[0], row[1]) for row in rows]
+
+    async def apply(
+        self,
+        con: PoolConnectionProxy[Any],
+        group: str,
+        partition: TopicPartition,
+        changes: Mapping[str, Stored | None],
+    ) -> None:
+        """Set and delete keys, in an open transaction."""
+        where = (group, *partition)
+        for part in _parts({key: value for key, value in changes.items() if value is not None}):
+            kind = "bytea" if self.column == "bytea" else "text"
+            await con.execute(
+                f"INSERT INTO {self.qualified} ({', '.join(_KEY)}, value) "
+                f"SELECT $1, $2, $3, g.key, g.value::{self.column} "
+                f"FROM unnest($4::text[], $5::{kind}[]) AS g(key, value) "
+                f"ON CONFLICT ({', '.join(_KEY)}) DO UPDATE SET value = excluded.value",
+                *where,
+                list(part),
+                list(part.values()),
+            )
+        gone = [key for key, value in changes.items() if value is None]
+        for at in range(0, len(gone), PAGE):
+            await con.execute(
+                f"DELETE FROM {self.qualified} WHERE consumer_group = $1 AND topic = $2 "
+                "AND partition = $3 AND key = ANY($4::text[])",
+                *where,
+                gone[at : at + PAGE],
+            )
+
+
+def _parts(changes: Mapping[str, Stored]) -> list[dict[str, Stored]]:
+    """The changes in parts, each of which one statement takes."""
+    parts: list[dict[str, Stored]] = []
+    size = 0
+    for key, value in changes.items():
+        size += len(value)
+        if not parts or len(parts[-1]) >= PAGE or size > PAGE_SIZE:
+            parts.append({})
+            size = len(value)
+        parts[-1][key] = value
+    return parts

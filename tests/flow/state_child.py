@@ -1,0 +1,61 @@
+"""A consumer with state in a process of its own, for tests that kill it.
+
+`state_child.py '{"dsn": ..., "table": ..., "positions": ..., "count": ..., "seed": ...}'` reads a log in
+memory that is the same each time; with `"bootstrap"`, `"topic"` and `"group"` it reads Kafka.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import TYPE_CHECKING, Any
+
+from state_counting import Counting, key_of
+
+import penstock
+from penstock._core.source import Record
+from penstock.consumer import Consumer
+from penstock.flow import PostgresState
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from penstock._core.source import Source
+
+
+def source_of(options: dict[str, Any]) -> Source:
+    """The source that is asked for."""
+    if "topic" not in options:
+        log = [Record("t", 0, at, key_of(at), b"") for at in range(options["count"])]
+        return MemorySource(MemoryLog(log), ends=True)
+    from penstock.sources.kafka import KafkaSource
+
+    return KafkaSource(
+        options["topic"],
+        bootstrap=options["bootstrap"],
+        group=options["group"],
+        instance=options.get("instance"),
+        session_timeout=2.0,
+        rebalance_timeout=10.0,
+    )
+
+
+async def main(options: dict[str, Any]) -> None:
+    """Run until the end of the log, or a signal."""
+    counting = Counting(options["seed"])
+    async with (
+        PostgresState(
+            options["dsn"], table=options["table"], positions=options["positions"]
+        ) as state,
+        Consumer(
+            state.attach(source_of(options)), ordering="partition", commit_every=0.01, drain=4.0
+        ) as consumer,
+    ):
+        report = await consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
+    sys.stdout.write(json.dumps({"event": "ended", "complete": report.complete}) + "\n")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
+    penstock.run(main(json.loads(sys.argv[1])))

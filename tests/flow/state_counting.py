@@ -1,0 +1,73 @@
+"""An application with state: it counts, in jobs and finalisers, and its state can be calculated.
+
+The handler of an event notes it as open and begins a job; the finaliser removes the note, adds one to the
+count of all events, which all keys share, and continues the chain of its key, which depends on the order
+of the key's events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from penstock._core.clock import LOOP_CLOCK
+from penstock.consumer.jobs import JobScheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.consumer.jobs import EventContext, Incomplete
+
+KEYS = 20
+
+
+def key_of(offset: int) -> str:
+    """The key of the record at this offset."""
+    return f"k{Random(offset).randrange(KEYS)}"
+
+
+def chained(before: str, offset: int) -> str:
+    """The chain of a key after another event."""
+    return hashlib.md5(f"{before}{offset}".encode(), usedforsecurity=False).hexdigest()
+
+
+def expected(offsets: Iterable[int]) -> dict[str, Any]:
+    """The state that these events make, in their order."""
+    state: dict[str, Any] = {}
+    for offset in offsets:
+        key = f"chain/{key_of(offset)}"
+        state[key] = chained(state.get(key, ""), offset)
+        state["all"] = state.get("all", 0) + 1
+    return state
+
+
+class Counting:
+    """The handler and its jobs."""
+
+    def __init__(self, seed: int, seconds: float = 0.002) -> None:
+        self._random = Random(seed)
+        self._seconds = seconds
+        self.jobs: JobScheduler[str, int] = JobScheduler(
+            self.process, self.finalise, concurrency=16, max_keys=KEYS
+        )
+
+    async def handle(self, context: EventContext) -> Incomplete:
+        """Begin a job."""
+        offset = context.message.offset
+        context.store.put(f"open/{offset:09}", {"by": "handler"})
+        return self.jobs.schedule(context, key_of(offset), offset)
+
+    async def process(self, key: str, offset: int) -> None:
+        """Take a while."""
+        await LOOP_CLOCK.sleep(self._random.uniform(0.0, self._seconds))
+
+    async def finalise(
+        self, context: EventContext, key: str, offset: int, error: BaseException | None
+    ) -> None:
+        """Count."""
+        store = context.store
+        assert error is None
+        assert store.delete(f"open/{offset:09}")
+        store.put("all", store.get("all", 0) + 1)
+        store.put(f"chain/{key}", chained(store.get(f"chain/{key}", ""), offset))
