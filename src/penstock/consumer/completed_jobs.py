@@ -36,10 +36,12 @@ class CompletedJobs:
         """An event that was out is to be finalised."""
         self.out.remove(message)
         lanes, key = message.claim.lanes, message.lane_key
-        queue = self._waiting.setdefault((id(lanes), key), deque())
-        queue.append(message)
-        if len(queue) == 1:
-            self._place(lanes, key, message)
+        queue = self._waiting.get((id(lanes), key))
+        if queue is not None:
+            queue.append(message)
+            return
+        self._waiting[id(lanes), key] = deque((message,))
+        self._place(lanes, key, message)
 
     def begin(self, message: Message) -> None:
         """The turn of an event begins that was to be finalised; the next one follows it."""

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .results import Result
 
 
-Finaliser: TypeAlias = "Callable[[Message], Awaitable[object]]"
+Finaliser: TypeAlias = "Callable[[Any], Awaitable[object]]"
+"""Takes the context of the event."""
 
 
 class Message(Entry):

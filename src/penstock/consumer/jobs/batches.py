@@ -16,7 +16,7 @@ import asyncio
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._core import checks
 from ..._core.clock import Signal, wait_until
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from ..results import Incomplete
-    from .context import EventContext
+    from .context import EventContext, Finalise
     from .events import Events
     from .items import BatchItem, BatchItems
 
@@ -254,8 +254,5 @@ class BatchRun:
                 task.cancel()
 
 
-def _callback(group: BatchItems) -> Any:
-    async def call(context: EventContext) -> object:
-        return await group.callback(context, group)
-
-    return call
+def _callback(group: BatchItems) -> Finalise:
+    return lambda context: group.callback(context, group)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from ..._core import checks
@@ -9,6 +11,9 @@ from ..handlers import InThread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+REMEMBERED = 32
+"""Callbacks that are looked at only once: as a rule, there are few of them."""
 
 
 def as_function(
@@ -26,3 +31,17 @@ def as_function(
         return await in_thread(arguments)
 
     return called
+
+
+def as_callback(function: Any) -> Callable[..., Awaitable[object]]:
+    """As `as_function`, for a callback that is passed with each event."""
+    if isinstance(function, (FunctionType, MethodType)):  # they compare by identity
+        return _remembered(function)
+    return _as_callback(function)
+
+
+def _as_callback(function: Any) -> Callable[..., Awaitable[object]]:
+    return as_function("callback", function, "a context and a group", takes=2)
+
+
+_remembered = lru_cache(REMEMBERED)(_as_callback)

@@ -136,7 +136,10 @@ class Events(SingleMessages):
 
     async def _turn(self, message: Message) -> object:
         finalise = message.finalise
-        result = await (self._first(message) if finalise is None else finalise(message))
+        if finalise is None:
+            result = await self._first(message)
+        else:
+            result = await finalise(self._contexts[message])
         if isinstance(result, Incomplete):
             return result
         self._early.pop(message, None)
@@ -165,12 +168,8 @@ class Events(SingleMessages):
         self, message: Interjection, call: Callable[[EventContext], Awaitable[object]]
     ) -> None:
         """Put an interjection in front of what waits in its lane."""
-        context = self._contexts[message] = EventContext(message, self)
-
-        async def run(_: Message) -> object:
-            return await call(context)
-
-        message.finish_by(run)
+        self._contexts[message] = EventContext(message, self)
+        message.finish_by(call)
         self.schedule.window.take(1, 0)
         self.settler.lend(message)
         self.schedule.completed.out.add(message)
@@ -267,12 +266,7 @@ class Events(SingleMessages):
         return False
 
     def _come_in(self, message: Message, finalise: Finalise) -> None:
-        context = self._contexts[message]
-
-        async def finish(_: Message) -> object:
-            return await finalise(context)
-
-        message.finish_by(finish)
+        message.finish_by(finalise)
         self.schedule.completed.come_in(message)
         self.workers.wake()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.order.keys import identity
 from ..._core.order.lanes import Entry, Lanes
-from .calling import as_function
+from .calling import as_callback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -77,7 +77,7 @@ class BatchItems:
     ) -> None:
         self.context = context
         self.key = key
-        self.callback = as_function("callback", callback, "a context and a group", takes=2)
+        self.callback = as_callback(callback)
         self.user_data: Any = None
         self.items: list[BatchItem] = []
         """The items in the order in which they were added."""

@@ -18,18 +18,21 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from ..message import Message
+    from .context import EventContext
 
 
 class Job(Entry):
     """A value that is processed for a key, on behalf of an event."""
 
-    __slots__ = ("key", "message", "value")
+    __slots__ = ("context", "key", "message", "value")
 
     def __init__(self, lane_key: Hashable, key: Any, value: Any, message: Message) -> None:
         super().__init__(lane_key)
         self.key = key
         self.value = value
         self.message = message
+        self.context: EventContext | None = None
+        """Of its event, which waits for it; `None` if it does not."""
 
 
 class JobQueue:

@@ -12,7 +12,7 @@ from .queue import JobQueue
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from .context import EventContext
+    from .context import EventContext, Finalise
     from .events import Events
     from .queue import Job
 
@@ -35,7 +35,6 @@ class JobRun:
         self._concurrency, max_keys, max_per_key = bounds
         self.queue = JobQueue(max_keys, max_per_key)
         self.is_closed = False
-        self._contexts: dict[Job, EventContext] = {}
         self._workers: dict[asyncio.Task[None], Job | None] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
 
@@ -59,14 +58,14 @@ class JobRun:
 
     def submit(self, job: Job, context: EventContext) -> bool:
         """Take a job; return false if it waits for room."""
-        self._contexts[job] = context
+        job.context = context
         has_room = self.queue.offer(job)
         self._wake()
         return has_room
 
     def withdraw(self, job: Job) -> None:
         """Stop a job: one that waits is forgotten, one that runs is cancelled."""
-        self._contexts.pop(job, None)
+        job.context = None
         for task, running in self._workers.items():
             if running is job:
                 task.cancel()
@@ -139,14 +138,9 @@ class JobRun:
         return None
 
     def _done(self, job: Job, error: BaseException | None) -> None:
-        context = self._contexts.pop(job, None)
+        context, job.context = job.context, None
         if context is not None:
-            key, value, finalise = job.key, job.value, self._finalise
-
-            async def finish(context: EventContext) -> object:
-                return None if finalise is None else await finalise(context, key, value, error)
-
-            self._events.job_complete(context, finish)
+            self._events.job_complete(context, _finish(self._finalise, job.key, job.value, error))
         self._admitted(self.queue.done(job))
 
     def hurry(self) -> None:
@@ -157,3 +151,21 @@ class JobRun:
         self.is_closed = True
         for task in [*self._workers]:
             task.cancel()
+
+
+async def _complete(_: EventContext) -> None:
+    """Complete an event whose scheduler has no finaliser."""
+
+
+def _finish(
+    finalise: Callable[..., Awaitable[object]] | None,
+    key: object,
+    value: object,
+    error: BaseException | None,
+) -> Finalise:
+    """What completes an event. It knows neither the event nor its context, so nothing is left to the
+    collector of cycles.
+    """
+    if finalise is None:
+        return _complete
+    return lambda context: finalise(context, key, value, error)
