@@ -1,0 +1,222 @@
+"""What events cost that are completed later: jobs per key, and items in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import tracemalloc
+from typing import TYPE_CHECKING, Any
+
+from penstock import Batcher, Limits
+from penstock.consumer import Consumer
+from penstock.consumer.jobs import BatchItems, ItemBatcher, JobScheduler
+from penstock.sources.memory import MemoryLog
+
+from ..consuming import CONCURRENCY, FETCH, KEYS, RECIPE, check, nothing, recipe, records, source_of
+from ..harness import MIB, NS_PER_ITEM, US_PER_ITEM, Case, Ceiling, Contender, Target
+from ..stopwatch import Clock, Stopwatch, Took
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock import Batch
+    from penstock.consumer.jobs import BatchItem, EventContext, Incomplete
+    from penstock.sources.memory import Record
+
+    from ..harness import Turn
+
+WINDOW = 4_000
+JOB = 0.01
+"""Seconds of a job that waits."""
+BATCH = 100
+FEW_KEYS, FEW_PER_KEY = 200, 2
+"""The room of a scheduler that is far too small."""
+JOBS, ITEMS, BOUND, DIRECT = (
+    "JobScheduler",
+    "ItemBatcher",
+    "concurrency / job time",
+    "Batcher, fed directly",
+)
+
+TENTH, ALL = "a tenth of the events", "all events"
+
+
+async def process(_: object, __: object) -> None:
+    """Do nothing."""
+
+
+async def wait(_: object, __: object) -> None:
+    """Process a job in 10 ms."""
+    await asyncio.sleep(JOB)
+
+
+async def handle_all(
+    given: Sequence[Record],
+    handle: Callable[[EventContext], Any],
+    jobs: JobScheduler[Any, Any] | ItemBatcher,
+) -> Took:
+    """All records until the last commit, in the order of their partition."""
+    log = MemoryLog(given)
+    async with Consumer(
+        source_of(log),
+        ordering="partition",
+        max_in_flight=WINDOW,
+        fetch_max=FETCH,
+        timeout=5.0,
+        commit_every=0.1,
+    ) as consumer:
+        watch = Stopwatch()
+        await consumer.run_events(handle, jobs=[jobs])
+        took = watch.read()
+    check(log, len(given))
+    return took
+
+
+async def by_jobs(given: Sequence[Record], run: Callable[..., Any], **bounds: Any) -> Took:
+    """A job for each record."""
+    bounds.setdefault("concurrency", CONCURRENCY)
+    jobs = JobScheduler[Any, Any](run, **bounds)
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, context.key, None)
+
+    return await handle_all(given, handle, jobs)
+
+
+async def by_items(given: Sequence[Record]) -> Took:
+    """An item for each record."""
+    count = 0
+
+    async def execute(items: list[BatchItem]) -> None:
+        nonlocal count
+        count += len(items)
+
+    async def callback(_: EventContext, __: BatchItems) -> None:
+        """Complete the event."""
+
+    items = ItemBatcher(execute, max_batch_size=BATCH)
+
+    async def handle(context: EventContext) -> Incomplete:
+        return items.add(BatchItems(context, context.key, callback).add(context.value))
+
+    took = await handle_all(given, handle, items)
+    assert count == len(given)
+    return took
+
+
+async def directly(given: Sequence[Record]) -> Took:
+    """An item for each record, without a consumer."""
+    count = 0
+
+    async def write(batch: Batch[Record]) -> None:
+        nonlocal count
+        count += len(batch)
+
+    limits = Limits(max_items=BATCH, max_delay=0.005, workers=10)
+    async with Batcher(write, key=lambda record: record.key, limits=limits) as batcher:
+        watch = Stopwatch()
+        for record in given:
+            await batcher.add(record)
+        await batcher.flush()
+        took = watch.read()
+    assert count == len(given)
+    return took
+
+
+async def peak(given: Sequence[Record]) -> float:
+    """The most bytes that are held beside the records, of events far beyond the room of their jobs."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        await by_jobs(given, process, max_keys=FEW_KEYS, max_per_key=FEW_PER_KEY)
+        return float(tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+
+
+@contextlib.contextmanager
+def prepare_waits(count: int) -> Iterator[Sequence[Contender]]:
+    given, bound = records(count), count * JOB / CONCURRENCY
+    yield (
+        Contender(JOBS, lambda: asyncio.run(by_jobs(given, wait)), ours=True),
+        Contender(BOUND, lambda: Took(bound, 0.0)),
+    )
+
+
+@contextlib.contextmanager
+def prepare_jobs(count: int) -> Iterator[Sequence[Contender]]:
+    given = records(count)
+    yield (
+        Contender(JOBS, lambda: asyncio.run(by_jobs(given, process)), ours=True),
+        Contender(RECIPE, recipe(given, nothing)),
+    )
+
+
+@contextlib.contextmanager
+def prepare_items(count: int) -> Iterator[Sequence[Contender]]:
+    given = records(count)
+    yield (
+        Contender(ITEMS, lambda: asyncio.run(by_items(given)), ours=True),
+        Contender(DIRECT, lambda: asyncio.run(directly(given))),
+    )
+
+
+@contextlib.contextmanager
+def prepare_held(count: int) -> Iterator[Sequence[Contender]]:
+    def turn(given: list[Record]) -> Turn:
+        return lambda: asyncio.run(peak(given))
+
+    yield [
+        Contender(TENTH, turn(records(max(1, count // 10))), ours=True),
+        Contender(ALL, turn(records(count)), ours=True),
+    ]
+
+
+CASES = (
+    Case(
+        name="events-waits",
+        title=f"Jobs of 10 ms over {KEYS:,} keys, {CONCURRENCY} at once",
+        prepare=prepare_waits,
+        items=20_000,
+        quick_items=500,
+        unit=US_PER_ITEM,
+        peers=(BOUND,),
+        targets=(Target(JOBS, BOUND, 0.9),),
+    ),
+    Case(
+        name="events-jobs",
+        title="Jobs that do nothing, in order per key",
+        prepare=prepare_jobs,
+        items=100_000,
+        quick_items=500,
+        unit=NS_PER_ITEM,
+        peers=(RECIPE,),
+        targets=(Target(JOBS, RECIPE, 3.0),),
+        by=Clock.PROCESSOR,
+    ),
+    Case(
+        name="events-items",
+        title=f"Items of events in batches of {BATCH}",
+        prepare=prepare_items,
+        items=100_000,
+        quick_items=500,
+        unit=NS_PER_ITEM,
+        peers=(DIRECT,),
+        targets=(Target(ITEMS, DIRECT, 0.5),),
+        by=Clock.PROCESSOR,
+    ),
+    Case(
+        name="events-held",
+        title="The most that is held of events far beyond the room of their jobs",
+        prepare=prepare_held,
+        items=100_000,
+        quick_items=1_000,
+        unit=MIB,
+        peers=(),
+        targets=(Ceiling(ALL, 16.0),),
+        is_drawn=False,
+    ),
+)
