@@ -2,39 +2,339 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from state_counting import Counting, expected, key_of
 from state_help import state_tables
 
+from penstock._core.clock import LOOP_CLOCK
+from penstock._core.errors import PositionLost
+from penstock._core.retry_policy import RetryPolicy
 from penstock._core.source import Record
-from penstock.consumer import Consumer
+from penstock.consumer import Consumer, Nak
+from penstock.consumer.jobs import Incomplete, state_keeping
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from state_help import StateTables
+
+    from penstock.consumer import DrainReport
+    from penstock.consumer.jobs import EventContext
     from penstock.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 
-def log_of(count: int) -> MemoryLog:
+def log_of(count: int, first: int = 0) -> MemoryLog:
     """A log of so many records."""
-    return MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(count)])
+    return MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(first, count)])
+
+
+async def run(
+    tables: StateTables,
+    log: MemoryLog,
+    handler: Callable[[EventContext], Any],
+    *,
+    jobs: Any = (),
+    interjections: Any = (),
+    state: dict[str, Any] | None = None,
+    **options: Any,
+) -> DrainReport:
+    """Handle everything in a log."""
+    settings: dict[str, Any] = {"commit_every": 0.01, **options}
+    async with (
+        tables.state(**(state or {})) as opened,
+        Consumer(
+            opened.attach(MemorySource(log, ends=True)),
+            ordering="partition",
+            **settings,
+        ) as consumer,
+    ):
+        return await consumer.run_events(
+            handler, jobs=jobs, interjections=interjections, state=opened
+        )
 
 
 async def test_a_whole_log(embedded_postgres: EmbeddedPostgres) -> None:
     """G28: the state is that of all events, with jobs and finalisers that share a key."""
     counting = Counting(0)
     async with state_tables(embedded_postgres.dsn) as tables:
-        async with (
-            tables.state() as state,
-            Consumer(
-                state.attach(MemorySource(log_of(3000), ends=True)),
-                ordering="partition",
-                commit_every=0.01,
-            ) as consumer,
-        ):
-            report = await consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
+        report = await run(tables, log_of(3000), counting.handle, jobs=[counting.jobs])
         assert report.complete
         assert await tables.stored() == (3000, expected(range(3000)))
+
+
+async def test_the_next_run_continues(embedded_postgres: EmbeddedPostgres) -> None:
+    """It reads the state of the one before, and no event twice."""
+    seen: list[tuple[int, int]] = []
+
+    async def handle(context: EventContext) -> None:
+        before = context.store.get("n", 0)
+        seen.append((context.message.offset, before))
+        context.store.put("n", before + 1)
+
+    async with state_tables(embedded_postgres.dsn) as tables:
+        await run(tables, log_of(5), handle)
+        await run(tables, log_of(9), handle)
+        assert await tables.stored() == (9, {"n": 9})
+    assert seen == [(at, at) for at in range(9)]
+
+
+async def test_a_turn_that_fails_changes_nothing(embedded_postgres: EmbeddedPostgres) -> None:
+    """Not by an exception, nor by a result; the next try sees the state before it."""
+    tries: dict[int, int] = {}
+
+    async def handle(context: EventContext) -> object:
+        offset = context.message.offset
+        tries[offset] = tries.get(offset, 0) + 1
+        context.store.put("n", context.store.get("n", 0) + 1)
+        if offset % 3 == 1 and tries[offset] == 1:
+            raise RuntimeError("not yet")
+        if offset % 3 == 2 and tries[offset] == 1:
+            return Nak(0.0)
+        return None
+
+    async with state_tables(embedded_postgres.dsn) as tables:
+        await run(tables, log_of(9), handle)
+        assert await tables.stored() == (9, {"n": 9})
+    assert sum(tries.values()) == 15
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1: b"x"}, "x" * (17 << 20)])
+async def test_a_value_that_cannot_be_kept(embedded_postgres: EmbeddedPostgres, value: Any) -> None:
+    """It is the failure of that event: what it put beside it is undone, and the others go on."""
+    letters: list[Any] = []
+
+    async def handle(context: EventContext) -> None:
+        offset = context.message.offset
+        context.store.put("n", context.store.get("n", 0) + 1)
+        if offset == 2:
+            context.store.put("bad", value)
+
+    async with state_tables(embedded_postgres.dsn) as tables:
+        await run(
+            tables,
+            log_of(5),
+            handle,
+            poison="skip",
+            dead_letters=letters.extend,
+            retry=RetryPolicy(attempts=1),
+        )
+        assert await tables.stored() == (5, {"n": 4})
+    assert [letter.item["offset"] for letter in letters] == [2]
+
+
+@pytest.mark.parametrize("key", ["a\0b", "\ud800", "é" * 513, 7])
+async def test_a_key_that_cannot_be_kept(embedded_postgres: EmbeddedPostgres, key: Any) -> None:
+    async def handle(context: EventContext) -> None:
+        context.store.put("n", context.store.get("n", 0) + 1)
+        if context.message.offset == 1:
+            context.store.put(key, 1)
+
+    async with state_tables(embedded_postgres.dsn) as tables:
+        await run(tables, log_of(3), handle, poison="skip", retry=RetryPolicy(attempts=1))
+        assert await tables.stored() == (3, {"n": 2})
+
+
+async def test_odd_keys_and_values(embedded_postgres: EmbeddedPostgres) -> None:
+    """What is kept is read again after a restart as it was before, up to the largest key."""
+    values = {
+        "": None,
+        "é" * 512: 1e16,
+        "'\"\\": "\0\ud800",
+        "z": {"n": [True, 1.5, 10**30]},
+        "\uffff\U0001f600": "x" * (9 << 20),
+        "y": "x" * (9 << 20),
+    }
+    seen: list[Any] = []
+
+    async def handle(context: EventContext) -> None:
+        if context.message.offset == 0:
+            for key, value in values.items():
+                context.store.put(key, value)
+            context.store.put("gone", 1)
+        else:
+            seen.append(dict(context.store.range()))
+            context.store.delete("gone")
+
+    async with state_tables(embedded_postgres.dsn) as tables:
+        await run(tables, log_of(1), handle)
+        await run(tables, log_of(2), handle)
+        await run(tables, log_of(3), handle)
+    assert seen == [{**values, "gone": 1}, values]
+    assert [type(each["é" * 512]) for each in seen] == [float, float]
+
+
+async def test_changes_behind_an_incomplete_event_wait(
+    embedded_postgres: EmbeddedPostgres,
+) -> None:
+    """The position stays before it, and with it the state; there is no map of what is complete."""
+    first: list[EventContext] = []
+
+    async def handle(context: EventContext) -> object:
+        context.store.put(f"at/{context.message.offset}", 1)
+        if context.message.offset != 3:
+            return None
+        first.append(context)
+        return Incomplete()
+
+    async def finalise(context: EventContext) -> None:
+        context.store.put("finalised", 1)
+
+    async with (
+        state_tables(embedded_postgres.dsn) as tables,
+        tables.state() as state,
+        Consumer(state.attach(MemorySource(log_of(9))), ordering="partition") as consumer,
+    ):
+        async with running(consumer.run_events(handle, state=state)):
+            while consumer.stats().counts.acked < 8:
+                await LOOP_CLOCK.sleep(0.005)
+            await consumer.commit()
+            assert await tables.stored() == (3, {f"at/{at}": 1 for at in range(3)})
+            metadata = await tables.con.fetchval(f'SELECT metadata FROM "{tables.positions}"')
+            assert metadata == ""
+            assert first[0].job_complete(finalise)
+            while consumer.stats().counts.acked < 9:
+                await LOOP_CLOCK.sleep(0.005)
+            consumer.stop()
+        assert await tables.stored() == (9, {"finalised": 1} | {f"at/{at}": 1 for at in range(9)})
+
+
+@asynccontextmanager
+async def running(work: Any) -> AsyncGenerator[asyncio.Task[Any]]:
+    """Run something beside the body, which ends it."""
+    async with asyncio.TaskGroup() as group:
+        yield group.create_task(work)
+
+
+async def test_a_partition_full_of_changes_waits(embedded_postgres: EmbeddedPostgres) -> None:
+    """Behind an incomplete event there are at most so many; with its finaliser all goes on."""
+    held: list[EventContext] = []
+    behind = [0] * 4
+
+    async def handle(context: EventContext) -> object:
+        offset = context.message.offset
+        context.store.put(f"at/{offset}", 1)
+        if offset % 50:
+            behind[len(held) - 1] += not held[-1].user_data
+            return None
+        held.append(context)
+        return Incomplete()
+
+    async def finalise(context: EventContext) -> None:
+        context.user_data = "complete"
+        context.store.put("n", context.store.get("n", 0) + 1)
+
+    async with (
+        state_tables(embedded_postgres.dsn) as tables,
+        tables.state(max_pending=10) as state,
+        Consumer(
+            state.attach(MemorySource(log_of(200), ends=True)),
+            ordering="partition",
+            commit_every=60.0,
+        ) as consumer,
+    ):
+        async with running(consumer.run_events(handle, state=state)) as task:
+            for number in range(4):
+                while len(held) <= number:
+                    await LOOP_CLOCK.sleep(0.005)
+                while await tables.position() < number * 50:
+                    await LOOP_CLOCK.sleep(0.005)
+                await LOOP_CLOCK.sleep(0.05)  # for events that should not begin
+                assert held[number].job_complete(finalise)
+            await task
+        _, state_now = await tables.stored()
+        assert state_now == {"n": 4} | {f"at/{at}": 1 for at in range(200)}
+    assert behind == [9] * 4
+
+
+async def test_interjections_of_a_quiet_partition(embedded_postgres: EmbeddedPostgres) -> None:
+    """Their changes are stored although the position does not move; one that raises changes nothing."""
+    calls = 0
+
+    async def tick(context: EventContext) -> None:
+        nonlocal calls
+        calls += 1
+        context.store.put("ticks", calls)
+        if calls == 3:
+            raise RuntimeError("not this time")
+
+    async def handle(context: EventContext) -> None:
+        context.store.put("events", context.store.get("events", 0) + 1)
+
+    async with (
+        state_tables(embedded_postgres.dsn) as tables,
+        tables.state() as state,
+        Consumer(
+            state.attach(MemorySource(log_of(2))), ordering="partition", commit_every=60.0
+        ) as consumer,
+    ):
+        async with running(consumer.run_events(handle, state=state)):
+            while consumer.stats().counts.acked < 2:
+                await LOOP_CLOCK.sleep(0.005)
+            await consumer.commit()
+            for number in (1, 2):
+                await consumer.interject(tick)
+                await consumer.commit()
+                assert await tables.stored() == (2, {"events": 2, "ticks": number})
+            with pytest.raises(RuntimeError):
+                await consumer.interject(tick)
+            await consumer.commit()
+            assert await tables.stored() == (2, {"events": 2, "ticks": 2})
+            consumer.stop()
+
+
+async def test_an_owner_that_is_taken_over(
+    embedded_postgres: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stores nothing more, begins no event, and ends if its source leaves it the partition."""
+    monkeypatch.setattr(state_keeping, "LOST_MOST", 0.5)
+    handled: list[int] = []
+
+    async def handle(context: EventContext) -> None:
+        handled.append(context.message.offset)
+        context.store.put("n", context.store.get("n", 0) + 1)
+
+    async with (
+        state_tables(embedded_postgres.dsn) as tables,
+        tables.state() as state,
+        Consumer(
+            state.attach(MemorySource(log := log_of(5))), ordering="partition", commit_every=0.01
+        ) as consumer,
+    ):
+        task = asyncio.create_task(consumer.run_events(handle, state=state))
+        while await tables.position() < 5:
+            pass
+        await run(tables, log_of(8), handle)  # another process of the group
+        assert await tables.stored() == (8, {"n": 8})
+        for at in (5, 6):
+            log.append(Record("t", 0, at, "k", b""))
+        with pytest.raises(PositionLost, match="belongs to another owner"):
+            await task
+        assert await tables.stored() == (8, {"n": 8})
+
+
+async def test_many_entries(embedded_postgres: EmbeddedPostgres) -> None:
+    """A restore reads them in pages, and nothing is handled before."""
+    ready: list[bool] = []
+
+    async with state_tables(embedded_postgres.dsn) as tables:
+
+        async def handle(context: EventContext) -> None:
+            ready.append(len(context.store) == 30_000)
+
+        async with tables.state():
+            pass
+        await tables.con.execute(
+            f"INSERT INTO \"{tables.table}\" SELECT 'group', 't', 0, 'k' || n, "
+            "'{\"n\": 1}' FROM generate_series(1, 30000) AS n"
+        )
+        log = log_of(1)
+        await tables.con.execute(f'UPDATE "{tables.table}" SET consumer_group = $1', log.group.name)
+        await run(tables, log, handle)
+    assert ready == [True]

@@ -42,7 +42,7 @@ class Stores:
         known = self._open.get(claim.partition)
         if known is None or known[0] is not claim:
             if known is not None:
-                self._backend.close(claim.partition)
+                self._drop(claim.partition)
             store = await self._backend.open(claim.partition)
             known = self._open[claim.partition] = claim, store
             if isinstance(store, TurnStore):

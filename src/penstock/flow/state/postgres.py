@@ -14,7 +14,6 @@ from ..._core.errors import ClosedError, PositionLost
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.source import Source, TransactionalSource
-from ...sinks.postgres.transactions.ledger_shape import make_table
 from ...sinks.postgres.transactions.positions import PositionTable
 from .codec import JsonState, StateCodec
 from .keeping import StatePositions
@@ -194,8 +193,7 @@ class PostgresState(Openable):
                 raise bad("dsn", self._access.place, rule)
             async with connections.opening() as con:
                 await self._table.examine(con)
-                made = self._positions
-                await make_table(con, "positions", made.qualified, made.creation)
+                await self._table.examine_positions(con, self._positions)
         except Exception as error:
             raise for_opening(error, self._access.place)  # noqa: B904  # it has its cause
         self._opened = _OpenedState(connections, home)

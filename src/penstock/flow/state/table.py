@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._core.source import TopicPartition
+    from ...sinks.postgres.transactions.positions import PositionTable
     from .changes import Stored
 
 PAGE = 5000
@@ -34,6 +35,7 @@ PAGE_SIZE = 4 << 20
 
 _KEY = ("consumer_group", "topic", "partition", "key")
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+_RIGHTS_TO_POSITIONS = ("SELECT", "INSERT", "UPDATE")
 _FACTS = """
 SELECT c.oid::int8 AS oid, c.relkind::text AS kind, n.nspname AS home,
     row_security_active(c.oid) AS hides,
@@ -99,15 +101,21 @@ class StateTable:
         if facts["kind"] not in {"r", "p"} or not found >= expected or tuple(facts["key"]) != _KEY:
             rule = f"is a table of another shape ({', '.join(sorted(found))}); it is made by: {self.creation}"
             raise bad("table", self.qualified, rule)
-        if facts["lacking"]:
-            missing = ", ".join(facts["lacking"])
-            rule = (
-                f"needs more rights: GRANT {missing} ON {self.qualified} TO the role of this state"
-            )
-            raise bad("table", self.qualified, rule)
+        _check_rights("table", self.qualified, facts["lacking"])
         if facts["hides"]:
             rule = "has row security, which can hide rows of the state from this role; disable it"
             raise bad("table", self.qualified, rule)
+
+    async def examine_positions(self, con: PoolConnectionProxy[Any], made: PositionTable) -> None:
+        """Make the table of positions if it is missing, and check the role's rights to it.
+
+        Raises `ConfigError`, and the server's errors.
+        """
+        facts = await con.fetchrow(_FACTS, made.qualified, _RIGHTS_TO_POSITIONS)
+        if facts is None:
+            await make_table(con, "positions", made.qualified, made.creation)
+        else:
+            _check_rights("positions", made.qualified, facts["lacking"])
 
     async def pages(
         self, con: PoolConnectionProxy[Any], group: str, partition: TopicPartition
@@ -151,6 +159,12 @@ class StateTable:
                 *where,
                 gone[at : at + PAGE],
             )
+
+
+def _check_rights(option: str, table: str, lacking: Sequence[str]) -> None:
+    if lacking:
+        rule = f"needs more rights: GRANT {', '.join(lacking)} ON {table} TO the role of this state"
+        raise bad(option, table, rule)
 
 
 def _parts(changes: Mapping[str, Stored]) -> list[dict[str, Stored]]:
