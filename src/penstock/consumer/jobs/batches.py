@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 from ..._core import checks
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ClosedError, ConfigError
+from ..._core.order.keys import accepted
+from ..._core.runtime.exits import Exit
 from .calling import as_function
 from .events import Pending
 from .items import ItemFormer
@@ -118,7 +120,7 @@ class ItemBatcher:
 
     def has_key(self, key: Hashable) -> bool:
         """Whether an item of a key is inside."""
-        return self._run is not None and self._run.former.has_key(key)
+        return self._run is not None and self._run.former.has_key(accepted(key))
 
     def __repr__(self) -> str:
         return f"ItemBatcher({self.name!r}, max_batch_size={self._size})"
@@ -222,7 +224,7 @@ class BatchRun:
             await wait_until(clock, math.inf if due is None else due, self._changed)
 
     async def _executed(self, batch: list[BatchItem]) -> None:
-        items = [item for item in batch if not item.is_placeholder]
+        items = [item for item in batch if not (item.is_placeholder or item.is_left)]
         if items:
             await self._call(items)
         self.former.done(batch)
@@ -236,9 +238,19 @@ class BatchRun:
     async def _call(self, items: Sequence[BatchItem]) -> None:
         try:
             await self._execute([*items])
+        except asyncio.CancelledError as error:
+            if self.is_closed:
+                raise
+            self._failed(items, error)
+        except Exit as error:
+            self._failed(items, error)
+            self._events.failed(error)
         except Exception as error:  # the callbacks'
-            for item in items:
-                item.fail(error)
+            self._failed(items, error)
+
+    def _failed(self, items: Sequence[BatchItem], error: BaseException) -> None:
+        for item in items:
+            item.fail(error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

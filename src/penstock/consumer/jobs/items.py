@@ -44,6 +44,11 @@ class BatchItem(Entry):
         self.is_placeholder = is_placeholder
         self.added_at = 0.0
 
+    @property
+    def is_left(self) -> bool:
+        """Whether the claim of its event has ended, so that nothing of it is executed any more."""
+        return self.group.context.message.claim.is_closed
+
     def wait_from(self, now: float) -> None:
         """Note when it was added."""
         self.added_at = now

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..._core.clock import LOOP_CLOCK
+from ..._core.runtime.exits import Exit
+from ..results import Nak
 from .queue import JobQueue
 
 if TYPE_CHECKING:
@@ -118,13 +122,17 @@ class JobRun:
             error = None if job.message.claim.is_closed else await self._processed(job, task)
             self._workers[task] = None
             self._done(job, error)
+            if task.cancelling():
+                await self._settle_down(task)
             turns += 1
             if turns >= TURNS_BEFORE_YIELD:
                 turns = 0
                 await LOOP_CLOCK.sleep(0)
 
     async def _processed(self, job: Job, task: asyncio.Task[None]) -> BaseException | None:
-        """Run the processor; return its error. A cancellation ends the job, not the worker."""
+        """Run the processor; return its error. A cancellation ends the job, not the worker, and an exit
+        of the program ends the consumer, too.
+        """
         try:
             await self._process(job.key, job.value)
         except Exception as error:  # the finaliser's
@@ -132,10 +140,22 @@ class JobRun:
         except asyncio.CancelledError as error:
             if self.is_closed:
                 raise
-            while task.cancelling():
-                task.uncancel()
+            return error
+        except Exit as error:
+            self._events.failed(error)
             return error
         return None
+
+    async def _settle_down(self, task: asyncio.Task[None]) -> None:
+        """Take back the cancellations of a job that has ended, also one that was not delivered: it
+        would hit the next job.
+        """
+        if self.is_closed:
+            return
+        with suppress(asyncio.CancelledError):
+            await LOOP_CLOCK.sleep(0)
+        while task.cancelling():
+            task.uncancel()
 
     def _done(self, job: Job, error: BaseException | None) -> None:
         context, job.context = job.context, None
@@ -157,6 +177,11 @@ async def _complete(_: EventContext) -> None:
     """Complete an event whose scheduler has no finaliser."""
 
 
+async def _failed(error: BaseException, _: EventContext) -> Nak:
+    """Leave an event whose processor ended the program."""
+    return Nak(error=error)
+
+
 def _finish(
     finalise: Callable[..., Awaitable[object]] | None,
     key: object,
@@ -166,6 +191,8 @@ def _finish(
     """What completes an event. It knows neither the event nor its context, so nothing is left to the
     collector of cycles.
     """
+    if isinstance(error, Exit):
+        return partial(_failed, error)
     if finalise is None:
         return _complete
     return lambda context: finalise(context, key, value, error)

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..._core.errors import ConfigError
 from .events import Events
 from .interjecting import Interjecting
 from .state_keeping import StateKeeping
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from ..engine import Engine
     from ..report import DrainReport
     from ..stepping import Step
-    from .batches import ItemBatcher
+    from .batches import BatchRun, ItemBatcher
     from .context import EventContext
     from .interjections import Interjector
+    from .running import JobRun
     from .scheduler import JobScheduler
     from .state import StateBackend
 
@@ -52,7 +54,7 @@ class EventRun:
 
     async def run(self) -> DrainReport:
         """Run until the consumer drains. Raises as `Consumer.run`."""
-        runs = [each.begin(self._events) for each in self._options.jobs]
+        runs = self._begin()
         self._events.begin(runs)
         work = [self.interjecting.keep()]
         if self._keeping is not None:
@@ -69,6 +71,18 @@ class EventRun:
             for each in runs:
                 each.close()
             self._stores.close()
+
+    def _begin(self) -> list[JobRun | BatchRun]:
+        """Begin the runs of all jobs, or of none."""
+        runs: list[JobRun | BatchRun] = []
+        try:
+            for each in self._options.jobs:
+                runs.append(each.begin(self._events))  # noqa: PERF401  # begun ones are to be closed
+        except ConfigError:
+            for run in runs:
+                run.close()
+            raise
+        return runs
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from ..._core import checks
 from ..._core.errors import ClosedError, ConfigError
-from ..._core.order.keys import identity
+from ..._core.order.keys import accepted, identity
 from .calling import as_function
 from .events import Pending
 from .queue import Job
@@ -183,7 +183,7 @@ class JobScheduler(Generic[K, V]):
 
     def has_key(self, key: Hashable) -> bool:
         """Whether a job of a key is inside."""
-        return self._run is not None and self._run.queue.has_key(key)
+        return self._run is not None and self._run.queue.has_key(accepted(key))
 
     def __repr__(self) -> str:
         return f"JobScheduler({self.name!r}, concurrency={self._concurrency})"

@@ -1,0 +1,43 @@
+"""A consumer of events for tests of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from penstock import RetryPolicy
+from penstock.consumer import Consumer, DoublingBackoff
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from penstock.consumer.jobs import EventContext
+    from penstock.sources.memory import MemorySource
+    from penstock.testing import FakeClock
+
+PROMPT = RetryPolicy(attempts=2, unlisted_attempts=2, backoff=DoublingBackoff(0.1, 0.1))
+
+
+@asynccontextmanager
+async def running(
+    source: MemorySource,
+    clock: FakeClock,
+    handler: Callable[[EventContext], Any],
+    *jobs: Any,
+    **options: Any,
+) -> AsyncGenerator[Consumer]:
+    """A consumer that runs until the block ends, and has nothing inside then."""
+    options = {"ordering": "partition", "retry": PROMPT, "poison": "skip", **options}
+    async with Consumer(source, clock=clock, **options) as consumer, asyncio.TaskGroup() as tasks:
+        run = tasks.create_task(consumer.run_events(handler, jobs=jobs))
+        await clock.advance(0.0)
+        try:
+            yield consumer
+        finally:
+            consumer.stop()
+            await run
+
+
+async def pass_on(key: object, value: object) -> None:
+    """Process nothing."""

@@ -1,0 +1,208 @@
+"""Jobs that are cut, cancelled or lost, exits of the program, and schedulers without a run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from consumer_help import P0, log_of, records
+from jobs.jobs_help import pass_on, running
+
+from penstock import ClosedError, ConfigError, Nak
+from penstock._core.source import Position
+from penstock.consumer import Consumer
+from penstock.consumer.jobs import (
+    BatchItem,
+    BatchItems,
+    EventContext,
+    Incomplete,
+    ItemBatcher,
+    JobScheduler,
+)
+from penstock.sources.memory import MemoryLog, MemorySource
+
+if TYPE_CHECKING:
+    from penstock.testing import FakeClock
+
+
+async def test_items_of_a_lost_claim_are_not_executed(fake_clock: FakeClock) -> None:
+    """G-T16: those that are in no batch yet."""
+    executed: list[object] = []
+
+    async def execute(items: list[BatchItem]) -> None:
+        executed.extend(item.value for item in items)
+
+    async def written(context: EventContext, group: BatchItems) -> None:
+        pass
+
+    batcher, tries = ItemBatcher(execute, max_batch_size=10, delay=5.0), 0
+
+    async def handle(context: EventContext) -> Incomplete:
+        nonlocal tries
+        tries += 1
+        return batcher.add(BatchItems(context, "k", written).add(tries))
+
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    async with running(source, fake_clock, handle, batcher):
+        await fake_clock.advance(1.0)
+        source.lose([P0])
+        source.assign([P0])
+        await fake_clock.advance(10.0)
+        assert executed == [2]
+    assert batcher.inside == 0
+
+
+# -- cancellations and exits ----------------------------------------------------------------------
+
+
+async def test_an_executor_that_raises_a_cancellation_fails_its_items(
+    fake_clock: FakeClock,
+) -> None:
+    """G-T10: nothing hangs."""
+    errors: list[BaseException | None] = []
+
+    async def execute(items: list[BatchItem]) -> None:
+        raise asyncio.CancelledError
+
+    async def written(context: EventContext, group: BatchItems) -> None:
+        errors.extend(item.error for item in group.items)
+
+    batcher = ItemBatcher(execute, max_batch_size=2)
+
+    async def handle(context: EventContext) -> Incomplete:
+        return batcher.add(BatchItems(context, context.key, written).add(1))
+
+    log = log_of("a", "b")
+    async with running(MemorySource(log, clock=fake_clock), fake_clock, handle, batcher):
+        await fake_clock.advance(1.0)
+    assert [type(error) for error in errors] == [asyncio.CancelledError] * 2
+    assert log.positions[P0] == Position(2)
+
+
+async def test_a_cancellation_of_a_job_is_its_own(fake_clock: FakeClock) -> None:
+    """consumer/C:F4: neither one that it swallows nor one that it leaves hits the next job."""
+    ended: list[object] = []
+
+    async def process(key: str, value: object) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if key == "swallows":
+            task.cancel()
+            try:
+                await fake_clock.sleep(1.0)
+            except asyncio.CancelledError:
+                return
+        if key == "leaves":
+            task.cancel()
+            return
+        assert task.cancelling() == 0
+        with pytest.raises(ExceptionGroup):
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_failing())
+        ended.append(key)
+
+    async def finalise(context: EventContext, key: str, value: object, error: object) -> None:
+        assert error is None
+
+    jobs = JobScheduler(process, finalise, concurrency=1)
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, context.key, None)
+
+    log = log_of("swallows", "a", "leaves", "b")
+    async with running(MemorySource(log, clock=fake_clock), fake_clock, handle, jobs):
+        await fake_clock.advance(1.0)
+    assert ended == ["a", "b"]
+    assert log.positions[P0] == Position(4)
+
+
+async def _failing() -> None:
+    raise ValueError("a part fails")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("where", ["processor", "executor", "finaliser"])
+async def test_an_exit_ends_the_consumer_after_its_drain(
+    fake_clock: FakeClock, kind: type[BaseException], where: str
+) -> None:
+    """consumer/C:B3: its event is left, and what else is inside is finished."""
+
+    async def process(key: str, value: object) -> None:
+        if key == "exit" and where == "processor":
+            raise kind
+        await fake_clock.sleep(0.5)
+
+    async def finalise(context: EventContext, key: str, value: object, error: Any) -> None:
+        if key == "exit" and where == "finaliser":
+            raise kind
+
+    async def execute(items: list[BatchItem]) -> None:
+        if items[0].key == "exit":
+            raise kind
+
+    async def written(context: EventContext, group: BatchItems) -> object:
+        return Nak(error=group.items[0].error) if group.items[0].error else None
+
+    jobs, batcher = JobScheduler(process, finalise), ItemBatcher(execute, max_batch_size=1)
+
+    async def handle(context: EventContext) -> Incomplete:
+        if where == "executor":
+            return batcher.add(BatchItems(context, context.key, written).add(1))
+        return jobs.schedule(context, context.key, None)
+
+    log = log_of("a", "exit")
+    source = MemorySource(log, clock=fake_clock)
+    began = fake_clock.now()
+    with pytest.raises(kind):
+        async with Consumer(source, ordering="partition", clock=fake_clock, drain=9.0) as consumer:
+            await consumer.run_events(handle, jobs=[jobs, batcher])
+    assert fake_clock.now() - began < 2.0
+    assert log.positions[P0].offset == 1
+
+
+# -- schedulers and their runs --------------------------------------------------------------------
+
+
+async def test_a_scheduler_serves_one_consumer_after_another(fake_clock: FakeClock) -> None:
+    """consumer/G5: one at a time; a refused run leaves its other schedulers free."""
+    jobs, other = JobScheduler(pass_on, name="shared"), JobScheduler(pass_on)
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, context.key, None)
+
+    log = log_of("a")
+    async with running(MemorySource(log, clock=fake_clock), fake_clock, handle, jobs):
+        source = MemorySource(MemoryLog(), clock=fake_clock)
+        async with Consumer(source, clock=fake_clock, ordering="partition") as consumer:
+            with pytest.raises(ConfigError, match=r"'shared'.* serves another consumer"):
+                await consumer.run_events(handle, jobs=[other, jobs])
+    log.append(records("b", first=1)[0])
+    async with running(MemorySource(log, clock=fake_clock), fake_clock, handle, other, jobs):
+        await fake_clock.advance(1.0)
+    assert log.positions[P0] == Position(2)
+    with pytest.raises(ClosedError):
+        other.schedule(EventContext(None, None), "a", None)  # type: ignore[arg-type]
+
+
+async def test_keys_without_a_hash_and_odd_ones(fake_clock: FakeClock) -> None:
+    """G-T17, G-T21: a key without a hash fails its event alone."""
+    keys: list[object] = [("a", 1), ["no", "hash"], 1.0, 1, True, float("nan")]
+
+    async def process(key: object, value: object) -> None:
+        await fake_clock.sleep(0.1)
+
+    jobs = JobScheduler(process, debug=True)
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, keys[context.message.offset], None)
+
+    log = log_of(*range(6))
+    async with running(MemorySource(log, clock=fake_clock), fake_clock, handle, jobs) as consumer:
+        await fake_clock.advance(0.05)
+        assert jobs.has_key(("a", 1))
+        assert not jobs.has_key(("a", 2))
+        await fake_clock.advance(3.0)
+        counts = consumer.stats().counts
+    assert (counts.acked, counts.terminated) == (4, 2)
+    assert log.positions[P0] == Position(6)
