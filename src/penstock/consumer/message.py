@@ -77,8 +77,8 @@ class Message(Entry):
         self._connection = connection
 
     def begin_again(self) -> None:
-        """Forget the decoded value and an early result: the message runs again."""
-        if hasattr(self, "_value"):
+        """Forget the decoded value, unless only its finaliser runs again, and an early result."""
+        if hasattr(self, "_value") and self.finalise is None:
             del self._value
         if hasattr(self, "_early"):
             del self._early

@@ -73,8 +73,14 @@ class Quiet:
         """Remove what is queued in these claims; it is delivered again to a later claim.
 
         With `keep_batch`, the batch that is being formed stays, to be handled; with `keep_jobs`, so
-        do events that have only to be finalised.
+        do events that have only to be finalised, but for those that failed, and later ones of their
+        keys.
         """
+        if keep_jobs:
+            entries = [entry.message for _, entry in self._schedule.retries]
+            for message in [*entries, *self._schedule.blocked]:
+                if message.finalise is not None and message.claim in claims:
+                    self._settler.leave_after(message)
         dropped = self._schedule.drop(claims, keep_batch=keep_batch, keep_jobs=keep_jobs)
         if not keep_batch:
             self._workers.withdraw(claims)

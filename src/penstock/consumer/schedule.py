@@ -240,6 +240,7 @@ class Schedule:
             self.completed.out.remove(message)
         else:
             self.end_turn(message)
+        self.completed.contexts.pop(message, None)
         self.window.give(1, message.size)
 
     def end_turn(self, message: Message) -> None:
@@ -317,7 +318,7 @@ class Schedule:
     @property
     def is_stuck(self) -> bool:
         """Whether every message inside is blocked, or waits behind a blocked one."""
-        behind = [message.claim.lanes.length(message.lane_key) for message in self.blocked]
+        behind = [self.completed.length_behind(message) for message in self.blocked]
         return self.window.messages == len(self.blocked) + sum(behind)
 
     def put_back(self, key: Hashable, messages: Sequence[Message]) -> None:
@@ -335,7 +336,7 @@ class Schedule:
         """Remove all messages of these claims but running ones; return them.
 
         With `keep_batch`, the batch that is being formed stays; with `keep_jobs`, what waits to be
-        finalised.
+        finalised, but for what failed.
         """
         dead = set(map(id, claims))
 
@@ -347,8 +348,8 @@ class Schedule:
             for lanes in {id(claim.lanes): claim.lanes for claim in claims}.values()
             for message in lanes.drop_where(is_dead)
         ]
-        backing_off = self.retries.remove_where(lambda entry: is_dead(entry.message))
-        blocked = [message for message in self.blocked if is_dead(message)]
+        backing_off = self.retries.remove_where(lambda entry: id(entry.message.claim) in dead)
+        blocked = [message for message in self.blocked if id(message.claim) in dead]
         for message in blocked:
             del self.blocked[message]
         heads = [message for message in self.ready if is_dead(message)]
@@ -368,20 +369,22 @@ class Schedule:
         self.ready.extend(self.parked.end(claims))
         gone += [*waiting, *heads]
         if not keep_jobs:
-            self.completed.forget(dead)
+            gone += self.completed.forget(is_dead)
         self.window.give(len(gone), sum([message.size for message in gone]))
         return gone
 
     @property
     def waiting(self) -> int:
         """Messages in lanes."""
-        return sum([lanes.waiting for lanes in tuple(self._lanes.values())])
+        in_lanes = sum([lanes.waiting for lanes in tuple(self._lanes.values())])
+        return in_lanes + sum(1 for _ in self.completed.behind())
 
     def waiting_behind(self) -> Iterable[Message]:
-        """The messages in lanes, per lane in order."""
+        """The messages in lanes, per lane in order, and those to be finalised that wait behind others."""
         for lanes in self._lanes.values():
             for _, lane in lanes.lanes():
                 yield from lane
+        yield from self.completed.behind()
 
 
 def _noting(

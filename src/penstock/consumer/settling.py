@@ -92,7 +92,7 @@ class Settler:
         self._name = commons.name
         self._keeps_key = keeps_key
         self._returns = returns
-        self._manual: set[Message] = set()
+        self._manual: dict[Message, None] = {}  # in order
         self.jobs: StepsOut | None = None
         """Completes events; `None` without `run_events`."""
 
@@ -106,7 +106,7 @@ class Settler:
         if self.jobs is not None:
             result = self.jobs.result_of(message, result)
         if claim.is_closing and (claim.is_closed or not _may_end(result)):
-            self._poison.leave(message)
+            self._leave(message)
         elif result is None or isinstance(result, Ack):
             self._ack(message, result)
         elif isinstance(result, Nak):
@@ -118,7 +118,7 @@ class Settler:
         elif isinstance(result, Manual):
             self._wait_for_settle(message)
         elif isinstance(result, Incomplete) and self.jobs is not None:
-            self._manual.add(message)
+            self._manual[message] = None
             self.jobs.step_out(message, result)
         else:
             self._poison.take(message, no_result(result))
@@ -148,9 +148,9 @@ class Settler:
         """Settle a message that answered `Manual`, or is about to; return whether that counts."""
         if is_running and not message.claim.is_closed:
             return message.settle_early(result)
-        if message not in self._manual:
+        if message not in self._manual or self._schedule.completed.has(message):
             return False
-        self._manual.remove(message)
+        del self._manual[message]
         is_open = not message.claim.is_closed
         self.settle(message, result)
         self._signals.work.fire()
@@ -158,34 +158,34 @@ class Settler:
 
     def lend(self, message: Message) -> None:
         """Let a message wait for an answer from outside, as after `Manual`."""
-        self._manual.add(message)
+        self._manual[message] = None
 
     def take_back(self, message: Message) -> bool:
         """Note the answer for a lent message; return false if it has been left meanwhile."""
         manual = self._manual
         if message not in manual:
             return False
-        manual.remove(message)
+        del manual[message]
         return True
 
     def _wait_for_settle(self, message: Message) -> None:
         """Carry out the result of `settle` now if it was called before the handler ended."""
         early = message.early
         if early is None or isinstance(early, Manual):
-            self._manual.add(message)
+            self._manual[message] = None
         else:
             self.settle(message, early)
 
     @property
-    def manual(self) -> frozenset[Message]:
-        """The messages that wait for `settle`."""
-        return frozenset(self._manual)
+    def manual(self) -> tuple[Message, ...]:
+        """The messages that wait for `settle`, or for a job."""
+        return tuple(self._manual)
 
     def drop_manual(self, messages: set[Message]) -> None:
         """Leave these to a later claim."""
-        left = self._manual & messages
+        left = [message for message in self._manual if message in messages]
         for message in left:
-            self._manual.remove(message)
+            del self._manual[message]
             self._poison.leave(message)
         if self.jobs is not None:
             self.jobs.left(left)
@@ -194,9 +194,32 @@ class Settler:
         """Leave a message to a later claim."""
         self._poison.leave(message)
 
+    def leave_after(self, message: Message) -> None:
+        """Leave what would be finalised after this one, in its lane, to the later claim that handles
+        this one again.
+        """
+        gone = self._schedule.completed.drop_after(message)
+        self._schedule.window.give(len(gone), sum([each.size for each in gone]))
+        self._counts.count("dropped", len(gone))
+        self.dropped(gone)
+        claim, key = message.claim, message.lane_key
+        later = [each for each in self._manual if each.claim is claim and each.lane_key == key]
+        self.drop_manual({each for each in later if each.index > message.index})
+
+    def _leave(self, message: Message) -> None:
+        """Leave a message whose turn has ended, and whose claim ends."""
+        if self.jobs is None:
+            self._poison.leave(message)
+            return
+        if message.finalise is not None and not message.claim.is_closed:
+            self.leave_after(message)
+        self._poison.leave(message)
+        self.jobs.left([message])
+
     def dropped(self, messages: Sequence[Message]) -> None:
         """Note messages that were removed with their claims before their turn ended."""
-        self._manual.difference_update(messages)
+        for message in messages:
+            self._manual.pop(message, None)
         self._poison.dropped(messages)
         if self.jobs is not None:
             self.jobs.left(messages)

@@ -72,7 +72,7 @@ def busy(parts: Parts) -> Iterator[Standing]:
         if message in out:
             has_room = jobs is None or not jobs.has_no_room(message)
             yield Standing(message, WaitReason.JOB if has_room else WaitReason.NO_ROOM)
-        elif message.finalise is None:  # otherwise it is in its lane again
+        elif message not in parts.schedule.completed.inside:  # otherwise it is in its lane again
             yield Standing(message, message.lent_for)
     for message, error in parts.schedule.blocked.items():
         yield Standing(message, WaitReason.BLOCKED, error=error)

@@ -138,7 +138,7 @@ def _in_flight(parts: Parts) -> InFlight:
         ready=len(schedule.ready),
         running=sum([len(slot.messages()) for slot in tuple(parts.workers.slots)]),
         errands=len(parts.errands.running),
-        manual=sum(message.finalise is None for message in parts.settler.manual),
+        manual=sum(message not in schedule.completed.inside for message in parts.settler.manual),
         backing_off=len(schedule.retries),
         blocked=len(schedule.blocked),
         waiting=schedule.waiting,

@@ -19,7 +19,7 @@ from ..._core.errors import StoppedError
 from ..._core.say import say
 from ..._core.told import for_log
 from ..observing import observed
-from ..results import Incomplete, Nak, PoisonError, Terminate
+from ..results import Ack, Incomplete, Nak, PoisonError, Terminate
 from ..single_messages import SingleMessages
 from ..stepping import with_steps
 from .context import EventContext
@@ -112,8 +112,7 @@ class Events(SingleMessages):
         self.crowded = Crowded()
         self.failed = engine.ending.begin
         """Ends the run with an error."""
-        self._contexts: dict[Message, EventContext] = {}
-        """Of the events that are not complete."""
+        self._contexts = engine.schedule.completed.contexts
         self._pending: dict[Message, Pending] = {}
         """The jobs that have begun, or wait for room."""
         self._early: dict[Message, Finalise] = {}
@@ -142,8 +141,8 @@ class Events(SingleMessages):
             result = await finalise(self._contexts[message])
         if isinstance(result, Incomplete):
             return result
-        self._early.pop(message, None)
-        self._contexts.pop(message, None)
+        if result is None or isinstance(result, Ack):
+            self._forget(message)
         if isinstance(message, Interjection):
             message.completed()
             return None
@@ -178,9 +177,11 @@ class Events(SingleMessages):
 
     def result_of(self, message: Message, result: object) -> object:
         """Nothing of an interjection is tried again, and none is poison: its error is told here."""
-        if not isinstance(message, Interjection) or isinstance(result, Incomplete):
+        if isinstance(result, Incomplete):
             return result
-        self._contexts.pop(message, None)
+        self._early.pop(message, None)
+        if not isinstance(message, Interjection):
+            return result
         error = result.error if isinstance(result, Nak) else None
         if isinstance(error, StoppedError) and message.claim.is_closing:
             error = NotAssigned(_GIVEN_UP % (message.claim.partition,))
@@ -253,6 +254,8 @@ class Events(SingleMessages):
     def job_complete(self, context: EventContext, finalise: Finalise) -> bool:
         """See `EventContext.job_complete`."""
         message = context.message
+        if self._contexts.get(message) is not context:
+            return False  # of a try that failed, or complete
         if message in self.schedule.completed.out:
             self._pending.pop(message, None)
             if message.claim.is_closed:
@@ -272,9 +275,14 @@ class Events(SingleMessages):
 
     def _leave(self, message: Message) -> None:
         """Leave an event that is out to the next owner of its partition."""
-        self._contexts.pop(message, None)
         if self.settler.take_back(message):
             self.settler.leave(message)
+        self.left([message])
+
+    def _forget(self, message: Message) -> None:
+        """Forget an event that is complete, or left."""
+        self._contexts.pop(message, None)
+        self._early.pop(message, None)
 
     def begin(self, runs: Sequence[Hurries]) -> None:
         """Note what runs the jobs."""
@@ -289,8 +297,7 @@ class Events(SingleMessages):
     def left(self, messages: Collection[Message]) -> None:
         """These events were left with their claims: stop their jobs."""
         for message in messages:
-            self._contexts.pop(message, None)
-            self._early.pop(message, None)
+            self._forget(message)
             if isinstance(message, Interjection):
                 message.completed(NotAssigned(_GIVEN_UP % (message.claim.partition,)))
             if (pending := self._pending.pop(message, None)) is not None:

@@ -31,7 +31,7 @@ class Interjecting:
         self._interjectors = tuple(interjectors)
         self._due: dict[tuple[Claim, Interjector], float] = {}
         """When each is due; without those that run."""
-        self._known: set[Claim] = set()
+        self._known: dict[Claim, None] = {}
         self._changed = Signal()
 
     async def keep(self) -> None:
@@ -49,14 +49,16 @@ class Interjecting:
 
     def _look(self, now: float) -> None:
         """Note claims that have begun or ended."""
-        open_claims = {claim for claim in self._claims if not claim.is_closing}
+        open_claims = dict.fromkeys([claim for claim in self._claims if not claim.is_closing])
         self._events.stores.close_ended()
-        for claim in self._known - open_claims:
-            for interjector in self._interjectors:
-                self._due.pop((claim, interjector), None)
-        for claim in open_claims - self._known:
-            for interjector in self._interjectors:
-                self._due[claim, interjector] = now + interjector.wait()
+        for claim in self._known:
+            if claim not in open_claims:
+                for interjector in self._interjectors:
+                    self._due.pop((claim, interjector), None)
+        for claim in open_claims:
+            if claim not in self._known:
+                for interjector in self._interjectors:
+                    self._due[claim, interjector] = now + interjector.wait()
         self._known = open_claims
 
     def _start(self, claim: Claim, interjector: Interjector) -> None:
