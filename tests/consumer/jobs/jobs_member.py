@@ -1,0 +1,506 @@
+"""One process of the random tests of jobs: a consumer of events whose every function checks what has
+to be true when it is called, and follows the script of its record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import strategies as st
+from tests.machine.consumer_machine import Truth, place_of
+
+from penstock import ClosedError, Consumer, Nak, RetryPolicy, Terminate, ToDeadLetter
+from penstock.consumer import DoublingBackoff
+from penstock.consumer.jobs import (
+    BatchItems,
+    Incomplete,
+    Interjector,
+    ItemBatcher,
+    JobScheduler,
+)
+from penstock.sources.memory import MemorySource
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from tests.machine.consumer_machine import Place
+
+    from penstock.consumer import DrainReport, Message
+    from penstock.consumer.jobs import BatchItem, EventContext
+    from penstock.sources.memory import MemoryLog
+    from penstock.testing import FakeClock
+
+DRAIN = 2.0
+IN_ORDER = {"job", "chain"}
+"""The kinds of events that are complete in the order of their key."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The arguments of a process."""
+
+    ordering: str
+    concurrency: int
+    max_in_flight: int
+    first: tuple[int, int, int]
+    second: tuple[int, int, int]
+    batch: tuple[int, int, int]
+    """The size, the most at once, and the most items inside, as a multiple of the size."""
+    delay: float
+    attempts: int
+    every: float | None
+
+
+def _bounds() -> st.SearchStrategy[tuple[int, int, int]]:
+    return st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(1, 3)).map(
+        lambda drawn: (drawn[0], drawn[0] + drawn[1], drawn[2])
+    )
+
+
+settings_of_members = st.builds(
+    Setting,
+    ordering=st.sampled_from(["partition", "partition", "key"]),
+    concurrency=st.sampled_from([1, 2, 8]),
+    max_in_flight=st.sampled_from([2, 5, 40]),
+    first=_bounds(),
+    second=_bounds(),
+    batch=st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)),
+    delay=st.sampled_from([0.01, 0.4]),
+    attempts=st.sampled_from([1, 2, 4]),
+    every=st.sampled_from([None, 0.3, 1.0]),
+)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What becomes of a record."""
+
+    kind: str
+    takes: float
+    """Seconds of its handler."""
+    job: float
+    """Seconds of its processors, and of batches with items of it."""
+    final: float
+    """Seconds of its finalisers."""
+    job_fails: bool
+    fails: int
+    """Failed tries of its handler, in each claim."""
+    final_fails: int
+    """Failed tries of each finaliser, in each claim."""
+    mood: str
+    is_early: bool
+    items: tuple[str, ...]
+
+
+_TIMES = st.sampled_from([0.0, 0.0, 0.0, 0.1, 0.5, 3.0])
+
+scripts = st.builds(
+    Script,
+    kind=st.sampled_from(
+        ["plain", "job", "job", "chain", "chain", "items", "job then items", "raw", "stranger"]
+    ),
+    takes=_TIMES,
+    job=_TIMES,
+    final=_TIMES,
+    job_fails=st.booleans(),
+    fails=st.sampled_from([0, 0, 0, 1]),
+    final_fails=st.sampled_from([0, 0, 0, 1, 5]),
+    mood=st.sampled_from(["raise", "nak", "later", "letter", "terminate"]),
+    is_early=st.booleans(),
+    items=st.lists(st.sampled_from("abc"), max_size=5).map(tuple),
+)
+
+
+@dataclass(eq=False)
+class Work:
+    """What a processor is given."""
+
+    message: Message
+    script: Script
+    begun: int = 0
+    processed: int = 0
+
+
+class JobsTruth(Truth):
+    """What the functions have seen, and what the log says."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__(log)
+        self.scripts: dict[Place, Script] = {}
+        self.last: dict[Any, Any] = {}
+        self.happened: Counter[str] = Counter()
+
+    def claim(self, is_true: object, complaint: str) -> None:
+        """Complain: raised in a handler, it would only be a failed try."""
+        if not is_true:
+            self.complaints.append(complaint)
+
+    def comes_after(self, face: Hashable, place: Any, what: str) -> None:
+        """Note what happens at a face, in order."""
+        before = self.last.get(face)
+        self.claim(before is None or before < place, f"out of order: {what} {before}, {place}")
+        self.last[face] = place
+
+    def is_complete(self, message: Message) -> None:
+        """Note an event that is complete in its claim; earlier ones like it have to be."""
+        kind = self.scripts[place_of(message)].kind
+        if kind in IN_ORDER:
+            for place in self.earlier(message):
+                is_like_it = self.scripts[place].kind == kind
+                told = f"{message} is complete, and overtook {place}"
+                self.claim(not is_like_it or place in self.settled, told)
+        self.settled.add(place_of(message))
+
+
+class JobsMember:
+    """A consumer of events with two schedulers, a batcher, and interjections."""
+
+    def __init__(self, truth: JobsTruth, setting: Setting, clock: FakeClock) -> None:
+        self.truth = truth
+        self.setting = setting
+        self.clock = clock
+        self.source = MemorySource(truth.log, partitions=[], clock=clock)
+        self.consumer = Consumer(
+            self.source,
+            clock=clock,
+            ordering=setting.ordering,  # type: ignore[arg-type]
+            concurrency=setting.concurrency,
+            max_in_flight=setting.max_in_flight,
+            drain=DRAIN,
+            poison="skip",
+            retry=RetryPolicy(
+                attempts=setting.attempts,
+                unlisted_attempts=setting.attempts,
+                backoff=DoublingBackoff(0.5, 2.0),
+            ),
+        )
+        self.first = self._scheduler("first", setting.first)
+        self.second = self._scheduler("second", setting.second)
+        self.stranger = self._scheduler("stranger", setting.first)
+        size, most, times = setting.batch
+        self.batcher = ItemBatcher(
+            self.execute,
+            max_batch_size=size,
+            max_concurrent_batches=most,
+            delay=setting.delay,
+            max_items=size * times,
+        )
+        self.raws: list[EventContext] = []
+        self.acked = self.given_up = self.ticks = 0
+        self.has_crashed = self.is_draining = self.has_ended = False
+        self.task: asyncio.Task[DrainReport] | None = None
+        self._turns: dict[Hashable, str] = {}
+        self._processing: set[tuple[str, object]] = set()
+        self._batches: list[set[object]] = []
+        self._tries: defaultdict[Hashable, int] = defaultdict(int)
+
+    def _scheduler(self, name: str, bounds: tuple[int, int, int]) -> JobScheduler[Any, Any]:
+        concurrency, max_keys, max_per_key = bounds
+
+        async def process(key: object, work: Work) -> None:
+            await self.process(name, key, work)
+
+        async def finalise(context: EventContext, key: object, work: Work, error: Any) -> object:
+            return await self.finalise(name, context, work, error)
+
+        return JobScheduler(
+            process,
+            finalise,
+            concurrency=concurrency,
+            max_keys=max_keys,
+            max_per_key=max_per_key,
+            name=name,
+        )
+
+    def start(self) -> None:
+        """Open and run."""
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> DrainReport:
+        every = self.setting.every if self.setting.ordering == "partition" else None
+        interjectors = (
+            [] if every is None else [Interjector(self.tick, every=every, jitter=0.1, seed=1)]
+        )
+        async with self.consumer as consumer:
+            try:
+                return await consumer.run_events(
+                    self.handle,
+                    jobs=[self.first, self.second, self.batcher],
+                    interjections=interjectors,
+                )
+            finally:
+                self.has_ended = True
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def turn(self, context: EventContext, what: str) -> Iterator[Message]:
+        """One turn of a partition, or of a key."""
+        message = context.message
+        by_key = self.setting.ordering == "key"
+        lane = (message.claim.partition, message.key if by_key else None)
+        other = self._turns.get(lane)
+        self.truth.claim(other is None, f"side by side: {what} of {message}, and {other}")
+        self.truth.claim(not self.has_ended, f"after the end: {what} of {message}")
+        self.truth.claim(not message.claim.is_closed, f"after its claim: {what} of {message}")
+        self._turns[lane] = f"{what} of {message}"
+        self.truth.happened[what] += 1
+        try:
+            yield message
+        finally:
+            self._turns.pop(lane, None)
+
+    async def handle(self, context: EventContext) -> object:
+        """Begin an event."""
+        with self.turn(context, "handler") as message:
+            script = self.truth.scripts[place_of(message)]
+            self._check_room(message)
+            told = f"after its claim: handler of {message}"
+            self.truth.claim(not message.claim.is_closing, told)
+            await self.clock.sleep(script.takes)
+            if self._fails(message, "handler", script.fails):
+                return self._failure(message, script.mood)
+            return self._begin(context, script)
+
+    def _begin(self, context: EventContext, script: Script) -> object:
+        message = context.message
+        match script.kind:
+            case "plain":
+                self._complete(message)
+                return None
+            case "raw":
+                self.raws.append(context)
+                if script.is_early:
+                    self.truth.claim(context.job_complete(self.raw_final), "early, and refused")
+                    self.truth.claim(not context.job_complete(self.raw_final), "complete twice")
+                return Incomplete()
+            case "items":
+                return self._items(context, script)
+            case "stranger":
+                return self._stranger(context, script)
+            case _:
+                return self.first.schedule(context, message.key, Work(message, script))
+
+    def _stranger(self, context: EventContext, script: Script) -> object:
+        """A scheduler that belongs to no run takes nothing."""
+        try:
+            result: object = self.stranger.schedule(context, "key", Work(context.message, script))
+        except ClosedError:
+            result = None
+        else:
+            self.truth.claim(isinstance(result, Incomplete), "complete without its job")
+        self._complete(context.message)
+        return result
+
+    def _items(self, context: EventContext, script: Script) -> Incomplete:
+        group = BatchItems(context, context.key, self.written)
+        for place, key in enumerate(script.items):
+            group.add_with_key(key, place)
+        return self.batcher.add(group)
+
+    async def raw_final(self, context: EventContext) -> object:
+        """Complete a raw event."""
+        return await self._finished(context, "raw")
+
+    async def finalise(
+        self, name: str, context: EventContext, work: Work, error: BaseException | None
+    ) -> object:
+        """The end of a job."""
+        told = f"finalised before its processor ended: {context.message}"
+        self.truth.claim(error is not None or work.processed == 1, told)
+        self.truth.claim(context.message is work.message, "another event's finaliser")
+        return await self._finished(context, name)
+
+    async def written(self, context: EventContext, group: BatchItems) -> object:
+        """The end of a group."""
+        told = f"called before its items were executed: {context.message}"
+        executed = [item.user_data is not None or item.error is not None for item in group.items]
+        self.truth.claim(all(executed), told)
+        return await self._finished(context, "written")
+
+    async def _finished(self, context: EventContext, face: str) -> object:
+        with self.turn(context, f"finaliser ({face})") as message:
+            if message.index < 0:
+                return None
+            script = self.truth.scripts[place_of(message)]
+            await self.clock.sleep(script.final)
+            if self._fails(message, face, script.final_fails):
+                return self._failure(message, script.mood)
+            self._once(message, face)
+            if face in {"first", "second"}:
+                partition, offset = place_of(message)
+                at = ("final", face, message.claim.number, partition, message.key)
+                self.truth.comes_after(at, offset, f"finaliser ({face})")
+            if face == "first" and script.kind == "chain":
+                return self.second.schedule(context, message.key, Work(message, script))
+            if face == "first" and script.kind == "job then items":
+                return self._items(context, script)
+            self._complete(message)
+            return None
+
+    def _once(self, message: Message, face: str) -> None:
+        """A callback is called once, but for failed tries."""
+        if message.claim.is_closed:
+            return
+        done = ("done", message.claim.number, message.offset, face)
+        self.truth.claim(not self._tries[done], f"called twice: {face} of {message}")
+        self._tries[done] += 1
+
+    async def tick(self, context: EventContext) -> object:
+        """An interjection."""
+        with self.turn(context, "interjection") as message:
+            self.ticks += 1
+            turn = self.ticks % 4
+            await self.clock.sleep(0.05)
+            if turn == 0:
+                raise ValueError("a bad tick")
+            script = Script("tick", 0, 0.1, 0, False, 0, 0, "raise", False, ())
+            if turn == 1:
+                return self.first.schedule(context, "tick", Work(message, script))
+            return None
+
+    # -- jobs --------------------------------------------------------------------------------------
+
+    async def process(self, name: str, key: object, work: Work) -> None:
+        """Process a job."""
+        truth, message = self.truth, work.message
+        truth.claim((name, key) not in self._processing, f"a key in two processors: {message}")
+        truth.claim(not work.begun, f"processed twice: {message}")
+        truth.claim(not message.claim.is_closed, f"after its claim: processor of {message}")
+        if message.index >= 0:
+            at = ("process", name, message.claim.number, key)
+            truth.comes_after(at, message.offset, f"processor ({name})")
+        truth.happened["processor"] += 1
+        work.begun += 1
+        self._processing.add((name, key))
+        try:
+            await self.clock.sleep(work.script.job)
+        finally:
+            self._processing.discard((name, key))
+        work.processed += 1
+        if work.script.job_fails:
+            raise ValueError("a bad job")
+
+    async def execute(self, items: list[BatchItem]) -> None:
+        """Execute a batch."""
+        truth, (size, most, _) = self.truth, self.setting.batch
+        keys = {item.key for item in items}
+        truth.claim(0 < len(items) <= size, f"{len(items)} items in a batch")
+        truth.claim(len(self._batches) < most, "too many batches at once")
+        busy = {key for batch in self._batches for key in batch}
+        truth.claim(not busy & keys, f"a key in two batches: {busy & keys}")
+        for item in items:
+            message = item.group.context.message
+            truth.claim(not item.is_placeholder, "a placeholder is executed")
+            truth.claim(item.user_data is None, f"executed twice: {message}")
+            truth.claim(not message.claim.is_closed, f"after its claim: batch of {message}")
+            kind = truth.scripts[place_of(message)].kind
+            at = ("execute", kind, message.claim.number, message.key, item.key)
+            truth.comes_after(at, (message.offset, item.value), "batch")
+            item.user_data = "begun"
+        truth.happened["batch"] += 1
+        script = truth.scripts[place_of(items[0].group.context.message)]
+        self._batches.append(keys)
+        try:
+            await self.clock.sleep(script.job)
+        finally:
+            self._batches.remove(keys)
+        if script.job_fails:
+            raise ValueError("a bad batch")
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _fails(self, message: Message, face: str, fails: int) -> bool:
+        tries = self._tries[message.claim.number, message.offset, face] = (
+            self._tries[message.claim.number, message.offset, face] + 1
+        )
+        return tries <= fails
+
+    def _failure(self, message: Message, mood: str) -> object:
+        is_last = message.attempts.counted + 1 >= self.setting.attempts
+        if not message.claim.is_closing and (is_last or mood in {"letter", "terminate"}):
+            self.truth.settled.add(place_of(message))
+            self.given_up += 1
+        if mood == "raise":
+            raise ValueError("a bad try")
+        made = {"nak": Nak(), "later": Nak(0.7), "letter": ToDeadLetter(), "terminate": Terminate()}
+        return made[mood]
+
+    def _complete(self, message: Message) -> None:
+        if not message.claim.is_closed:
+            self.acked += 1
+            self.truth.is_complete(message)
+
+    # -- the inside --------------------------------------------------------------------------------
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return not (self.has_crashed or self.task is None or self.task.done())
+
+    def _without_room(self) -> list[Message]:
+        events = self.consumer._events
+        assert events is not None
+        jobs = [
+            each for run in (self.first._run, self.second._run) if run for each in run.queue._crowd
+        ]
+        groups = [] if self.batcher._run is None else self.batcher._run._crowd
+        return [job.message for job in jobs] + [group.context.message for group in groups]
+
+    def _check_room(self, message: Message) -> None:
+        """No event begins behind one that has no room."""
+        for other in self._without_room():
+            is_same = (other.claim, other.lane_key) == (message.claim, message.lane_key)
+            self.truth.claim(not is_same, f"no room for {other}, and {message} begins")
+
+    def check_inside(self) -> None:
+        """Places add up, and everything can be explained."""
+        if not self.is_alive or self.consumer._engine is None:
+            return
+        str(self.consumer.explain())
+        inside = self.consumer.stats().in_flight
+        places = (
+            inside.ready
+            + inside.running
+            + inside.errands
+            + inside.manual
+            + inside.backing_off
+            + inside.blocked
+            + inside.waiting
+            + inside.batched
+        )
+        assert places == inside.messages, f"places do not add up: {inside}"
+
+    def left_inside(self, *, has_ended: bool = False) -> dict[str, object]:
+        """What is inside, anywhere; after the end, jobs that were cut do not count."""
+        engine, run = self.consumer._engine, self.consumer._events
+        assert engine is not None
+        assert run is not None
+        events, completed = run._events, engine.schedule.completed
+        found = {
+            "window": engine.schedule.window.messages,
+            "keys": engine.schedule.active,
+            "out": len(completed.out),
+            "waiting": len(completed._waiting),
+            "contexts": len(events._contexts),
+            "pending": len(events._pending),
+            "early": len(events._early),
+            "holds": len(events._without_room),
+            "manual": len(engine.settler.manual),
+            "turns": len(self._turns),
+        }
+        if not has_ended:
+            found["first"] = sum(levels_of(self.first))
+            found["second"] = sum(levels_of(self.second))
+            found["items"] = self.batcher.inside
+        return {name: count for name, count in found.items() if count}
+
+
+def levels_of(scheduler: JobScheduler[Any, Any]) -> tuple[int, ...]:
+    """The levels of a scheduler."""
+    stats = scheduler.stats()
+    return stats.running, stats.waiting, stats.keys, stats.without_room
