@@ -1,0 +1,82 @@
+"""State beside a topic of Kafka, with partitions that move between processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from state_counting import expected
+from state_help import state_tables
+from tests.sources.kafka.child_help import Child, child_process
+from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
+
+from penstock._core.clock import LOOP_CLOCK
+
+if TYPE_CHECKING:
+    from state_help import StateTables
+
+    from penstock.testing import EmbeddedKafka, EmbeddedPostgres
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+
+PROGRAM = Path(__file__).parents[1] / "state_child.py"
+COUNT = 2500
+PARTS = 2
+
+
+async def until(tables: StateTables, least: int) -> None:
+    """Wait until the positions of all partitions are there."""
+    async with asyncio.timeout(30.0):
+        while min([await tables.position(part) for part in range(PARTS)]) < least:
+            pass
+
+
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)]
+)
+async def test_two_processes(
+    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, how: signal.Signals
+) -> None:
+    """G28: one joins, the other is killed or frozen; each partition's state is always a replay of its
+    events.
+    """
+    topic, group = await new_topic(broker, PARTS), new_name("state")
+    for part in range(PARTS):
+        await fill(broker, topic, COUNT, partition=part)
+    async with AsyncExitStack() as stack:
+        tables = await stack.enter_async_context(state_tables(embedded_postgres.dsn))
+        options = {
+            "dsn": tables.dsn,
+            "table": tables.table,
+            "positions": tables.positions,
+            "bootstrap": broker.bootstrap,
+            "topic": topic,
+            "group": group,
+        }
+        first = await stack.enter_async_context(child_process(PROGRAM, **options, seed=1))
+        await until(tables, 200)
+        second = await stack.enter_async_context(child_process(PROGRAM, **options, seed=2))
+        await until(tables, 1200)
+        first.send_signal(how)
+        for part in range(PARTS):
+            position, state = await tables.stored(part)
+            assert state == expected(range(position))
+        await until(tables, COUNT)
+        if how == signal.SIGSTOP:
+            first.send_signal(signal.SIGCONT)
+            await LOOP_CLOCK.sleep(3.0)  # for what it would store now
+            first.send_signal(signal.SIGTERM)
+            await first.communicate()
+        second.send_signal(signal.SIGTERM)
+        errors = await Child(second).errors()
+        assert await second.wait() == 0, errors
+        for part in range(PARTS):
+            assert await tables.stored(part) == (COUNT, expected(range(COUNT)))
+    copied = await stored(broker, group)
+    assert {each.partition: at.offset for each, at in copied.items()} == dict.fromkeys(
+        range(PARTS), COUNT
+    )

@@ -1,0 +1,123 @@
+"""State in a database that goes away under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+from state_counting import Counting, expected, key_of
+from state_help import StateTables, state_tables
+from tests.sinks.postgres_help import proxied
+
+from penstock._core.clock import LOOP_CLOCK
+from penstock._core.source import Record
+from penstock.consumer import Consumer
+from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.testing import embedded_postgres as started
+from penstock.testing.servers.require import there_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.testing import EmbeddedPostgres
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+
+COUNT = 6000
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[EmbeddedPostgres]:
+    """One that may be stopped and killed; tests leave it running."""
+    with there_or_skip("postgres", started({})) as server:
+        yield server
+
+
+async def test_a_database_that_is_killed(own_postgres: EmbeddedPostgres) -> None:
+    """G28: events go on meanwhile; in the end the state is that of all, each once."""
+    counting = Counting(0)
+    log = MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(COUNT)])
+    async with state_tables(own_postgres.dsn) as tables:
+        async with (
+            tables.state() as state,
+            Consumer(
+                state.attach(MemorySource(log, ends=True)),
+                ordering="partition",
+                commit_every=0.01,
+            ) as consumer,
+        ):
+            running = asyncio.create_task(
+                consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
+            )
+            for least in (1000, 3000):
+                await _until(tables, least)
+                await asyncio.to_thread(own_postgres.kill)
+                await asyncio.to_thread(own_postgres.start)
+                await _replay(tables)
+            await running
+            await consumer.commit()
+        assert await _replay(tables) == COUNT
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+async def test_answers_to_commits_are_lost(
+    embedded_postgres: EmbeddedPostgres, *, is_applied: bool
+) -> None:
+    """Whether they were applied is found out: the position is read, and no change is lost."""
+    counting = Counting(0)
+    log = MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(1500)])
+    async with (
+        state_tables(embedded_postgres.dsn) as tables,
+        proxied(tables.dsn) as (proxy, through),
+        tables.state(dsn=through) as state,
+        Consumer(
+            state.attach(MemorySource(log, ends=True)), ordering="partition", commit_every=0.01
+        ) as consumer,
+    ):
+        running = asyncio.create_task(
+            consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
+        )
+        for cuts in range(1, 6):
+            if is_applied:
+                proxy.cut_answer = "COMMIT"
+            else:
+                proxy.cut_request = lambda _, body: body.startswith(b"COMMIT")
+            while proxy.cuts < cuts:
+                await LOOP_CLOCK.sleep(0.001)
+            await _replay(tables)
+        await running
+        assert await tables.stored() == (1500, expected(range(1500)))
+
+
+@pytest.mark.soak
+async def test_a_database_that_is_killed_again_and_again(own_postgres: EmbeddedPostgres) -> None:
+    for _ in range(20):
+        await test_a_database_that_is_killed(own_postgres)
+
+
+async def _until(tables: StateTables, least: int) -> None:
+    con = await asyncpg.connect(tables.dsn)
+    seen = StateTables(tables.dsn, con)
+    seen.table, seen.positions = tables.table, tables.positions
+    try:
+        async with asyncio.timeout(30.0):
+            while await seen.position() < least:
+                pass
+    finally:
+        await con.close()
+
+
+async def _replay(tables: StateTables) -> int:
+    """Compare the state with the position, by a new connection; return the position."""
+    con = await asyncpg.connect(tables.dsn)
+    seen = StateTables(tables.dsn, con)
+    seen.table, seen.positions = tables.table, tables.positions
+    try:
+        position, state = await seen.stored()
+        assert state == expected(range(position)), json.dumps(state)
+    finally:
+        await con.close()
+    return position
