@@ -105,7 +105,7 @@ def first_incomplete(history: list[Turn], place: int) -> int:
 @given(st.lists(turns, max_size=10), st.integers(0, 10))
 @settings(deadline=None, max_examples=500)
 def test_what_is_stored_is_a_replay(history: list[Turn], place: int) -> None:
-    """G28: the stored state is that of the turns of the events before the position, as if no other turn
+    """G-T24: the stored state is that of the turns of the events before the position, as if no other turn
     had run, whatever turns of later events ran between them.
     """
     store, database = store_of(), Database()

@@ -41,7 +41,7 @@ async def until(tables: StateTables, least: int) -> None:
 async def test_two_processes(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, how: signal.Signals
 ) -> None:
-    """G28: one joins, the other is killed or frozen; each partition's state is always a replay of its
+    """G-T24: one joins, the other is killed or frozen; each partition's state is always a replay of its
     events.
     """
     topic, group = await new_topic(broker, PARTS), new_name("state")

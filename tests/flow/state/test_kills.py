@@ -26,7 +26,7 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "50"))
 
 
 async def test_some_kills(embedded_postgres: EmbeddedPostgres) -> None:
-    """G28: after each kill the state is that of the events before the position, exactly."""
+    """G-T24: after each kill the state is that of the events before the position, exactly."""
     await _kill(embedded_postgres, 5, random.Random(0))
 
 

@@ -37,7 +37,7 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 
 
 async def test_a_database_that_is_killed(own_postgres: EmbeddedPostgres) -> None:
-    """G28: events go on meanwhile; in the end the state is that of all, each once."""
+    """G-T24: events go on meanwhile; in the end the state is that of all, each once."""
     counting = Counting(0)
     log = MemoryLog([Record("t", 0, at, key_of(at), b"") for at in range(COUNT)])
     async with state_tables(own_postgres.dsn) as tables:

@@ -61,7 +61,7 @@ async def run(
 
 
 async def test_a_whole_log(embedded_postgres: EmbeddedPostgres) -> None:
-    """G28: the state is that of all events, with jobs and finalisers that share a key."""
+    """consumer/G28: the state is that of all events, with jobs and finalisers that share a key."""
     counting = Counting(0)
     async with state_tables(embedded_postgres.dsn) as tables:
         report = await run(tables, log_of(3000), counting.handle, jobs=[counting.jobs])

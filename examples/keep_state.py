@@ -1,0 +1,55 @@
+"""Totals per customer, kept in PostgreSQL together with the position of the orders that made them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import asyncpg
+
+from penstock import Consumer
+from penstock.flow import PostgresState
+from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.testing import embedded_postgres
+
+if TYPE_CHECKING:
+    from penstock.consumer.jobs import EventContext
+
+
+async def handle(context: EventContext) -> None:
+    total = context.store.get(context.key, {"orders": 0, "amount": 0})
+    total["orders"] += 1
+    total["amount"] += context.value
+    context.store.put(context.key, total)
+    if context.value < 0:
+        raise ValueError(f"{context.key} ordered for {context.value}")
+
+
+async def run(dsn: str, log: MemoryLog) -> None:
+    async with (
+        PostgresState(dsn, table="totals") as state,
+        Consumer(
+            state.attach(MemorySource(log, ends=True)), ordering="partition", poison="skip"
+        ) as consumer,
+    ):
+        report = await consumer.run_events(handle, state=state)
+    print(f"{report.counts.acked} orders handled")
+
+
+async def main(dsn: str) -> None:
+    log = MemoryLog()
+    for customer, amount in (("ann", 30), ("bob", 5), ("ann", -1), ("ann", 12)):
+        log.produce("orders", amount, key=customer)
+    await run(dsn, log)
+    log.produce("orders", 7, key="bob")
+    await run(dsn, log)
+    con = await asyncpg.connect(dsn)
+    for key, value in await con.fetch("SELECT key, value FROM totals ORDER BY key"):
+        print(key, value)
+    print("position", await con.fetchval("SELECT position FROM penstock_positions"))
+    await con.close()
+
+
+if __name__ == "__main__":
+    with embedded_postgres() as server:
+        asyncio.run(main(server.dsn))
