@@ -168,6 +168,18 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("Consumer: the class instead of an answer", "async def book(message):\n    return Ack\n\nawait Consumer(source).receive(book)", "log"),
         Mistake("Consumer: a delay that is an error", 'Nak(ValueError("no such user"))'),
     ],
+    "Events that are completed later": [
+        Mistake("Events: a processor without the key", "from penstock.consumer.jobs import JobScheduler\n\nasync def process(order):\n    ...\n\nJobScheduler(process)"),
+        Mistake("Events: a finaliser without the error", "from penstock.consumer.jobs import JobScheduler\n\nasync def process(key, order):\n    ...\n\nasync def finish(context, key, order):\n    ...\n\nJobScheduler(process, finish)"),
+        Mistake("Events: fewer keys than jobs at once", "from penstock.consumer.jobs import JobScheduler\n\nasync def process(key, order):\n    ...\n\nJobScheduler(process, concurrency=100, max_keys=50)"),
+        Mistake("Events: a kind of work that is none", 'from penstock.consumer.jobs import JobScheduler\n\nasync def process(key, order):\n    ...\n\nJobScheduler(process, kind="network")'),
+        Mistake("Events: items that wait for nothing", "from penstock.consumer.jobs import ItemBatcher\n\nItemBatcher(write, max_batch_size=50, delay=0)"),
+        Mistake("Events: a callback without its group", 'from penstock.consumer.jobs import BatchItems\nfrom penstock.testing import MockContext\n\nBatchItems(MockContext(), "ann", handle)'),
+        Mistake("Events: a jitter longer than the period", "from penstock.consumer.jobs import Interjector\n\nInterjector(handle, every=1.0, jitter=5.0)"),
+        Mistake("Events: state without the order of partitions", "from penstock.consumer.jobs import MemoryState\n\nasync with Consumer(source) as consumer:\n    await consumer.run_events(handle, state=MemoryState())"),
+        Mistake("Events: an interjection beside `run`", "async with Consumer(source) as consumer:\n    await consumer.interject(handle)"),
+        Mistake("Events: a scheduler that was not passed", 'from penstock.consumer.jobs import JobScheduler\nfrom penstock.testing import MockContext\n\nasync def process(key, order):\n    ...\n\nJobScheduler(process, concurrency=4).schedule(MockContext(), "ann", 1)'),
+    ],
     "Streams in PostgreSQL": [
         Mistake("A start without a time zone", f'{_SOURCE}from datetime import datetime\n\nPostgresStreamSource(DSN, subscription="mails", start=datetime(2026, 3, 1))'),
         Mistake("A stream as a category", f'{_SOURCE}\nPostgresStreamSource(DSN, subscription="mails", category="order-17")'),
