@@ -24,15 +24,23 @@ if TYPE_CHECKING:
 class Job(Entry):
     """A value that is processed for a key, on behalf of an event."""
 
-    __slots__ = ("context", "key", "message", "value")
+    __slots__ = ("_context", "key", "message", "value")
 
     def __init__(self, lane_key: Hashable, key: Any, value: Any, message: Message) -> None:
         super().__init__(lane_key)
         self.key = key
         self.value = value
         self.message = message
-        self.context: EventContext | None = None
-        """Of its event, which waits for it; `None` if it does not."""
+        self._context: EventContext | None = None
+
+    def begin(self, context: EventContext) -> None:
+        """Note the event that waits for it."""
+        self._context = context
+
+    def release(self) -> EventContext | None:
+        """The event that waits for it; from now on, none does."""
+        context, self._context = self._context, None
+        return context
 
 
 class JobQueue:

@@ -62,14 +62,14 @@ class JobRun:
 
     def submit(self, job: Job, context: EventContext) -> bool:
         """Take a job; return false if it waits for room."""
-        job.context = context
+        job.begin(context)
         has_room = self.queue.offer(job)
         self._wake()
         return has_room
 
     def withdraw(self, job: Job) -> None:
         """Stop a job: one that waits is forgotten, one that runs is cancelled."""
-        job.context = None
+        job.release()
         for task, running in self._workers.items():
             if running is job:
                 task.cancel()
@@ -158,7 +158,7 @@ class JobRun:
             task.uncancel()
 
     def _done(self, job: Job, error: BaseException | None) -> None:
-        context, job.context = job.context, None
+        context = job.release()
         if context is not None:
             self._events.job_complete(context, _finish(self._finalise, job.key, job.value, error))
         self._admitted(self.queue.done(job))
