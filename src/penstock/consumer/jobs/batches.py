@@ -229,8 +229,8 @@ class BatchRun:
             await self._call(items)
         self.former.done(batch)
         for item in batch:
-            group = item.group
-            if group.executed():
+            group = item.executed()
+            if group is not None:
                 self._events.job_complete(group.context, _callback(group))
         self._admit()
         self._changed.fire()

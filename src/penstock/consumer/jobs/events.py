@@ -103,7 +103,7 @@ class Events(SingleMessages):
         call = observed(self._handle, engine.commons)
         super().__init__(engine.schedule, engine.settler, engine.workers, engine.commons, call)
         self._handler = handler
-        self._first = with_steps(self._begin_event, *steps)
+        self._stepped = with_steps(self._begin_event, *steps) if steps else None
         self._jobs = tuple(jobs)
         self.stores = stores
         self._runs: tuple[Hurries, ...] = ()
@@ -124,7 +124,7 @@ class Events(SingleMessages):
         if message.finalise is not None:
             self.schedule.completed.begin(message)
             self.settler.take_back(message)
-        store = await self.stores.prepare(message.claim)
+        store = await self.stores.prepare(message.claim) if self.stores.are_any else None
         if store is None:
             return await self._turn(message)
         offset = None if isinstance(message, Interjection) else message.offset
@@ -135,22 +135,29 @@ class Events(SingleMessages):
 
     async def _turn(self, message: Message) -> object:
         finalise = message.finalise
-        if finalise is None:
-            result = await self._first(message)
-        else:
+        if finalise is not None:
             result = await finalise(self._contexts[message])
+        elif self._stepped is None:
+            result = await self._handler(self._begun(message))
+        else:
+            result = await self._stepped(message)
         if isinstance(result, Incomplete):
             return result
+        checked = self._checked(message, result)
         if result is None or isinstance(result, Ack):
             self._forget(message)
+            message.finish_by(None)
         if isinstance(message, Interjection):
             message.completed()
             return None
-        return self._checked(message, result)
+        return checked
 
     async def _begin_event(self, message: Message) -> object:
+        return await self._handler(self._begun(message))
+
+    def _begun(self, message: Message) -> EventContext:
         context = self._contexts[message] = EventContext(message, self)
-        return await self._handler(context)
+        return context
 
     def _checked(self, message: Message, result: object) -> object:
         """The result of an event, unless it passes earlier ones of its key in a scheduler."""

@@ -49,6 +49,14 @@ class BatchItem(Entry):
         """Whether the claim of its event has ended, so that nothing of it is executed any more."""
         return self.group.context.message.claim.is_closed
 
+    def executed(self) -> BatchItems | None:
+        """Note that it was executed; return its group if it was the last one. No item refers to its group
+        from then on, which has its items: nothing is left to the collector of cycles.
+        """
+        group = self.group
+        del self.group
+        return group if group.executed() else None
+
     def wait_from(self, now: float) -> None:
         """Note when it was added."""
         self.added_at = now

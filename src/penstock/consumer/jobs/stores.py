@@ -28,6 +28,11 @@ class Stores:
         self._turns: dict[Claim, TurnStore] = {}
 
     @property
+    def are_any(self) -> bool:
+        """Whether there is state."""
+        return self._backend is not None
+
+    @property
     def are_positioned(self) -> bool:
         """Whether they are kept together with the positions."""
         return isinstance(self._backend, PositionedBackend)
