@@ -23,9 +23,14 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OWN = {"penstock", "pyspark_penstock"}
 
-IMPORTED_AS = {"nats-py": "nats", "opentelemetry-api": "opentelemetry"}
+IMPORTED_AS = {
+    "confluent-kafka": "confluent_kafka",
+    "nats-py": "nats",
+    "opentelemetry-api": "opentelemetry",
+}
 HOMES: dict[str, tuple[str, ...]] = {
     "_clients/compression.py": ("files", "http"),
+    "_clients/confluent": ("kafka-confluent",),
     "_clients/kafka": ("kafka",),
     "_clients/nats": ("nats",),
     "_clients/postgres": ("postgres",),
@@ -45,6 +50,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sinks/postgres_stream": ("postgres",),
     "sources/jetstream": ("nats",),
     "sources/kafka": ("kafka",),
+    "sources/kafka_confluent": ("kafka-confluent",),
     "sources/postgres_stream": ("postgres",),
     "sources/subscriptions/postgres": ("postgres",),
     "spark": ("spark",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedNats
 
 LOOK_EVERY = 0.03
-_numbers = itertools.count(1)
 
 
 async def _ignored(error: Exception) -> None:
@@ -34,7 +34,7 @@ class Stream:
 
     def __init__(self, server: EmbeddedNats, client: Client, partitions: int | None) -> None:
         self.server = server
-        self.name = f"S{next(_numbers)}"
+        self.name = f"S{secrets.token_hex(4)}"
         self.partitions = partitions
         self.stored: dict[int, str] = {}
         """The keys by sequence number."""

@@ -78,7 +78,7 @@ def test_a_bad_division_is_refused(arguments: Any, told: str) -> None:
     ("destination", "partitions"),
     [
         (partitioned("orders.*", 8)[1], 8),
-        ("{{ StreamPartition( 12 , 1 ) }}.orders.{{wildcard(1)}}", 12),
+        ("{{ Partition( 12 , 1 ) }}.orders.{{wildcard(1)}}", 12),
         ("{{partition(5)}}.orders", 5),
         ("orders.{{partition(8,1)}}", None),
         ("orders.{{wildcard(1)}}", None),

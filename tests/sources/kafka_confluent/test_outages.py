@@ -70,7 +70,8 @@ async def _killed(broker: OwnKafka, protocol: str) -> None:
 
     given = LASTS if protocol == "cooperative" else {}
     source = source_of(broker, topic, group, protocol=protocol, **given)
-    options = {"ordering": "unordered", "concurrency": 300, "max_in_flight": 300}
+    # room for all of them: one partition's records may come before those of another
+    options = {"ordering": "unordered", "concurrency": 3_000, "max_in_flight": 3_000}
     async with log_lines() as log, member(source, handle, **options) as reader:
         await reader.handled_count(1_000)
         await asyncio.to_thread(broker.kill)
