@@ -15,7 +15,7 @@ from penstock._core.errors import PositionLost
 from penstock._core.retry_policy import RetryPolicy
 from penstock._core.source import Record
 from penstock.consumer import Consumer, Nak
-from penstock.consumer.jobs import Incomplete, state_keeping
+from penstock.consumer.jobs import Incomplete, Interjector, state_keeping
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
@@ -319,22 +319,34 @@ async def test_an_owner_that_is_taken_over(
         assert await tables.stored() == (8, {"n": 8})
 
 
-async def test_many_entries(embedded_postgres: EmbeddedPostgres) -> None:
-    """A restore reads them in pages, and nothing is handled before."""
+async def test_many_entries(
+    embedded_postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A restore reads them in pages, once, and nothing runs before, not even interjections."""
     ready: list[bool] = []
+    caplog.set_level("INFO", "penstock.flow")
+
+    async def tick(context: EventContext) -> None:
+        ready.append(len(context.store) == 30_000)
+        context.store.put("k1", context.store.get("k1", 0) + 1)
 
     async with state_tables(embedded_postgres.dsn) as tables:
 
         async def handle(context: EventContext) -> None:
             ready.append(len(context.store) == 30_000)
+            context.store.put("k2", len(ready))
 
         async with tables.state():
             pass
         await tables.con.execute(
             f"INSERT INTO \"{tables.table}\" SELECT 'group', 't', 0, 'k' || n, "
-            "'{\"n\": 1}' FROM generate_series(1, 30000) AS n"
+            "'0' FROM generate_series(1, 30000) AS n"
         )
         log = log_of(1)
         await tables.con.execute(f'UPDATE "{tables.table}" SET consumer_group = $1', log.group.name)
-        await run(tables, log, handle)
-    assert ready == [True]
+        await run(tables, log, handle, interjections=[Interjector(tick, every=0.001)])
+        _, state = await tables.stored()
+        assert state["k1"] == len(ready) - 1
+    assert len(ready) > 1
+    assert caplog.text.count("30000 entries in") == 1
+    assert all(ready)

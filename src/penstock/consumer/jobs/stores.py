@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError, PositionLost
@@ -26,6 +27,7 @@ class Stores:
         self._backend = backend
         self._open: dict[TopicPartition, tuple[Claim, StateStore]] = {}
         self._turns: dict[Claim, TurnStore] = {}
+        self._opening: dict[TopicPartition, asyncio.Lock] = {}
 
     @property
     def are_any(self) -> bool:
@@ -44,19 +46,27 @@ class Stores:
         """
         if self._backend is None:
             return None
-        known = self._open.get(claim.partition)
-        if known is None or known[0] is not claim:
-            if known is not None:
-                self._drop(claim.partition)
-            store = await self._backend.open(claim.partition)
-            known = self._open[claim.partition] = claim, store
-            if isinstance(store, TurnStore):
-                claim.keep_with(store)
-                self._turns[claim] = store
+        if not self._is_open(claim):
+            async with self._opening.setdefault(claim.partition, asyncio.Lock()):
+                if not self._is_open(claim):  # by another task meanwhile
+                    await self._prepare(claim, self._backend)
         turns = self._turns.get(claim)
         if turns is not None and turns.lost is not None:
             raise PositionLost(str(turns.lost))
         return turns
+
+    def _is_open(self, claim: Claim) -> bool:
+        known = self._open.get(claim.partition)
+        return known is not None and known[0] is claim
+
+    async def _prepare(self, claim: Claim, backend: StateBackend) -> None:
+        if claim.partition in self._open:
+            self._drop(claim.partition)
+        store = await backend.open(claim.partition)
+        self._open[claim.partition] = claim, store
+        if isinstance(store, TurnStore):
+            claim.keep_with(store)
+            self._turns[claim] = store
 
     def lost(self) -> dict[Claim, Exception]:
         """The claims that have lost their positions, and the reasons."""
