@@ -188,7 +188,9 @@ class Explainer:
         if self._parts.claims.is_paused(claim):
             yield WaitCause(WaitReason.PAUSED)
         if claim in self._unread:
-            yield WaitCause(WaitReason.READING_PARKED)
+            jobs = self._parts.settler.jobs
+            is_state = jobs is not None and jobs.reads_state
+            yield WaitCause(WaitReason.READING_STATE if is_state else WaitReason.READING_PARKED)
 
     def _jobs(self, claim: Claim) -> Iterator[WaitCause]:
         """What happens beside the oldest unfinished record."""

@@ -138,7 +138,8 @@ class Operated:
     @property
     def ready(self) -> bool:
         """Whether records are fetched and handled: false before the source's first assignment,
-        while the source has trouble, and from the beginning of the drain on.
+        while the source has trouble or the parked keys, or the state, of a partition are read, and
+        from the beginning of the drain on.
         """
         return self.health().is_ready
 

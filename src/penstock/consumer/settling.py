@@ -51,6 +51,11 @@ _FAILED = "%s: %s failed (attempt %d, %s); next try in %.3g s"
 class StepsOut(Protocol):
     """Takes events that are completed later."""
 
+    @property
+    def reads_state(self) -> bool:
+        """Whether the state of a claim is read before anything is fetched for it."""
+        ...
+
     def step_out(self, message: Message, result: Incomplete) -> None:
         """The handler of an event has ended, and its turn goes on."""
 

@@ -32,6 +32,7 @@ class WaitReason(StrEnum):
     # of a partition
     PAUSED = "paused"
     READING_PARKED = "reading parked keys"
+    READING_STATE = "reading its state"
     DRAINING = "draining"
     MAP_CUT = "map cut"
     HELD = "held"
@@ -65,6 +66,7 @@ REMEDIES = {
     WaitReason.ARRIVING: "until it is in its lane",
     WaitReason.PAUSED: "until resume()",
     WaitReason.READING_PARKED: "until the park store has answered",
+    WaitReason.READING_STATE: "until all of it is read",
     WaitReason.DRAINING: "delivered again to the next owner",
     WaitReason.MAP_CUT: "until the first unfinished messages are settled",
     WaitReason.HELD: "until there is room; no later event begins meanwhile",

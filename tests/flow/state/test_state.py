@@ -14,7 +14,7 @@ from penstock._core.clock import LOOP_CLOCK
 from penstock._core.errors import PositionLost
 from penstock._core.retry_policy import RetryPolicy
 from penstock._core.source import Record
-from penstock.consumer import Consumer, Nak
+from penstock.consumer import Consumer, Nak, WaitReason
 from penstock.consumer.jobs import Incomplete, Interjector, state_keeping
 from penstock.sources.memory import MemoryLog, MemorySource
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from penstock.testing import EmbeddedPostgres
 
 pytestmark = pytest.mark.usefixtures("real_clock")
+
+READING = "it reads the parked keys, or the state, of its partitions"
 
 
 def log_of(count: int, first: int = 0) -> MemoryLog:
@@ -350,3 +352,29 @@ async def test_many_entries(
     assert len(ready) > 1
     assert caplog.text.count("30000 entries in") == 1
     assert all(ready)
+
+
+async def test_a_consumer_that_reads_its_state(embedded_postgres: EmbeddedPostgres) -> None:
+    """It is not ready, and `explain()` says why; it tries again where it fails."""
+    async with state_tables(embedded_postgres.dsn) as tables, tables.state() as state:
+        log = log_of(3)
+        await tables.con.execute(f'BEGIN; LOCK TABLE "{tables.table}"')
+        async with Consumer(
+            state.attach(MemorySource(log, ends=True)), ordering="partition", commit_every=0.01
+        ) as consumer:
+            task = asyncio.create_task(consumer.run_events(_count, state=state))
+            while consumer.health().not_ready != READING:
+                await LOOP_CLOCK.sleep(0.001)
+            (part,) = consumer.explain().partitions
+            assert [cause.reason for cause in part.causes] == [WaitReason.READING_STATE]
+            await tables.con.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                "WHERE wait_event_type = 'Lock'"
+            )
+            await tables.con.execute("ROLLBACK")
+            assert (await task).counts.acked == 3
+        assert await tables.stored() == (3, {"n": 3})
+
+
+async def _count(context: EventContext) -> None:
+    context.store.put("n", context.store.get("n", 0) + 1)

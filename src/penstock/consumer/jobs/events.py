@@ -198,6 +198,11 @@ class Events(SingleMessages):
         message.completed(error)
         return None
 
+    @property
+    def reads_state(self) -> bool:
+        """Whether the state of a claim is read before anything is fetched for it."""
+        return self.stores.are_positioned
+
     def store_of(self, partition: TopicPartition) -> StateStore:
         """The store of a partition."""
         return self.stores.of(partition)
