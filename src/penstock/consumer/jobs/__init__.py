@@ -9,6 +9,7 @@ from .context import EventContext
 from .events import SkippedSchedulerError
 from .interjections import Interjector, NotAssigned
 from .items import BatchItem, BatchItems
+from .register import EventRegister
 from .scheduler import JobScheduler, JobStats
 from .state import MemoryState, MemoryStore, StateBackend, StateStore
 
@@ -16,6 +17,7 @@ __all__ = [
     "BatchItem",
     "BatchItems",
     "EventContext",
+    "EventRegister",
     "Incomplete",
     "Interjector",
     "ItemBatcher",
@@ -34,6 +36,7 @@ publish(
     BatchItem,
     BatchItems,
     EventContext,
+    EventRegister,
     Incomplete,
     Interjector,
     ItemBatcher,
