@@ -169,6 +169,19 @@ async def test_sources_that_keep_their_positions(embedded_postgres: EmbeddedPost
                     await consumer.run_events(handle, state=state)
 
 
+async def test_a_run_without_the_state(embedded_postgres: EmbeddedPostgres) -> None:
+    """It moves no position: the state would not be the one before it."""
+    async with state_tables(embedded_postgres.dsn) as tables:
+        for _ in range(2):
+            async with (
+                tables.state() as state,
+                Consumer(state.attach(source()), ordering="partition") as consumer,
+            ):
+                report = await consumer.run(lambda message: None)
+            assert report.counts.acked == 1
+            assert await tables.stored() == (0, {})
+
+
 async def test_changes_outside_a_turn(embedded_postgres: EmbeddedPostgres) -> None:
     """They would be of no event."""
     kept: list[Any] = []

@@ -7,7 +7,8 @@
 3. After a commit without an answer the position is read before the next one. The changes are written
    again then: they are values, not increments, and no other owner has written since.
 4. A position that has another owner is *lost*: nothing of the partition is stored any more, here.
-5. Once the store of a claim is closed, the position moves no more until the partition is taken again.
+5. A position moves only while the store of its claim is open: from the reading of the state to the end
+   of the claim. A consumer that runs without the state stores nothing.
 """
 
 from __future__ import annotations
@@ -85,9 +86,10 @@ class HeldState:
         return self.store is None or not self.store.owes(offset)
 
     @property
-    def is_free(self) -> bool:
-        """Whether the position may move."""
-        return not self.is_ended and (self.store is None or self.store.lost is None)
+    def free(self) -> KeptStore | None:
+        """The state, if the position may move with it."""
+        store = self.store
+        return None if self.is_ended or store is None or store.lost is not None else store
 
 
 class StatePositions:
@@ -137,17 +139,26 @@ class StatePositions:
         """
         held = {each: self._held[each] for each in positions if each in self._held}
         there = [each for each in held if held[each].is_there(positions[each].offset)]
-        moves = [each for each in held if each not in there and held[each].is_free]
+        moves = {
+            each: store
+            for each, state in held.items()
+            if each not in there and (store := state.free) is not None
+        }
         ends = await asyncio.gather(
-            *[self._store(each, held[each], positions[each].offset) for each in moves],
+            *[
+                self._store(each, held[each], store, positions[each].offset)
+                for each, store in moves.items()
+            ],
             return_exceptions=True,
         )
-        for partition, error in zip(moves, ends, strict=True):
+        errors = dict(zip(moves, ends, strict=True))
+        for partition, error in errors.items():
             if isinstance(error, PositionLost):
                 self._lose(partition, held[partition], error)
-            elif isinstance(error, BaseException):
+        for error in errors.values():
+            if error is not None and not isinstance(error, PositionLost):
                 raise error
-        return [*there, *(each for each, end in zip(moves, ends, strict=True) if end is None)]
+        return [*there, *(each for each, error in errors.items() if error is None)]
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
         """Forget these partitions."""
@@ -161,18 +172,18 @@ class StatePositions:
 
     # -- transactions ------------------------------------------------------------------------------
 
-    async def _store(self, partition: TopicPartition, held: HeldState, offset: int) -> None:
+    async def _store(
+        self, partition: TopicPartition, held: HeldState, store: KeptStore, offset: int
+    ) -> None:
         async with held.turn, self._connections.lent() as con:
             if held.is_in_doubt:
                 await self._find_out(con, held)
-            taken = None if held.store is None else held.store.log.take(offset)
-            position = Position(offset)
+            taken, position = store.log.take(offset), Position(offset)
             idle = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MOST}s'"
             held.doubt()
             try:
                 await con.execute(f"{BEGIN_UNIT}; {idle}; {self._limit}")
-                if taken is not None:
-                    await self._table.apply(con, self._group, partition, taken.changes)
+                await self._table.apply(con, self._group, partition, taken.changes)
                 await self._positions.advance(con, held.owned, position)
             except BaseException:
                 held.know()  # nothing was applied
@@ -182,8 +193,7 @@ class StatePositions:
                 raise UnavailableError(f"the transaction ended by {answer} instead of COMMIT")
             held.owned.moved(position)
             held.know()
-            if held.store is not None and taken is not None:
-                held.store.log.stored(taken)
+            store.log.stored(taken)
 
     async def _find_out(self, con: PoolConnectionProxy[Any], held: HeldState) -> None:
         """Read the position after a commit without an answer. Raises `PositionLost`."""
