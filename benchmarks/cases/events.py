@@ -8,19 +8,20 @@ import gc
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
-from penstock import Batcher, Limits
+from penstock import Batcher, Limits, flow
 from penstock.consumer import Consumer
 from penstock.consumer.jobs import BatchItems, ItemBatcher, JobScheduler
 from penstock.sources.memory import MemoryLog
 
 from ..consuming import CONCURRENCY, FETCH, KEYS, RECIPE, check, nothing, recipe, records, source_of
+from ..feeds import NullSink
 from ..harness import MIB, NS_PER_ITEM, US_PER_ITEM, Case, Ceiling, Contender, Target
+from ..peers.event_recipe import complete_later
 from ..stopwatch import Clock, Stopwatch, Took
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from penstock import Batch
     from penstock.consumer.jobs import BatchItem, EventContext, Incomplete
     from penstock.sources.memory import Record
 
@@ -32,10 +33,15 @@ JOB = 0.01
 BATCH = 100
 FEW_KEYS, FEW_PER_KEY = 200, 2
 """The room of a scheduler that is far too small."""
-JOBS, ITEMS, BOUND, DIRECT = (
+EACH = 10
+"""Items of an event with many."""
+JOBS, SAME, ITEMS, MANY, BOUND, PIPE, DIRECT = (
     "JobScheduler",
-    "ItemBatcher",
+    "the same in tasks and locks",
+    "ItemBatcher, an item per event",
+    f"ItemBatcher, {EACH} items per event",
     "concurrency / job time",
+    "Batcher, fed by a pipe",
     "Batcher, fed directly",
 )
 
@@ -84,8 +90,18 @@ async def by_jobs(given: Sequence[Record], run: Callable[..., Any], **bounds: An
     return await handle_all(given, handle, jobs)
 
 
-async def by_items(given: Sequence[Record]) -> Took:
-    """An item for each record."""
+async def by_hand(given: Sequence[Record]) -> Took:
+    """The same in tasks and locks."""
+    source = source_of(MemoryLog(given))
+    watch = Stopwatch()
+    position = await complete_later(source, process, inside=WINDOW, most=FETCH)
+    took = watch.read()
+    assert position == len(given)
+    return took
+
+
+async def by_items(given: Sequence[Record], each: int) -> Took:
+    """So many items for each record."""
     count = 0
 
     async def execute(items: list[BatchItem]) -> None:
@@ -98,29 +114,48 @@ async def by_items(given: Sequence[Record]) -> Took:
     items = ItemBatcher(execute, max_batch_size=BATCH)
 
     async def handle(context: EventContext) -> Incomplete:
-        return items.add(BatchItems(context, context.key, callback).add(context.value))
+        return items.add(BatchItems(context, context.key, callback).add(*[context.value] * each))
 
     took = await handle_all(given, handle, items)
-    assert count == len(given)
+    assert count == each * len(given)
+    return took
+
+
+def batcher_of(sink: NullSink) -> Batcher[Any]:
+    """A batcher with the same limits."""
+    limits = Limits(max_items=BATCH, max_delay=0.005, workers=10)
+    return Batcher(sink, key=lambda record: record.key, limits=limits)
+
+
+async def piped(given: Sequence[Record]) -> Took:
+    """An item for each record, through a pipe, until the last commit."""
+    log, sink = MemoryLog(given), NullSink()
+    pipe = flow.pipe(
+        source_of(log),
+        batcher_of(sink),
+        lambda message: message.record,
+        max_in_flight=WINDOW,
+        fetch_max=FETCH,
+        commit_every=0.1,
+    )
+    watch = Stopwatch()
+    await pipe.run()
+    took = watch.read()
+    check(log, len(given))
+    assert sink.count == len(given)
     return took
 
 
 async def directly(given: Sequence[Record]) -> Took:
     """An item for each record, without a consumer."""
-    count = 0
-
-    async def write(batch: Batch[Record]) -> None:
-        nonlocal count
-        count += len(batch)
-
-    limits = Limits(max_items=BATCH, max_delay=0.005, workers=10)
-    async with Batcher(write, key=lambda record: record.key, limits=limits) as batcher:
+    sink = NullSink()
+    async with batcher_of(sink) as batcher:
         watch = Stopwatch()
         for record in given:
             await batcher.add(record)
         await batcher.flush()
         took = watch.read()
-    assert count == len(given)
+    assert sink.count == len(given)
     return took
 
 
@@ -151,15 +186,18 @@ def prepare_jobs(count: int) -> Iterator[Sequence[Contender]]:
     given = records(count)
     yield (
         Contender(JOBS, lambda: asyncio.run(by_jobs(given, process)), ours=True),
+        Contender(SAME, lambda: asyncio.run(by_hand(given))),
         Contender(RECIPE, recipe(given, nothing)),
     )
 
 
 @contextlib.contextmanager
 def prepare_items(count: int) -> Iterator[Sequence[Contender]]:
-    given = records(count)
+    given, few = records(count), records(max(1, count // EACH))
     yield (
-        Contender(ITEMS, lambda: asyncio.run(by_items(given)), ours=True),
+        Contender(ITEMS, lambda: asyncio.run(by_items(given, 1)), ours=True),
+        Contender(MANY, lambda: asyncio.run(by_items(few, EACH)), ours=True, items=EACH * len(few)),
+        Contender(PIPE, lambda: asyncio.run(piped(given))),
         Contender(DIRECT, lambda: asyncio.run(directly(given))),
     )
 
@@ -182,6 +220,7 @@ CASES = (
         prepare=prepare_waits,
         items=20_000,
         quick_items=500,
+        is_drawn=False,
         unit=US_PER_ITEM,
         peers=(BOUND,),
         targets=(Target(JOBS, BOUND, 0.9),),
@@ -192,8 +231,9 @@ CASES = (
         prepare=prepare_jobs,
         items=100_000,
         quick_items=500,
+        is_drawn=False,
         unit=NS_PER_ITEM,
-        peers=(RECIPE,),
+        peers=(SAME, RECIPE),
         targets=(Target(JOBS, RECIPE, 3.0),),
         by=Clock.PROCESSOR,
     ),
@@ -203,9 +243,10 @@ CASES = (
         prepare=prepare_items,
         items=100_000,
         quick_items=500,
+        is_drawn=False,
         unit=NS_PER_ITEM,
-        peers=(DIRECT,),
-        targets=(Target(ITEMS, DIRECT, 0.5),),
+        peers=(PIPE, DIRECT),
+        targets=(Target(ITEMS, DIRECT, 0.5), Target(MANY, DIRECT, 0.5)),
         by=Clock.PROCESSOR,
     ),
     Case(
@@ -214,9 +255,9 @@ CASES = (
         prepare=prepare_held,
         items=100_000,
         quick_items=1_000,
+        is_drawn=False,
         unit=MIB,
         peers=(),
         targets=(Ceiling(ALL, 16.0),),
-        is_drawn=False,
     ),
 )

@@ -32,9 +32,15 @@ class BatchItem(Entry):
     __slots__ = ("added_at", "error", "group", "is_placeholder", "key", "user_data", "value")
 
     def __init__(
-        self, key: Any, value: Any, group: BatchItems, *, is_placeholder: bool = False
+        self,
+        lane_key: Hashable,
+        key: Any,
+        value: Any,
+        group: BatchItems,
+        *,
+        is_placeholder: bool = False,
     ) -> None:
-        super().__init__(identity(key))
+        super().__init__(lane_key)
         self.key = key
         self.value = value
         self.error: BaseException | None = None
@@ -82,6 +88,8 @@ class BatchItems:
     `user_data` is anything that the callback needs of the handler.
     """
 
+    __slots__ = ("callback", "context", "items", "key", "left", "user_data")
+
     def __init__(
         self,
         context: EventContext,
@@ -99,19 +107,21 @@ class BatchItems:
 
     def add(self, *values: Any) -> BatchItems:
         """Add values with the key of the group; return the group."""
-        self.items += [BatchItem(self.key, value, self) for value in values]
-        return self
+        return self.add_with_key(self.key, *values)
 
     def add_with_key(self, key: Any, *values: Any) -> BatchItems:
         """Add values with a key of their own; return the group."""
-        self.items += [BatchItem(key, value, self) for value in values]
+        lane_key = identity(key)
+        self.items += [BatchItem(lane_key, key, value, self) for value in values]
         return self
 
-    def entries(self) -> list[BatchItem]:
+    def entries(self) -> Sequence[BatchItem]:
         """What takes places in batches: the items, or a placeholder. Begins to count them."""
-        entries = self.items or [BatchItem(self.key, None, self, is_placeholder=True)]
+        key, entries = self.key, self.items
+        if not entries:
+            entries = [BatchItem(identity(key), key, None, self, is_placeholder=True)]
         self.left = len(entries)
-        return [*entries]
+        return entries
 
     def executed(self) -> bool:
         """Note that an item was executed; return whether it was the last one."""
