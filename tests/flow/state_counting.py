@@ -1,8 +1,8 @@
 """An application with state: it counts, in jobs and finalisers, and its state can be calculated.
 
 The handler of an event notes it as open and begins a job; the finaliser removes the note, adds one to the
-count of all events, which all keys share, and continues the chain of its key, which depends on the order
-of the key's events.
+count of all events, which all keys share, continues the chain of its key, which depends on the order
+of the key's events, and of every tenth event leaves a key that no other event writes.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ def expected(offsets: Iterable[int]) -> dict[str, Any]:
         key = f"chain/{key_of(offset)}"
         state[key] = chained(state.get(key, ""), offset)
         state["all"] = state.get("all", 0) + 1
+        if offset % 10 == 0:
+            state[f"once/{offset}"] = offset
     return state
 
 
@@ -70,4 +72,6 @@ class Counting:
         assert error is None
         assert store.delete(f"open/{offset:09}")
         store.put("all", store.get("all", 0) + 1)
+        if offset % 10 == 0:
+            store.put(f"once/{offset}", offset)
         store.put(f"chain/{key}", chained(store.get(f"chain/{key}", ""), offset))
