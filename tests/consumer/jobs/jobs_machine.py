@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from jobs.jobs_member import (
-    DRAIN,
-    JobsMember,
-    JobsTruth,
-    Setting,
-    scripts,
-    settings_of_members,
-)
+from jobs.jobs_member import JobsMember
+from jobs.jobs_script import DRAIN, JobsTruth, Setting, scripts, settings_of_members
 
 from penstock import ClosedError, ConfigError
 from penstock._core.errors import PenstockError
@@ -30,7 +24,7 @@ from penstock.sources.memory import Crashed, MemoryLog
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
-    from jobs.jobs_member import Script
+    from jobs.jobs_script import Script
 
 PARTITIONS = [TopicPartition("t", number) for number in range(2)]
 KEYS = ["a", "b", "c"]
@@ -101,6 +95,7 @@ class JobsMachine(RuleBasedStateMachine):
     def _complete(self, member: JobsMember, context: Any, *, again: bool) -> None:
         taken = context.job_complete(member.raw_final)
         if taken:
+            member.completed.add(context)
             self.truth.claim(not context.message.claim.is_closed, "completed after its claim")
             self.truth.claim(not member.has_ended, "completed after the end")
         if taken and again:
@@ -143,7 +138,12 @@ class JobsMachine(RuleBasedStateMachine):
     def revoke(self, data: st.DataObject, within: float) -> None:
         member = self.member
         partition = data.draw(st.sampled_from(member.source.claimed))
+        waiting, failures = member.to_be_finalised(partition), member.failures
+        member.begun.clear()
         self.act(lambda: self._revoke(member, partition, within))
+        if within and waiting and failures == member.failures:
+            kept = member.begun | member.to_be_finalised(partition)
+            assert waiting & kept, "what waits to be finalised has left before the deadline"
 
     async def _revoke(self, member: JobsMember, partition: TopicPartition, within: float) -> None:
         if partition in member.source.claimed:
@@ -266,7 +266,8 @@ class JobsMachine(RuleBasedStateMachine):
 
     def _complete_all(self) -> None:
         for context in self.member.raws:
-            context.job_complete(self.member.raw_final)
+            if context not in self.member.completed:
+                context.job_complete(self.member.raw_final)
 
     def _is_over(self) -> bool:
         is_settled = set(self.truth.scripts) <= self.truth.settled

@@ -165,7 +165,7 @@ async def test_an_exit_ends_the_consumer_after_its_drain(
 
 
 async def test_a_scheduler_serves_one_consumer_after_another(fake_clock: FakeClock) -> None:
-    """consumer/G5: one at a time; a refused run leaves its other schedulers free."""
+    """G-T17: one at a time; a refused run leaves its other schedulers free."""
     jobs, other = JobScheduler(pass_on, name="shared"), JobScheduler(pass_on)
 
     async def handle(context: EventContext) -> Incomplete:

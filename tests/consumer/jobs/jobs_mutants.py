@@ -1,0 +1,258 @@
+"""Planted bugs of jobs: each a small change of one method, and the law that finds it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from tests.machine.consumer_mutants import Planted
+
+from penstock import ClosedError
+from penstock.consumer.completed_jobs import CompletedJobs
+from penstock.consumer.jobs.events import Events
+from penstock.consumer.jobs.items import BatchItem, BatchItems, ItemFormer
+from penstock.consumer.jobs.queue import JobQueue
+from penstock.consumer.jobs.running import JobRun
+from penstock.consumer.jobs.scheduler import JobScheduler
+from penstock.consumer.message import Message
+from penstock.consumer.quiet import Quiet
+from penstock.consumer.schedule import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pytest
+    from tests.machine.consumer_mutants import Mutant
+
+    from penstock.consumer.jobs import EventContext
+    from penstock.consumer.jobs.queue import Job
+
+ALL: dict[str, Planted] = {}
+ORDER = "out of order|.*overtook"
+END = "the end was not reached|left inside"
+
+
+def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
+    """Note a mutant, the beginning of the complaints that find it, and where it shows."""
+
+    def note(plant: Mutant) -> Mutant:
+        ALL[plant.__name__] = Planted(plant, law, where)
+        return plant
+
+    return note
+
+
+@mutant(ORDER, ordering="partition")
+def the_last_job_is_finalised_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event comes in in front of those that came in before it."""
+
+    def come_in(self: CompletedJobs, message: Message) -> None:
+        self.out.remove(message)
+        self.inside.add(message)
+        lanes, key = message.claim.lanes, message.lane_key
+        queue = self._waiting.setdefault((id(lanes), key), deque())
+        if len(queue) > 1:
+            queue.insert(1, message)
+            return
+        queue.append(message)
+        if len(queue) == 1:
+            self._place(lanes, key, message)
+
+    monkeypatch.setattr(CompletedJobs, "come_in", come_in)
+
+
+@mutant("what waits to be finalised has left", ordering="partition", every=None)
+def finalisers_leave_at_once_in_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits to be finalised is dropped when its claim begins to close."""
+    real = Quiet.drop
+
+    def drop(
+        self: Quiet, claims: Any, *, keep_batch: bool = False, keep_jobs: bool = False
+    ) -> None:
+        del keep_jobs
+        real(self, claims, keep_batch=keep_batch)
+
+    monkeypatch.setattr(Quiet, "drop", drop)
+
+
+@mutant(END, first=(1, 1, 1))
+def a_held_lane_stays_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event that has room now does not let its lane go on."""
+    monkeypatch.setattr(Events, "has_room", lambda self, message: None)
+
+
+@mutant("no room for", ordering="partition", first=(1, 1, 1), second=(1, 1, 1))
+def one_of_two_holds_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first event that has room lets the lane go on, whatever others have none."""
+
+    def has_room(self: Events, message: Message) -> None:
+        lanes, key = message.claim.lanes, message.lane_key
+        holding = self._without_room.get((id(lanes), key), set())
+        holding.discard(message)
+        if not holding:
+            self._without_room.pop((id(lanes), key), None)
+        following = lanes.let_go(key)
+        if following is not None:
+            self.schedule.ready.append(following)
+        self.workers.wake()
+
+    monkeypatch.setattr(Events, "has_room", has_room)
+
+
+@mutant("after its claim: finaliser|a consumer failed|.*completed after its claim")
+def a_finaliser_runs_for_a_claim_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is done completes its event, whatever became of the claim."""
+
+    def job_complete(self: Events, context: EventContext, finalise: Any) -> bool:
+        message = context.message
+        if message in self.schedule.completed.out:
+            self._pending.pop(message, None)
+            self._come_in(message, finalise)
+            return True
+        if message in self.workers.running and message not in self._early:
+            self._early[message] = finalise
+            return True
+        return False
+
+    monkeypatch.setattr(Events, "job_complete", job_complete)
+
+
+@mutant("a key in two processors|out of order")
+def a_key_is_free_before_its_processor_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next job of a key begins beside the one before it."""
+    real, done = JobRun._processed, JobQueue.done
+
+    async def processed(self: JobRun, job: Job, task: Any) -> BaseException | None:
+        self._admitted(done(self.queue, job))
+        self._wake()
+        return await real(self, job, task)
+
+    monkeypatch.setattr(JobRun, "_processed", processed)
+    monkeypatch.setattr(JobQueue, "done", lambda self, job: [])
+
+
+@mutant("a key in two batches|out of order", batch=(2, 2, 2))
+def a_batch_does_not_keep_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of a batch may be in the next one while it runs."""
+    real, ended = ItemFormer.take, ItemFormer.done
+
+    def take(self: ItemFormer) -> list[BatchItem]:
+        batch = real(self)
+        ended(self, batch)
+        return batch
+
+    def done(self: ItemFormer, batch: Sequence[BatchItem]) -> None:
+        """Everything has happened."""
+
+    monkeypatch.setattr(ItemFormer, "take", take)
+    monkeypatch.setattr(ItemFormer, "done", done)
+
+
+@mutant("complete without its job")
+def a_scheduler_without_a_run_says_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`schedule` returns what completes the event."""
+    real = JobScheduler.schedule
+
+    def schedule(self: JobScheduler[Any, Any], *given: Any) -> Any:
+        try:
+            return real(self, *given)
+        except ClosedError:
+            return None
+
+    monkeypatch.setattr(JobScheduler, "schedule", schedule)
+
+
+@mutant("side by side|a consumer failed", ordering="partition", every=0.3, concurrency=8)
+def an_interjection_takes_the_lane_of_a_running_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ready at once."""
+
+    def place(self: CompletedJobs, lanes: Any, key: Any, message: Message) -> None:
+        if message.index < 0 or key not in lanes.active:
+            lanes.active.add(key)
+            self._ready.append(message)
+        else:
+            lanes.put_back(key, [message])
+            self.go_on(lanes, key)
+
+    monkeypatch.setattr(CompletedJobs, "_place", place)
+
+
+@mutant("processed twice|called twice|out of order", attempts=4)
+def a_failed_finaliser_repeats_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next try of an event begins with its handler."""
+    real = Message.begin_again
+
+    def begin_again(self: Message) -> None:
+        real(self)
+        self.finish_by(None)
+
+    monkeypatch.setattr(Message, "begin_again", begin_again)
+
+
+@mutant(f"places do not add up|{END}|a consumer failed", ordering="partition")
+def finalisers_outlive_their_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits behind another finaliser keeps its place in the window."""
+    real = CompletedJobs.forget
+
+    def forget(self: CompletedJobs, is_dead: Any) -> list[Message]:
+        real(self, is_dead)
+        return []
+
+    monkeypatch.setattr(CompletedJobs, "forget", forget)
+
+
+@mutant("called before its items|called twice|after its claim|a consumer failed|places")
+def a_callback_runs_with_the_first_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group counts as executed once one of its items is."""
+
+    def executed(self: BatchItems) -> bool:
+        self.left -= 1
+        return True
+
+    monkeypatch.setattr(BatchItems, "executed", executed)
+
+
+@mutant(END)
+def an_early_completion_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event that was completed before its handler ended waits for ever."""
+    real = Events.step_out
+
+    def step_out(self: Events, message: Message, result: Any) -> None:
+        self._early.pop(message, None)
+        real(self, message, result)
+
+    monkeypatch.setattr(Events, "step_out", step_out)
+
+
+@mutant("after its claim: batch", delay=0.4, batch=(3, 1, 2))
+def items_of_ended_claims_are_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing looks at the claim before a batch."""
+
+    monkeypatch.setattr(BatchItem, "is_left", property(lambda self: False))
+
+
+@mutant("committed past|the end was not reached|not committed|counted")
+def an_incomplete_event_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its position is passed while its job is out."""
+    real = Events.step_out
+
+    def step_out(self: Events, message: Message, result: Any) -> None:
+        if message.index >= 0:
+            message.claim.settled(message.index)
+        real(self, message, result)
+
+    monkeypatch.setattr(Events, "step_out", step_out)
+
+
+@mutant(f"places do not add up|{END}|a consumer failed")
+def an_event_that_is_left_keeps_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is out when its claim ends frees no place in the window."""
+    real = Schedule.finish
+
+    def finish(self: Schedule, message: Message) -> None:
+        if message in self.completed.out:
+            self.completed.out.remove(message)
+        else:
+            real(self, message)
+
+    monkeypatch.setattr(Schedule, "finish", finish)
