@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.sources.kafka.kafka_help import fill, new_name, new_topic, stored
 from penstock._core.clock import LOOP_CLOCK
 
 if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+
     from state_help import StateTables
 
     from penstock.testing import EmbeddedKafka, EmbeddedPostgres
@@ -80,3 +83,43 @@ async def test_two_processes(
     assert {each.partition: at.offset for each, at in copied.items()} == dict.fromkeys(
         range(PARTS), COUNT
     )
+
+
+@pytest.mark.soak
+async def test_processes_that_come_and_are_killed(
+    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
+) -> None:
+    """G-T24: three at most, of which one is killed, frozen for good, or stopped at a random moment."""
+    count, chance = 15_000, random.Random(2)
+    topic, group = await new_topic(broker, PARTS), new_name("state")
+    for part in range(PARTS):
+        await fill(broker, topic, count, partition=part)
+    async with state_tables(embedded_postgres.dsn) as tables:
+        options = {
+            "dsn": tables.dsn,
+            "table": tables.table,
+            "positions": tables.positions,
+            "bootstrap": broker.bootstrap,
+            "topic": topic,
+            "group": group,
+        }
+        async with AsyncExitStack() as stack:
+            running: list[Process] = []
+            for seed in range(14):
+                running.append(
+                    await stack.enter_async_context(child_process(PROGRAM, **options, seed=seed))
+                )
+                await LOOP_CLOCK.sleep(chance.uniform(0.5, 3.0))
+                if len(running) > 2:
+                    gone = running.pop(chance.randrange(3))
+                    gone.send_signal(
+                        chance.choice([signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM])
+                    )
+                for part in range(PARTS):
+                    position, state = await tables.stored(part)
+                    assert state == expected(range(position))
+            async with asyncio.timeout(100.0):
+                while min([await tables.position(part) for part in range(PARTS)]) < count:
+                    await LOOP_CLOCK.sleep(0.05)
+            for part in range(PARTS):
+                assert await tables.stored(part) == (count, expected(range(count)))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from state_counting import Counting, expected, key_of
 from state_help import state_tables
 
+from penstock import ConfigError
 from penstock._core.clock import LOOP_CLOCK
 from penstock._core.errors import PositionLost
 from penstock._core.retry_policy import RetryPolicy
@@ -170,6 +171,35 @@ async def test_odd_keys_and_values(embedded_postgres: EmbeddedPostgres) -> None:
         await run(tables, log_of(3), handle)
     assert seen == [{**values, "gone": 1}, values]
     assert [type(each["é" * 512]) for each in seen] == [float, float]
+
+
+class Digits:
+    """Numbers as text or bytes."""
+
+    def __init__(self, column: Literal["text", "bytea"]) -> None:
+        self.column: Literal["json", "text", "bytea"] = column
+
+    def encode(self, value: int) -> str | bytes:
+        return str(value) if self.column == "text" else str(value).encode()
+
+    def decode(self, stored: str | bytes) -> int:
+        assert isinstance(stored, str if self.column == "text" else bytes)
+        return int(stored)
+
+
+@pytest.mark.parametrize("column", ["text", "bytea"])
+async def test_other_codecs(
+    embedded_postgres: EmbeddedPostgres, column: Literal["text", "bytea"]
+) -> None:
+    """A table of another codec is refused."""
+    async with state_tables(embedded_postgres.dsn) as tables:
+        for count in (2, 5):
+            await run(tables, log_of(count), _count, state={"codec": Digits(column)})
+        value = await tables.con.fetchval(f'SELECT value FROM "{tables.table}"')
+        assert value == ("5" if column == "text" else b"5")
+        with pytest.raises(ConfigError, match="another shape"):
+            async with tables.state():
+                pass
 
 
 async def test_changes_behind_an_incomplete_event_wait(
