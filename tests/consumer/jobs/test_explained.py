@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from consumer_help import log_of
 from watch_help import causes_of
 
-from penstock.consumer import Consumer
+from penstock.consumer import Consumer, Nak
 from penstock.consumer.jobs import BatchItems, Incomplete, ItemBatcher, JobScheduler
 from penstock.consumer.wait_reason import WaitReason
 from penstock.sources.memory import MemorySource
@@ -170,6 +170,27 @@ async def test_an_event_without_room_is_told_with_the_bounds(fake_clock: FakeClo
         assert "(in writes: 1 of 1 keys, 100 jobs of a key at most)" in held.told
         (partition,) = consumer.explain().partitions
         assert partition.unfinished == 3
+
+
+async def test_an_event_to_be_finalised_names_the_one_that_has_the_turn(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:N5: that backs off; one whose job runs has no turn."""
+
+    async def process(key: int, value: object) -> None:
+        await fake_clock.sleep((1.0, 0.5, 1e6)[key])
+
+    async def finalise(context: EventContext, key: int, *_: object) -> Nak | None:
+        return Nak(100.0) if key == 1 else None
+
+    jobs = JobScheduler(process, finalise)
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, context.message.offset, None)
+
+    async with running(fake_clock, "abc", handle, jobs) as consumer:
+        (cause,) = causes_of(consumer)
+        assert cause.told.startswith("queued behind t/0@1 (backing off for 98.5 s")
 
 
 async def test_an_interjection_that_runs_is_told(fake_clock: FakeClock) -> None:
