@@ -51,7 +51,12 @@ async def main(options: dict[str, Any]) -> None:
             state.attach(source_of(options)), ordering="partition", commit_every=0.01, drain=4.0
         ) as consumer,
     ):
-        report = await consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
+        report = await consumer.run_events(
+            counting.handle,
+            jobs=[counting.jobs],
+            interjections=counting.interjections,
+            state=state,
+        )
     sys.stdout.write(json.dumps({"event": "ended", "complete": report.complete}) + "\n")
 
 

@@ -12,7 +12,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from penstock._core.clock import LOOP_CLOCK
-from penstock.consumer.jobs import JobScheduler
+from penstock.consumer.jobs import Interjector, JobScheduler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,8 +44,15 @@ def expected(offsets: Iterable[int]) -> dict[str, Any]:
     return state
 
 
+def assert_replay(position: int, state: dict[str, Any]) -> None:
+    """Compare a stored state with what the events before its position make."""
+    copy = state.pop("copy", 0)
+    assert copy <= state.get("all", 0), "an interjection has seen events that are not stored"
+    assert state == expected(range(position))
+
+
 class Counting:
-    """The handler and its jobs."""
+    """The handler, its jobs and interjections."""
 
     def __init__(self, seed: int, seconds: float = 0.002) -> None:
         self._random = Random(seed)
@@ -53,6 +60,12 @@ class Counting:
         self.jobs: JobScheduler[str, int] = JobScheduler(
             self.process, self.finalise, concurrency=16, max_keys=KEYS
         )
+
+        self.interjections = [Interjector(self.copy, every=0.003, jitter=0.001, seed=seed)]
+
+    async def copy(self, context: EventContext) -> None:
+        """Copy the count."""
+        context.store.put("copy", context.store.get("all", 0))
 
     async def handle(self, context: EventContext) -> Incomplete:
         """Begin a job."""
