@@ -69,6 +69,10 @@ class ParkedKeys:
         """The parked key of a message."""
         return self._keys.get((id(message.claim.lanes), message.lane_key))
 
+    def has(self, lanes: Lanes[Message], key: Hashable) -> bool:
+        """Whether a key is parked."""
+        return (id(lanes), key) in self._keys
+
     def begin(self, claim: Claim) -> None:
         """Note a claim of a scope."""
         self._claims.setdefault(id(claim.lanes), []).append(claim)
@@ -116,6 +120,13 @@ class ParkedKeys:
         parked = self.of(message)
         if parked is not None:
             self._fed[parked] = None
+
+    def feed(self, parked: ParkedKey) -> bool:
+        """Note a key whose records wait for the end of a turn of it, if there are any; return whether."""
+        waits = parked in self and parked.is_going and not parked.is_replayed
+        if waits and (waits := parked.lanes.length(parked.key) > 0):
+            self._fed[parked] = None
+        return waits
 
     @property
     def are_fed(self) -> bool:

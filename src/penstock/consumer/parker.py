@@ -107,10 +107,14 @@ class Parker:
             self._signals.parked.fire()
 
     def go_on(self, parked: ParkedKey) -> None:
-        """Begin to write the next record of a key, if no turn of it goes on."""
+        """Begin to write the next record of a key; after the turn of it that goes on, if there is one, as
+        of an event that is finalised.
+        """
         message = parked.next() if parked in self._schedule.parked else None
         if message is not None:
             self._start(message, parked.name, None)
+        elif self._schedule.parked.feed(parked):
+            self._signals.parked.fire()
 
     def _start(self, message: Message, name: str, error: BaseException | None) -> None:
         self._errands.start(

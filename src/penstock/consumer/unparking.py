@@ -150,6 +150,8 @@ class Replays:
 
     async def _handle(self, parked: ParkedKey, record: ParkedRecord) -> ReplayEnd:
         """Let a record be handled, and removed; suspends until it is, or is not."""
+        while parked in self._schedule.parked and parked.is_going:  # an event is finalised
+            await wait_until(self._clock, math.inf, self._signals.settled)
         claim = self._claim_of(parked, record)
         if claim is None:
             return ReplayEnd(is_handled=False)

@@ -28,7 +28,8 @@ async def running(
     **options: Any,
 ) -> AsyncGenerator[Consumer]:
     """A consumer that runs until the block ends, and has nothing inside then."""
-    options = {"ordering": "partition", "retry": PROMPT, "poison": "skip", **options}
+    defaults: dict[str, Any] = {"ordering": "partition", "name": "billing"}
+    options = {**defaults, "retry": PROMPT, "poison": "skip", **options}
     async with Consumer(source, clock=clock, **options) as consumer, asyncio.TaskGroup() as tasks:
         run = tasks.create_task(consumer.run_events(handler, jobs=jobs))
         await clock.advance(0.0)

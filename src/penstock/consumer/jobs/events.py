@@ -248,7 +248,7 @@ class Events(SingleMessages):
         if holding:
             return
         del self._without_room[id(lanes), key]
-        following = lanes.let_go(key)
+        following = None if self.schedule.parked.has(lanes, key) else lanes.let_go(key)
         if following is not None:
             self.schedule.ready.append(following)
         self.workers.wake()
