@@ -172,6 +172,29 @@ async def test_an_early_completion_of_a_failed_try_counts_for_nothing(
     assert log.positions[P0] == Position(1)
 
 
+async def test_a_running_handler_of_a_lost_claim_completes_nothing(fake_clock: FakeClock) -> None:
+    """G-T16, G-T18: and is told so."""
+    answers: list[bool] = []
+
+    async def finish(context: EventContext) -> None:
+        pass
+
+    async def handle(context: EventContext) -> Incomplete:
+        await fake_clock.sleep(1.0)
+        answers.append(context.job_complete(finish))
+        return Incomplete()
+
+    log = log_of("a")
+    source = MemorySource(log, clock=fake_clock)
+    async with running(source, fake_clock, handle):
+        await fake_clock.advance(0.5)
+        source.lose([P0])
+        source.assign([P0])
+        await fake_clock.advance(5.0)
+    assert answers == [False, True]
+    assert log.positions[P0] == Position(1)
+
+
 async def test_completions_while_the_claim_closes_count(fake_clock: FakeClock) -> None:
     """O-T7: and have no effect once it has ended."""
     contexts, done = list[EventContext](), list[int]()

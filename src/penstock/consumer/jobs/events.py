@@ -275,7 +275,9 @@ class Events(SingleMessages):
                 return False
             self._come_in(message, finalise)
             return True
-        if message in self.workers.running and message not in self._early:
+        if message.claim.is_closed or message in self._early:
+            return False
+        if message in self.workers.running:
             self._early[message] = finalise
             return True
         return False
