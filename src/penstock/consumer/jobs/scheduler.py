@@ -165,14 +165,14 @@ class JobScheduler(Generic[K, V]):
         max_per_key: int | None = None,
     ) -> None:
         """Change bounds from now on; what is inside stays. Raises `ConfigError` for a bad one."""
-        if concurrency is not None:
-            self._concurrency = checks.count("concurrency", concurrency)
-        if max_keys is not None:
-            self._max_keys = checks.count("max_keys", max_keys)
-        if max_per_key is not None:
-            self._max_per_key = checks.count("max_per_key", max_per_key)
+        bounds = (
+            self._concurrency if concurrency is None else checks.count("concurrency", concurrency),
+            self._max_keys if max_keys is None else checks.count("max_keys", max_keys),
+            self._max_per_key if max_per_key is None else checks.count("max_per_key", max_per_key),
+        )
+        self._concurrency, self._max_keys, self._max_per_key = bounds
         if self._run is not None:
-            self._run.limit(self._concurrency, self._max_keys, self._max_per_key)
+            self._run.limit(*bounds)
 
     def stats(self) -> JobStats:
         """The levels of this moment."""
