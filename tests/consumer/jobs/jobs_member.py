@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jobs.jobs_script import DRAIN, Script, Work
 from tests.machine.consumer_machine import place_of
@@ -171,7 +171,8 @@ class JobsMember:
     def _stranger(self, context: EventContext, script: Script) -> object:
         """A scheduler that belongs to no run takes nothing."""
         try:
-            result: object = self.stranger.schedule(context, "key", Work(context.message, script))
+            work = Work(context.message, script)
+            result = cast("object", self.stranger.schedule(context, "key", work))
         except ClosedError:
             result = None
         else:
@@ -299,10 +300,9 @@ class JobsMember:
     # -- ends --------------------------------------------------------------------------------------
 
     def _fails(self, message: Message, face: str, fails: int) -> bool:
-        tries = self._tries[message.claim.number, message.offset, face] = (
-            self._tries[message.claim.number, message.offset, face] + 1
-        )
-        return tries <= fails
+        at = message.claim.number, message.offset, face
+        self._tries[at] += 1
+        return self._tries[at] <= fails
 
     def _failure(self, message: Message, mood: str) -> object:
         self.failures += 1

@@ -33,7 +33,6 @@ QUICK = {
     "an_interjection_takes_the_lane_of_a_running_handler",
     "a_failed_finaliser_repeats_its_job",
     "an_incomplete_event_is_acknowledged",
-    "an_event_that_is_left_keeps_its_room",
 }
 """The planted bugs that are looked for in every run of the suite; the others take longer."""
 
@@ -64,7 +63,7 @@ def test_every_event_is_complete_once_and_in_order() -> None:
     consumer/C:Ba7: the laws hold after every step, and in the end everything is complete and nothing
     is left inside.
     """
-    run_state_machine_as_test(JobsMachine, settings=settings(FAST, max_examples=60))
+    run_state_machine_as_test(JobsMachine, settings=settings(FAST, max_examples=30))
 
 
 @pytest.mark.soak

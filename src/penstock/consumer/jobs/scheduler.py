@@ -121,11 +121,13 @@ class JobScheduler(Generic[K, V]):
         self._finalise = finalise and as_function("finalise", finalise, given, takes=4)
         preset = PRESETS[checks.choice("kind", kind, PRESETS)]
         cores = os.cpu_count() or 1
-        self._concurrency = checks.count(
+        self._concurrency: int = checks.count(
             "concurrency", cores * preset.per_core if concurrency is None else concurrency
         )
-        self._max_keys = checks.count("max_keys", preset.max_keys if max_keys is None else max_keys)
-        self._max_per_key = checks.count(
+        self._max_keys: int = checks.count(
+            "max_keys", preset.max_keys if max_keys is None else max_keys
+        )
+        self._max_per_key: int = checks.count(
             "max_per_key", preset.max_per_key if max_per_key is None else max_per_key
         )
         if self._max_keys < self._concurrency:
