@@ -122,8 +122,7 @@ class JobsMember:
     @contextmanager
     def turn(self, context: EventContext, what: str) -> Iterator[Message]:
         """One turn of a partition, or of a key."""
-        message = context.message
-        by_key = self.setting.ordering == "key"
+        message, by_key = context.message, self.setting.ordering == "key"
         lane = (message.claim.partition, message.key if by_key else None)
         other = self._turns.get(lane)
         self.truth.claim(other is None, f"side by side: {what} of {message}, and {other}")
@@ -157,7 +156,9 @@ class JobsMember:
             case "raw":
                 self.raws.append(context)
                 if script.is_early:
-                    self.truth.claim(context.job_complete(self.raw_final), "early, and refused")
+                    taken = context.job_complete(self.raw_final)
+                    is_told = taken != message.claim.is_closed
+                    self.truth.claim(is_told, f"early, and told {taken}")
                     self.truth.claim(not context.job_complete(self.raw_final), "complete twice")
                     self.completed.add(context)
                 return Incomplete()
@@ -287,7 +288,6 @@ class JobsMember:
             at = ("execute", kind, message.claim.number, message.key, item.key)
             truth.comes_after(at, (message.offset, item.value), "batch")
             item.user_data = "begun"
-        truth.happened["batch"] += 1
         script = truth.scripts[place_of(items[0].group.context.message)]
         self._batches.append(keys)
         try:
