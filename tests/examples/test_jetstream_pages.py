@@ -126,7 +126,13 @@ def test_the_rights_of_the_table_are_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["STREAM.INFO", "CONSUMER.INFO", "CONSUMER.CREATE", "CONSUMER.MSG.NEXT"]
+    "kind",
+    [
+        pytest.param("STREAM.INFO", marks=pytest.mark.long),  # it waits for an answer
+        pytest.param("CONSUMER.INFO", marks=pytest.mark.long),
+        pytest.param("CONSUMER.CREATE", marks=pytest.mark.long),
+        "CONSUMER.MSG.NEXT",
+    ],
 )
 def test_a_missing_right_is_a_reason(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     rights = listed_rights()

@@ -38,6 +38,7 @@ async def until(tables: StateTables, least: int) -> None:
             pass
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)]
 )

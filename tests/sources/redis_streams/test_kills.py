@@ -163,6 +163,7 @@ async def test_killed_processes_lose_nothing_and_keep_the_order(
     assert await group.unsettled() == 0
 
 
+@pytest.mark.long
 async def test_a_process_that_was_frozen_beyond_its_lease_hides_nothing(
     server: RedisServer, tmp_path: Path
 ) -> None:
