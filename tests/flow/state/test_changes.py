@@ -54,7 +54,7 @@ def run(store: KeptStore, turns: Iterable[tuple[int, Turn]]) -> None:
 
 def store_of() -> KeptStore:
     """An empty store."""
-    return KeptStore(P0, {}, ChangeLog(1000, 1 << 20), JsonState())
+    return KeptStore(P0, {}, ChangeLog(1000, 1 << 20), JsonState(), lambda key, stored: None)
 
 
 def content(store: KeptStore) -> dict[str, object]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
+
+from ..._core import checks
+from ..._core.checks import bad
 
 
 @runtime_checkable
@@ -12,7 +15,9 @@ class StateCodec(Protocol):
 
     @property
     def column(self) -> Literal["json", "text", "bytea"]:
-        """The type of the column: `json` and `text` take text, `bytea` takes bytes."""
+        """What a value is kept as: `json` and `text` are text, `bytea` is bytes. In PostgreSQL the type
+        of the column.
+        """
         ...
 
     def encode(self, value: Any) -> str | bytes:
@@ -43,3 +48,13 @@ class JsonState:
 
     def __repr__(self) -> str:
         return "JsonState()"
+
+
+def checked_codec(codec: StateCodec | None) -> StateCodec:
+    """The codec of an argument; default: JSON. Raises `ConfigError`."""
+    if codec is None:
+        return JsonState()
+    if not isinstance(cast("object", codec), StateCodec):
+        raise bad("codec", codec, "must have column, encode() and decode(), as JsonState()")
+    checks.choice("codec.column", codec.column, ("json", "text", "bytea"))
+    return codec

@@ -1,11 +1,9 @@
 """The positions of a source, each stored in one transaction with the state before it.
 
-1. `take` owns a partition: a transaction of the owner before, which has not committed, raises
-   `PositionLost` at its end. The state is read after that, so it is the one of the position.
-2. A transaction writes the changes of the events before a position, and moves the position last, on
-   the condition that the ownership is this one and the position the one that is known.
-3. After a commit without an answer the position is read before the next one. The changes are written
-   again then: they are values, not increments, and no other owner has written since.
+1. `take` owns a partition: a transaction of the owner before, which has not committed, fails. The
+   state is read after that, so it is the one of the position.
+2. A transaction holds the changes of the events before a position, and the position.
+3. After a transaction that failed, its keeper is asked whether it was stored, before the next one.
 4. A position that has another owner is *lost*: nothing of the partition is stored any more, here.
 5. A position moves only while the store of its claim is open: from the reading of the state to the end
    of the claim. A consumer that runs without the state stores nothing.
@@ -15,28 +13,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from contextlib import aclosing
+from typing import TYPE_CHECKING
 
-from ..._core.errors import PositionLost, UnavailableError
+from ..._core.errors import PositionLost
 from ..._core.say import say
-from ..._core.source import Position
 from ..._core.told import for_log
-from ...sinks.postgres.transactions.ledger import BEGIN_UNIT
-from ...sinks.postgres.transactions.positions import IDLE_MOST
-from .changes import ChangeLog
-from .store import KeptStore
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from asyncpg.pool import PoolConnectionProxy
-
-    from ..._clients.postgres.connections import Connections
     from ..._core.clock import Clock
-    from ..._core.source import TopicPartition
-    from ...sinks.postgres.transactions.positions import OwnedPosition, PositionTable
-    from .codec import StateCodec
-    from .table import StateTable
+    from ..._core.source import Position, TopicPartition
+    from .changes import Stored, TakenChanges
+    from .keeper import StateKeeper
+    from .store import KeptStore
 
 logger = logging.getLogger("penstock.flow")
 
@@ -51,29 +42,28 @@ _RESTORED = "the state of %s: %d entries in %.1f s"
 class HeldState:
     """The position of a partition that is owned, and its state."""
 
-    def __init__(self, owned: OwnedPosition) -> None:
-        self.owned = owned
+    def __init__(self, offset: int | None) -> None:
+        self.offset = offset
+        """The stored position, as far as it is known."""
         self.store: KeptStore | None = None
         self.turn = asyncio.Lock()
-        self.is_in_doubt = False
+        self.doubted: TakenChanges | None = None
+        """Changes of which it is not known whether they are stored."""
         self.is_ended = False
-
-    @property
-    def offset(self) -> int | None:
-        """The stored position, as far as it is known."""
-        return None if self.owned.position is None else self.owned.position.offset
 
     def keep(self, store: KeptStore) -> None:
         """Its state, from now on."""
         self.store = store
 
-    def doubt(self) -> None:
-        """The stored position may be another one."""
-        self.is_in_doubt = True
+    def doubt(self, taken: TakenChanges) -> None:
+        """These may be stored, or not."""
+        self.doubted = taken
 
-    def know(self) -> None:
-        """The stored position is known again."""
-        self.is_in_doubt = False
+    def know(self, stored: TakenChanges | None) -> None:
+        """These are stored, or nothing new is."""
+        self.doubted = None
+        if stored is not None:
+            self.offset = stored.offset
 
     def end(self) -> None:
         """The position moves no more."""
@@ -81,7 +71,7 @@ class HeldState:
 
     def is_there(self, offset: int) -> bool:
         """Whether this position, and the state before it, are stored."""
-        if self.is_in_doubt or self.offset != offset:
+        if self.doubted is not None or self.offset != offset:
             return False
         return self.store is None or not self.store.owes(offset)
 
@@ -95,27 +85,16 @@ class HeldState:
 class StatePositions:
     """The store of positions that a source is given."""
 
-    def __init__(
-        self,
-        group: str,
-        table: StateTable,
-        positions: PositionTable,
-        connections: Connections,
-        home: str,
-    ) -> None:
-        self._group = group
-        self._table = table
-        self._positions = positions
-        self._connections = connections
-        self._home = home
+    def __init__(self, keeper: StateKeeper) -> None:
+        self._keeper = keeper
         self._held: dict[TopicPartition, HeldState] = {}
 
     # -- the store of a source ---------------------------------------------------------------------
 
     @property
     def keeps_group_offsets(self) -> bool:
-        """Its positions are rows of a table."""
-        return False
+        """Whether its positions are the group's own offsets."""
+        return self._keeper.keeps_group_offsets
 
     async def take(
         self, partitions: Collection[TopicPartition]
@@ -123,12 +102,10 @@ class StatePositions:
         """Own these partitions; return the positions of those that have one."""
         if not partitions:
             return {}
-        async with self._connections.lent() as con:
-            claimed = await self._positions.claim(
-                con, self._group, partitions, self._table.qualified, self._home, limit=self._limit
-            )
-        self._held.update({each.partition: HeldState(each) for each in claimed})
-        return {each.partition: each.position for each in claimed if each.position is not None}
+        known = await self._keeper.claim(partitions)
+        for each in partitions:
+            self._held[each] = HeldState(known[each].offset if each in known else None)
+        return known
 
     async def store(
         self, positions: Mapping[TopicPartition, Position]
@@ -165,40 +142,32 @@ class StatePositions:
         for each in partitions:
             if (held := self._held.pop(each, None)) is not None:
                 held.end()
-
-    @property
-    def _limit(self) -> str:
-        return self._connections.statements.limit
+        self._keeper.release(partitions)
 
     # -- transactions ------------------------------------------------------------------------------
 
     async def _store(
         self, partition: TopicPartition, held: HeldState, store: KeptStore, offset: int
     ) -> None:
-        async with held.turn, self._connections.lent() as con:
-            if held.is_in_doubt:
-                await self._find_out(con, held)
-            taken, position = store.log.take(offset), Position(offset)
-            idle = f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MOST}s'"
-            held.doubt()
-            try:
-                await con.execute(f"{BEGIN_UNIT}; {idle}; {self._limit}")
-                await self._table.apply(con, self._group, partition, taken.changes)
-                await self._positions.advance(con, held.owned, position)
-            except BaseException:
-                held.know()  # nothing was applied
-                raise
-            if (answer := await con.execute("COMMIT")) != "COMMIT":
-                held.know()
-                raise UnavailableError(f"the transaction ended by {answer} instead of COMMIT")
-            held.owned.moved(position)
-            held.know()
+        async with held.turn:
+            if held.doubted is not None:
+                await self._find_out(partition, held, held.doubted, store)
+                if held.is_there(offset):
+                    return
+            taken = store.log.take(offset)
+            held.doubt(taken)
+            await self._keeper.store(partition, taken)
+            held.know(taken)
             store.log.stored(taken)
 
-    async def _find_out(self, con: PoolConnectionProxy[Any], held: HeldState) -> None:
-        """Read the position after a commit without an answer. Raises `PositionLost`."""
-        held.owned.moved(await self._positions.read(con, held.owned, limit=self._limit))
-        held.know()
+    async def _find_out(
+        self, partition: TopicPartition, held: HeldState, doubted: TakenChanges, store: KeptStore
+    ) -> None:
+        if await self._keeper.has_stored(partition, doubted):
+            held.know(doubted)
+            store.log.stored(doubted)
+        else:
+            held.know(None)
 
     def _lose(self, partition: TopicPartition, held: HeldState, error: PositionLost) -> None:
         held.end()
@@ -209,27 +178,29 @@ class StatePositions:
     # -- the state ---------------------------------------------------------------------------------
 
     async def restore(
-        self, partition: TopicPartition, limits: tuple[int, int], codec: StateCodec, clock: Clock
+        self,
+        partition: TopicPartition,
+        made: Callable[[dict[str, Stored], int], KeptStore],
+        clock: Clock,
     ) -> KeptStore:
-        """Read the state of an owned partition. Raises `PositionLost`, and the server's errors."""
+        """Read the state of an owned partition, and make its store of the entries and the position.
+
+        Raises `PositionLost`, and the errors of its keeper.
+        """
         held = self._of(partition)
-        entries: dict[str, Any] = {}
+        entries: dict[str, Stored] = {}
         began = told = clock.now()
-        async with self._connections.lent() as con:
-            await con.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            async for page in self._table.pages(con, self._group, partition):
-                entries.update(page)
+        async with aclosing(self._keeper.pages(partition)) as pages:
+            async for page in pages:
+                _add(entries, page)
                 if (now := clock.now()) - told >= TELL_EVERY:
-                    told, seconds = now, now - began
-                    count = len(entries)
+                    told, seconds, count = now, now - began, len(entries)
                     args = partition, count, seconds, count / seconds
                     say(logger, logging.INFO, _RESTORING, *args)
-            await con.execute("COMMIT")
         if self._held.get(partition) is not held:
             raise PositionLost(f"{partition} was given up while its state was read")
         say(logger, logging.INFO, _RESTORED, partition, len(entries), clock.now() - began)
-        log = ChangeLog(*limits, at=held.offset or 0)
-        store = KeptStore(partition, entries, log, codec)
+        store = made(entries, held.offset or 0)
         held.keep(store)
         return store
 
@@ -244,3 +215,11 @@ class StatePositions:
         if held is None:
             raise PositionLost(f"{partition} is not owned any more")
         return held
+
+
+def _add(entries: dict[str, Stored], page: Sequence[tuple[str, Stored | None]]) -> None:
+    for key, value in page:
+        if value is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = value

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ..._clients.postgres.access import Access, need_asyncpg
 from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.refusals import for_opening
 from ..._core import checks
 from ..._core.checks import bad
-from ..._core.clock import LOOP_CLOCK
-from ..._core.errors import ClosedError, PositionLost
+from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
-from ..._core.opening import Openable
-from ..._core.source import Source, TransactionalSource
 from ...sinks.postgres.transactions.positions import PositionTable
-from .codec import JsonState, StateCodec
-from .keeping import StatePositions
+from .changes import ChangeLog
+from .codec import checked_codec
+from .positioned import PositionedState
+from .postgres_keeper import PostgresKeeper
+from .store import KeptStore
 from .table import StateTable
 
 if TYPE_CHECKING:
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from asyncpg import Pool
 
     from ..._clients.postgres.access import PoolFactory
-    from ..._core.source import TopicPartition
-    from ...consumer.jobs.state import StateStore
-    from .store import KeptStore
+    from ..._core.source import TopicPartition, TransactionalSource
+    from .changes import Stored
+    from .codec import StateCodec
+    from .keeper import StateKeeper
 
 
 class _OpenedState(NamedTuple):
@@ -38,7 +39,7 @@ class _OpenedState(NamedTuple):
 
 
 @known_arguments()
-class PostgresState(Openable):
+class PostgresState(PositionedState):
     """State of partitions, for `Consumer.run_events`: in memory while it is used, and stored in a table
     of PostgreSQL in one transaction with the position of the source. So after a crash it is what the
     events before the position have made of it, exactly, and the others run again.
@@ -73,6 +74,7 @@ class PostgresState(Openable):
     """
 
     _run_time = ("_opened", "_kept")
+    _fitting = "KafkaSource, PostgresStreamSource or MemorySource"
 
     def __init__(
         self,
@@ -92,6 +94,7 @@ class PostgresState(Openable):
         statement_timeout: float | timedelta | None = None,
         prepared_statements: Literal["auto"] | bool = "auto",
     ) -> None:
+        super().__init__()
         self._access = Access.of(
             dsn,
             pool=pool,
@@ -101,11 +104,8 @@ class PostgresState(Openable):
             timeout=statement_timeout,
             prepared=prepared_statements,
         )
-        self._codec = JsonState() if codec is None else codec
-        if not isinstance(cast("object", self._codec), StateCodec):
-            raise bad("codec", codec, "must have column, encode() and decode(), as JsonState()")
-        column = checks.choice("codec.column", self._codec.column, ("json", "text", "bytea"))
-        self._table = StateTable(table=table, schema=schema, column=column)
+        self._codec = checked_codec(codec)
+        self._table = StateTable(table=table, schema=schema, column=self._codec.column)
         self._positions = PositionTable(table=positions, schema=schema)
         self._most = checks.count("max_pending", max_pending)
         self._most_bytes = checks.count("max_pending_bytes", max_pending_bytes)
@@ -116,60 +116,22 @@ class PostgresState(Openable):
         # by these names, for the error that they cannot be pickled
         self._pool, self._connect_options = self._access.pool, self._access.options
         self._opened: _OpenedState | None = None
-        self._kept: StatePositions | None = None
-        self._source: Source | None = None
-        self._stores: dict[TopicPartition, KeptStore] = {}
 
     @property
     def creation(self) -> tuple[str, str]:
         """The statements that create the table of state and that of positions."""
         return self._table.creation, self._positions.creation
 
-    def attach(self, source: Source) -> Source:
-        """The source to give the consumer: the same one, with its positions in this state. Once.
-
-        Raises `ConfigError` for a source that cannot leave its positions to another store, and
-        `ClosedError` unless the state is open.
-        """
-        if not isinstance(source, TransactionalSource):
-            rule = (
-                "must be a source that can leave its positions to the state, such as KafkaSource, "
-                "PostgresStreamSource or MemorySource"
-            )
-            raise bad("source", source, rule)
+    def _keeper(self, source: TransactionalSource) -> StateKeeper:
         opened = self._parts
-        if self._kept is not None:
-            raise bad("source", source, "must be the only one of a state; make a state for each")
-        self._kept = StatePositions(
-            source.group, self._table, self._positions, opened.connections, opened.home
-        )
-        self._source = source.with_positions(self._kept)
-        return self._source
+        parts = self._table, self._positions, opened.connections, opened.home
+        return PostgresKeeper(source.group, *parts)
 
-    # -- the backend of a consumer -----------------------------------------------------------------
-
-    def check_source(self, source: Source) -> None:
-        """Raise `ConfigError` for a source that does not leave its positions to this state."""
-        if source is not self._source or self._kept is None:
-            rule = (
-                "has to keep the positions of the consumer's source: Consumer(state.attach(source))"
-            )
-            raise bad("state", self, rule)
-
-    async def open(self, partition: TopicPartition) -> StateStore:
-        """Read the state of a partition. Suspends. Raises `PositionLost`, and the server's errors."""
-        if self._kept is None:
-            raise PositionLost(f"{partition} is not owned")
-        limits = self._most, self._most_bytes
-        store = await self._kept.restore(partition, limits, self._codec, LOOP_CLOCK)
-        self._stores[partition] = store
-        return store
-
-    def close(self, partition: TopicPartition) -> None:
-        """Forget the state of a partition; its position moves no more."""
-        store = self._stores.pop(partition, None)
-        if store is not None and self._kept is not None:
-            self._kept.ended(partition, store)
+    def _made(
+        self, partition: TopicPartition, entries: dict[str, Stored], offset: int
+    ) -> KeptStore:
+        log = ChangeLog(self._most, self._most_bytes, at=offset)
+        return KeptStore(partition, entries, log, self._codec, self._table.check_value)
 
     # -- opening and closing -----------------------------------------------------------------------
 

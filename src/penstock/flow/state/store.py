@@ -15,7 +15,7 @@ from ..._core.errors import ConfigError
 from ...consumer.jobs.state import MemoryStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ..._core.source import TopicPartition
     from .changes import ChangeLog, Stored
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 LONGEST_KEY = 1024
 """Bytes of a key; an index of PostgreSQL takes about 2,700, with group and topic."""
-LARGEST_VALUE = 16 << 20
-"""Bytes, or characters, of an encoded value."""
-
 _ABSENT: Any = object()
 
 
@@ -38,10 +35,13 @@ class KeptStore:
         entries: dict[str, Stored],
         log: ChangeLog,
         codec: StateCodec,
+        check: Callable[[str, Stored], None],
     ) -> None:
         self._partition = partition
         self._entries = MemoryStore(entries)
         self._codec = codec
+        self._check = check
+        """Raises `ConfigError` for a value that could not be stored under its key."""
         self.log = log
         self._offset: int | None = None
         self._before: dict[str, Any] | None = None
@@ -61,15 +61,13 @@ class KeptStore:
     def put(self, key: str, value: Any) -> None:
         """Set the value of a key.
 
-        Raises what the codec raises for a value that cannot be kept, `ConfigError` for one that is too
-        large, for a key that is no text of at most 1,024 bytes, and outside a turn.
+        Raises what the codec raises for a value that cannot be kept, `ConfigError` for one that could
+        not be stored, for a key that is no text of at most 1,024 bytes, and outside a turn.
         """
         if self._entries.get(key, _ABSENT) is _ABSENT:
             _check_key(key)
         stored = self._codec.encode(value)
-        if len(stored) > LARGEST_VALUE:
-            rule = f"of {key!r} takes {len(stored):,} bytes, and at most {LARGEST_VALUE:,} are kept"
-            raise ConfigError(f"the value {rule}")
+        self._check(key, stored)
         self._change(key, stored)
         self._entries.put(key, stored)
 
@@ -147,6 +145,21 @@ class KeptStore:
 
     def __repr__(self) -> str:
         return f"KeptStore({self._partition}, {len(self._entries)} keys)"
+
+
+def check_size(key: str, stored: Stored, most: int) -> None:
+    """Raise `ConfigError` for a value that takes more than so many bytes, or is no text of UTF-8."""
+    if isinstance(stored, str) and not stored.isascii():
+        try:
+            size = len(stored.encode())
+        except UnicodeEncodeError:
+            raise ConfigError(f"the value of {key!r} cannot be encoded as UTF-8") from None
+    else:
+        size = len(stored)
+    if size > most:
+        raise ConfigError(
+            f"the value of {key!r} takes {size:,} bytes, and at most {most:,} are kept"
+        )
 
 
 def _check_key(key: object) -> None:

@@ -12,12 +12,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..._clients.postgres.names import qualified
 from ..._core import checks
 from ..._core.checks import bad
+from ..._core.errors import ConfigError
 from ...sinks.postgres.transactions.ledger_shape import make_table
+from .store import check_size
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
@@ -32,6 +34,8 @@ PAGE = 5000
 """Rows of a page of a restore, and the most of a statement."""
 PAGE_SIZE = 4 << 20
 """The most characters, or bytes, of the values of a statement; one larger value is alone."""
+LARGEST_VALUE = 16 << 20
+"""Bytes of an encoded value."""
 
 _KEY = ("consumer_group", "topic", "partition", "key")
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -63,6 +67,14 @@ class StateTable:
         checks.text("table", self.table)
         if self.schema is not None:
             checks.text("schema", self.schema)
+
+    def check_value(self, key: str, stored: Stored) -> None:
+        """Raise `ConfigError` for a value that a column of this type does not take."""
+        check_size(key, stored, LARGEST_VALUE)
+        if self.column == "text" and "\0" in cast("str", stored):
+            raise ConfigError(
+                f"the value of {key!r} has a NUL, which a text of PostgreSQL cannot have"
+            )
 
     @property
     def qualified(self) -> str:
