@@ -168,12 +168,6 @@ def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
     return caused(made, error, summary=f"{text} {for_log(error)}")
 
 
-def is_cut() -> bool:
-    """Whether the running task is being cancelled; a write's own answer is then unreliable."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
-
-
 def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, BaseException]:
     """Settle successes; return the failures. Books nothing of an answer with `ResultMismatch`."""
     delivery = batch.delivery

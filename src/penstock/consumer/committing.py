@@ -21,6 +21,7 @@ import math
 from typing import TYPE_CHECKING, cast
 
 from .._core.clock import wait_until
+from .._core.runtime.cuts import end_if_cut
 from .._core.say import say
 from .._core.told import for_log
 
@@ -79,6 +80,7 @@ class Committer:
             try:
                 await self.commit()
             except Exception as error:
+                end_if_cut(error)
                 told = for_log(error)
                 say(logger, logging.WARNING, _FAILED, self._name, told, self._every)
 

@@ -23,9 +23,9 @@ from .._core import checks
 from .._core.classify import classified
 from .._core.errors import ErrorClass
 from .._core.patience import asked_wait
+from .._core.runtime.cuts import is_cut
 from .._core.runtime.exits import Exit
 from .._core.say import say
-from .._core.send import is_cut
 from .._core.told import for_log
 from ..consumer.results import Ack, Manual, Nak, ResultTypeError, Terminate, ToDeadLetter
 

@@ -14,7 +14,8 @@ from .._core.error_groups import by_error
 from .._core.errors import CircuitOpenError, ErrorClass, StoppedError, TransactionLost
 from .._core.keywords import known_arguments
 from .._core.result import WriteResult
-from .._core.send import is_cut, send
+from .._core.runtime.cuts import is_cut
+from .._core.send import send
 from .._core.sink import SinkDecorator
 from .circuit import Circuit, CircuitRules, CircuitState, Ticket, Verdict
 from .series import stopped

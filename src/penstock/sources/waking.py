@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from .._clients.postgres.names import quoted
 from .._clients.postgres.statements import is_pooled
 from .._core.clock import Signal
+from .._core.runtime.cuts import end_if_cut
 from .._core.say import say
 from .._core.told import for_log
 
@@ -75,6 +76,7 @@ class Waker:
                     return
                 delay = RETRY_FROM
             except Exception as error:
+                end_if_cut(error)
                 say(logger, logging.DEBUG, _LOST, self._name, for_log(error))
             await self._clock.sleep(delay)
             delay = min(RETRY_TO, 2 * delay)

@@ -19,6 +19,7 @@ from ..._core.causes import caused
 from ..._core.clock import wait_until
 from ..._core.errors import PositionLost
 from ..._core.retry_policy import RetryPolicy
+from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log
 from ..insisting import Insisting
@@ -100,6 +101,7 @@ class StateKeeping:
             try:
                 await self._engine.committer.commit()
             except Exception as error:
+                end_if_cut(error)
                 name = self._engine.commons.name
                 say(logger, logging.WARNING, _FAILED, name, for_log(error), LOOK_EVERY)
                 await self._clock.sleep(LOOK_EVERY)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import Signal, wait_until
 from ..._core.errors import ConfigError, UnavailableError
+from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log, text_of
 from ..troubles import Troubles
@@ -73,6 +74,7 @@ class StreamSessions:
                 self._fail(error)
                 return
             except Exception as error:  # told, and tried again
+                end_if_cut(error)
                 self._troubles.note("connection", text_of(error))
                 self._tried()
                 await self._clock.sleep(retry)

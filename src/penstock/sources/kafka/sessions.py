@@ -16,6 +16,7 @@ from ..._clients.kafka.session import KafkaError, Listener, Session
 from ..._clients.kafka_groups import words
 from ..._clients.kafka_groups.history import History
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log
 from ..troubles import Troubles
@@ -81,6 +82,7 @@ class Sessions:
                 finally:
                     await self._leave(session)
             except Exception as error:
+                end_if_cut(error)
                 self._troubles.note("broker", trouble_of(error, self._options))
                 level = logging.DEBUG if isinstance(error, (KafkaError, OSError)) else logging.ERROR
                 say(logger, level, _FAILED, self._options.group, for_log(error), error=error)

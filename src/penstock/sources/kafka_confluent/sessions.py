@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException
 from ..._clients.confluent.errors import trouble_of
 from ..._clients.kafka_groups.history import History
 from ..._core.clock import LOOP_CLOCK, Signal, wait_until
+from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log
 from ..troubles import Troubles
@@ -72,6 +73,7 @@ class GroupSessions:
                     self._begun.fire()
                 await self._session.hold()
             except Exception as error:
+                end_if_cut(error)
                 self._troubles.note("session", trouble_of(error, self._options))
                 level = logging.DEBUG if isinstance(error, KafkaException) else logging.ERROR
                 say(logger, level, _FAILED, self._options.group, for_log(error), error=error)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from ..._core.runtime.cuts import end_if_cut
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -45,6 +47,7 @@ class LeftPositions:
             try:
                 known = await self.store.take(wanted)
             except Exception as error:  # as of a broker: reported, and tried again
+                end_if_cut(error)
                 self._report(str(error))
                 await self._clock.sleep(RETRY_AFTER)
             else:

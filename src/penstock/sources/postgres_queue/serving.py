@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ..._clients.postgres.queues.leasing import Settlement
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError, PositionLost
+from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log, storable, text_of
 from ..waking import CountedSignal
@@ -168,6 +169,7 @@ class OpenQueue:
             self._troubles.note(what, _FAILED_FOR_GOOD % (name, what, text_of(error)))
             self.news.fire()
         except Exception as error:
+            end_if_cut(error)
             say(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
             self._troubles.note(what, _FAILED % (name, what, for_log(error)))
         else:

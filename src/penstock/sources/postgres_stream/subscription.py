@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..._core.clock import wait_until
 from ..._core.errors import ConfigError
+from ..._core.runtime.cuts import end_if_cut
 from ..._core.say import say
 from ..._core.told import for_log, text_of
 from .delivery import StreamDelivery
@@ -158,6 +159,7 @@ class OpenStream:
             troubles.note(what, _FAILED_FOR_GOOD % (name, what, text_of(error)))
             self._news.fire()
         except Exception as error:
+            end_if_cut(error)
             say(logger, logging.DEBUG, _FAILED, name, what, for_log(error), error=error)
             troubles.note(what, _FAILED % (name, what, for_log(error)))
         else:
@@ -189,6 +191,7 @@ class OpenStream:
                 raise
             except Exception as error:
                 self._delivery.rewind()
+                end_if_cut(error)
                 name = self._parts.options.subscription
                 told = _FAILED % (name, "reading the log", for_log(error))
                 self._parts.troubles.note("reading", told)
