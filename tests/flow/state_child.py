@@ -1,7 +1,8 @@
 """A consumer with state in a process of its own, for tests that kill it.
 
 `state_child.py '{"dsn": ..., "table": ..., "positions": ..., "count": ..., "seed": ...}'` reads a log in
-memory that is the same each time; with `"bootstrap"`, `"topic"` and `"group"` it reads Kafka.
+memory that is the same each time; with `"bootstrap"`, `"topic"` and `"group"` it reads Kafka, and with
+`"state_topic"` its state is there, too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from state_counting import Counting, key_of
 import penstock
 from penstock._core.source import Record
 from penstock.consumer import Consumer
-from penstock.flow import PostgresState
+from penstock.flow import KafkaState, PostgresState
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
@@ -40,13 +41,18 @@ def source_of(options: dict[str, Any]) -> Source:
     )
 
 
+def state_of(options: dict[str, Any]) -> PostgresState | KafkaState:
+    """The state that is asked for."""
+    if "state_topic" in options:
+        return KafkaState(topic=options["state_topic"], bootstrap=options["bootstrap"])
+    return PostgresState(options["dsn"], table=options["table"], positions=options["positions"])
+
+
 async def main(options: dict[str, Any]) -> None:
     """Run until the end of the log, or a signal."""
     counting = Counting(options["seed"])
     async with (
-        PostgresState(
-            options["dsn"], table=options["table"], positions=options["positions"]
-        ) as state,
+        state_of(options) as state,
         Consumer(
             state.attach(source_of(options)), ordering="partition", commit_every=0.01, drain=4.0
         ) as consumer,

@@ -10,6 +10,7 @@ from .._core.errors import ConfigError
 from .._core.keywords import takes
 from .batching.batch_options import BatchOptions, checked_limits
 from .handlers import as_batch_handler, as_handler
+from .jobs.forwarding import check_forward_to
 from .jobs.running_events import EventOptions, EventRun
 from .jobs.turns import PositionedBackend
 from .observing import observed
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .handlers import BatchHandler, MessageHandler
     from .jobs.batches import ItemBatcher
     from .jobs.context import EventContext
+    from .jobs.forwarded import TakesForwarded
     from .jobs.interjections import Interjector
     from .jobs.scheduler import JobScheduler
     from .jobs.state import StateBackend
@@ -138,6 +140,7 @@ class Consumer(Operated):
         jobs: Sequence[JobScheduler[Any, Any] | ItemBatcher] = (),
         state: StateBackend | None = None,
         interjections: Sequence[Interjector] = (),
+        forward_to: TakesForwarded | None = None,
     ) -> DrainReport:
         """As `run`, with events that may be completed later.
 
@@ -152,6 +155,8 @@ class Consumer(Operated):
             state: where the state of the partitions is; needs `ordering="partition"`. `PostgresState` of
                 `penstock.flow` stores it together with the positions.
             interjections: periodic work in the order of each partition.
+            forward_to: the `Batcher` that `context.forward` submits to. It is open before the run begins and
+                until it has ended; an event whose items are refused fails, and is tried again.
 
         Raises `ConfigError` for a bad argument, and as `run`.
         """
@@ -164,7 +169,10 @@ class Consumer(Operated):
             if self._settings.parked is not None:
                 rule = "cannot be stored with the positions while keys are parked (parked=...)"
                 raise checks.bad("state", state, rule)
-        options = EventOptions(jobs=jobs, state=state, interjections=interjections)
+        check_forward_to(forward_to)
+        options = EventOptions(
+            jobs=jobs, state=state, interjections=interjections, forward_to=forward_to
+        )
         self._events = EventRun(self._begin(), call, self._settings.steps, options)
         return await self._events.run()
 

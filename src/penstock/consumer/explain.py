@@ -189,8 +189,11 @@ class Explainer:
             yield WaitCause(WaitReason.PAUSED)
         if claim in self._unread:
             jobs = self._parts.settler.jobs
-            is_state = jobs is not None and jobs.reads_state
-            yield WaitCause(WaitReason.READING_STATE if is_state else WaitReason.READING_PARKED)
+            if jobs is not None and jobs.reads_state:
+                told = jobs.reading_told(claim)
+                yield WaitCause(WaitReason.READING_STATE, f"({told})" if told else "")
+            else:
+                yield WaitCause(WaitReason.READING_PARKED)
 
     def _jobs(self, claim: Claim) -> Iterator[WaitCause]:
         """What happens beside the oldest unfinished record."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from .._core.retry_policy import RetryPolicy
-    from .claim import Attempts
+    from .claim import Attempts, Claim
     from .commons import Commons
     from .giving_back import Returns
     from .message import Message
@@ -54,6 +54,10 @@ class StepsOut(Protocol):
     @property
     def reads_state(self) -> bool:
         """Whether the state of a claim is read before anything is fetched for it."""
+        ...
+
+    def reading_told(self, claim: Claim) -> str:
+        """How that goes, for operators."""
         ...
 
     def step_out(self, message: Message, result: Incomplete) -> None:

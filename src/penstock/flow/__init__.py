@@ -1,14 +1,23 @@
 """What joins a source and a sink."""
 
-from .._core.public import publish
+from typing import TYPE_CHECKING
+
+from .._core.public import later, publish
 from .pipe import Pipe, pipe
 from .report import PipeReport, PipeStats
 from .state.codec import JsonState, StateCodec
 from .state.postgres import PostgresState
 from .transaction import TransactionalPipe, transaction
 
+if TYPE_CHECKING:
+    from .kafka_state import KafkaRecord, KafkaState
+else:
+    __getattr__, __dir__ = later(__name__, {"kafka_state": ["KafkaRecord", "KafkaState"]})
+
 __all__ = [
     "JsonState",
+    "KafkaRecord",
+    "KafkaState",
     "Pipe",
     "PipeReport",
     "PipeStats",

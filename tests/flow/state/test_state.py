@@ -380,7 +380,7 @@ async def test_many_entries(
         _, state = await tables.stored()
         assert state["k1"] == len(ready) - 1
     assert len(ready) > 1
-    assert caplog.text.count("30000 entries in") == 1
+    assert caplog.text.count("30,000 entries in") == 1
     assert all(ready)
 
 

@@ -24,8 +24,8 @@ from ..._core.errors import ClosedError, ConfigError
 from ..._core.order.keys import accepted
 from ..._core.runtime.exits import Exit
 from .calling import as_function
-from .events import Pending
 from .items import ItemFormer
+from .pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence

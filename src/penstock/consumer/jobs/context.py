@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from .forwarded import ForwardedItems
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -22,6 +24,9 @@ class Completes(Protocol):
         """See `EventContext.job_complete`."""
         ...
 
+    def forward(self, context: EventContext, item: object) -> None:
+        """See `EventContext.forward`."""
+
     def store_of(self, partition: TopicPartition) -> StateStore:
         """The store of a partition."""
         ...
@@ -34,13 +39,15 @@ class EventContext:
     never run beside another of the same partition.
     """
 
-    __slots__ = ("_events", "message", "user_data")
+    __slots__ = ("_events", "forwarded", "message", "user_data")
 
     def __init__(self, message: Message, events: Completes) -> None:
         self.message = message
         self.user_data: Any = None
         """Anything that finalisers need of the handler."""
         self._events = events
+        self.forwarded: ForwardedItems | None = None
+        """What it has forwarded through a batcher."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -71,6 +78,23 @@ class EventContext:
         is handled again by the next owner of its partition then.
         """
         return self._events.job_complete(self, finalise)
+
+    def forward(self, item: Any) -> None:
+        """Send an item on when this turn ends. A turn that fails sends nothing. Does not suspend.
+
+        With `run_events(forward_to=batcher)` the item is submitted to the batcher, and the event is
+        complete, and its position passed, only once the item has arrived: at least once. With a
+        `KafkaState` it is a `KafkaRecord`, and is sent in the transaction of the state and the
+        position: readers of committed records see it once. Raises `ConfigError` where there is neither,
+        and for anything that the state cannot send.
+        """
+        self._events.forward(self, item)
+
+    def note_forwarded(self, item: Any) -> None:
+        """Submit an item at the end of this turn."""
+        if self.forwarded is None:
+            self.forwarded = ForwardedItems()
+        self.forwarded.add(item)
 
     def __repr__(self) -> str:
         return f"EventContext({self.message!r})"

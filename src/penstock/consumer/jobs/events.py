@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from ..._core.errors import StoppedError
+from ..._core.errors import ConfigError, StoppedError
 from ..._core.say import say
 from ..._core.told import for_log
 from ..observing import observed
@@ -24,17 +24,21 @@ from ..single_messages import SingleMessages
 from ..stepping import with_steps
 from .context import EventContext
 from .crowded import Crowded
+from .forwarded import ForwardsInTurn
 from .interjections import Interjection, NotAssigned
+from .pending import Pending
 from .turns import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 
     from ..._core.source import TopicPartition
+    from ..claim import Claim
     from ..engine import Engine
     from ..message import Message
     from ..stepping import Step
     from .context import Finalise
+    from .forwarding import Forwarding
     from .state import StateStore
     from .stores import Stores
     from .turns import TurnStore
@@ -73,22 +77,6 @@ class Hurries(Protocol):
         """End it; what is inside is left."""
 
 
-class Pending(Incomplete):
-    """A job that is to begin once there is room."""
-
-    def submit(self, context: EventContext) -> bool:
-        """Begin it; return false if it waits for room: then `Events.has_room` is called later."""
-        raise NotImplementedError
-
-    def withdraw(self) -> None:
-        """Stop it: its event is left."""
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        """Where it is, for operators."""
-        raise NotImplementedError
-
-
 class Events(SingleMessages):
     """Handles one event at a time of each lane, and completes them."""
 
@@ -109,6 +97,7 @@ class Events(SingleMessages):
         self._runs: tuple[Hurries, ...] = ()
         self._without_room: dict[tuple[int, object], set[Message | Crowded]] = {}
         """Events without room for their jobs, by lane, or that there are too many changes."""
+        self._forwarding: Forwarding | None = None
         self.crowded = Crowded()
         self.failed = engine.ending.begin
         """Ends the run with an error."""
@@ -134,13 +123,9 @@ class Events(SingleMessages):
         return result
 
     async def _turn(self, message: Message) -> object:
-        finalise = message.finalise
-        if finalise is not None:
-            result = await finalise(self._contexts[message])
-        elif self._stepped is None:
-            result = await self._handler(self._begun(message))
-        else:
-            result = await self._stepped(message)
+        result = await self._called(message)
+        if self._forwarding is not None:
+            result = await self._forwarding.after(self._contexts[message], result)
         if isinstance(result, Incomplete):
             return result
         checked = self._checked(message, result)
@@ -151,6 +136,17 @@ class Events(SingleMessages):
             message.completed()
             return None
         return checked
+
+    async def _called(self, message: Message) -> object:
+        finalise = message.finalise
+        if finalise is not None:
+            context = self._contexts[message]
+            if context.forwarded is not None:
+                context.forwarded.begin()
+            return await finalise(context)
+        if self._stepped is None:
+            return await self._handler(self._begun(message))
+        return await self._stepped(message)
 
     async def _begin_event(self, message: Message) -> object:
         return await self._handler(self._begun(message))
@@ -167,6 +163,23 @@ class Events(SingleMessages):
                     told = f"{message.coordinates} is complete, and earlier events of its key are in {each!r}"
                     return Terminate(error=SkippedSchedulerError(told))
         return result
+
+    # -- forwarded items ---------------------------------------------------------------------------
+
+    def with_forwarding(self, forwarding: Forwarding) -> None:
+        """Submit what turns forward by this."""
+        self._forwarding = forwarding
+
+    def forward(self, context: EventContext, item: object) -> None:
+        """See `EventContext.forward`."""
+        if self._forwarding is not None:
+            context.note_forwarded(item)
+            return
+        store = self.stores.of(context.partition) if self.stores.are_any else None
+        if not isinstance(store, ForwardsInTurn):
+            rule = "forward() needs somewhere to forward to: run_events(forward_to=batcher), or a KafkaState"
+            raise ConfigError(rule)
+        store.forward(item)
 
     # -- interjections -----------------------------------------------------------------------------
 
@@ -202,6 +215,10 @@ class Events(SingleMessages):
     def reads_state(self) -> bool:
         """Whether the state of a claim is read before anything is fetched for it."""
         return self.stores.are_positioned
+
+    def reading_told(self, claim: Claim) -> str:
+        """How that goes, for operators."""
+        return self.stores.told(claim)
 
     def store_of(self, partition: TopicPartition) -> StateStore:
         """The store of a partition."""

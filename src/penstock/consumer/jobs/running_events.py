@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.errors import ConfigError
 from .events import Events
+from .forwarding import Forwarding
 from .interjecting import Interjecting
 from .state_keeping import StateKeeping
 from .stores import Stores
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..stepping import Step
     from .batches import BatchRun, ItemBatcher
     from .context import EventContext
+    from .forwarded import TakesForwarded
     from .interjections import Interjector
     from .running import JobRun
     from .scheduler import JobScheduler
@@ -33,6 +35,7 @@ class EventOptions:
     jobs: Sequence[JobScheduler[Any, Any] | ItemBatcher] = ()
     state: StateBackend | None = None
     interjections: Sequence[Interjector] = ()
+    forward_to: TakesForwarded | None = None
 
 
 class EventRun:
@@ -49,6 +52,8 @@ class EventRun:
         self._options = options
         self._stores = Stores(options.state)
         self._events = Events(engine, handler, steps, options.jobs, self._stores)
+        if options.forward_to is not None:
+            self._events.with_forwarding(Forwarding(options.forward_to, engine.ending.begin))
         self.interjecting = Interjecting(engine, self._events, options.interjections)
         self._keeping = StateKeeping(engine, self._events) if self._stores.are_positioned else None
 

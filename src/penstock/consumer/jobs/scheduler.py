@@ -19,7 +19,7 @@ from ..._core import checks
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.order.keys import accepted, identity
 from .calling import as_function
-from .events import Pending
+from .pending import Pending
 from .queue import Job
 from .running import JobRun
 

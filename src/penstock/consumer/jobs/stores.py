@@ -12,6 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ..._core.errors import ConfigError, PositionLost
+from ..._core.told import for_log
 from .turns import PositionedBackend, TurnStore
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Stores:
         self._open: dict[TopicPartition, tuple[Claim, StateStore]] = {}
         self._turns: dict[Claim, TurnStore] = {}
         self._opening: dict[TopicPartition, asyncio.Lock] = {}
+        self._failures: dict[Claim, Exception] = {}
+        """The last errors of stores that could not be opened."""
 
     @property
     def are_any(self) -> bool:
@@ -49,7 +52,7 @@ class Stores:
         if not self._is_open(claim):
             async with self._opening.setdefault(claim.partition, asyncio.Lock()):
                 if not self._is_open(claim):  # by another task meanwhile
-                    await self._prepare(claim, self._backend)
+                    await self._tried(claim, self._backend)
         turns = self._turns.get(claim)
         if turns is not None and turns.lost is not None:
             raise PositionLost(str(turns.lost))
@@ -58,6 +61,23 @@ class Stores:
     def _is_open(self, claim: Claim) -> bool:
         known = self._open.get(claim.partition)
         return known is not None and known[0] is claim
+
+    async def _tried(self, claim: Claim, backend: StateBackend) -> None:
+        try:
+            await self._prepare(claim, backend)
+        except Exception as error:
+            self._failures[claim] = error
+            raise
+        self._failures.pop(claim, None)
+
+    def told(self, claim: Claim) -> str:
+        """How the reading of a claim's state goes, for operators; empty if there is nothing to tell."""
+        told: list[str] = []
+        if isinstance(self._backend, PositionedBackend):
+            told.append(self._backend.progress(claim.partition))
+        if (error := self._failures.get(claim)) is not None:
+            told.append(f"the last try failed: {for_log(error)}")
+        return "; ".join(filter(None, told))
 
     async def _prepare(self, claim: Claim, backend: StateBackend) -> None:
         if claim.partition in self._open:
@@ -87,6 +107,8 @@ class Stores:
         for partition, (claim, _) in [*self._open.items()]:
             if claim.is_closed:
                 self._drop(partition)
+        for claim in [each for each in self._failures if each.is_closed]:
+            del self._failures[claim]
 
     def close(self) -> None:
         """Drop all stores."""

@@ -18,7 +18,7 @@ from .state import StateBackend
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from ..._core.source import Source
+    from ..._core.source import Source, TopicPartition
 
 _FAILED = (Nak, Terminate, ToDeadLetter)
 
@@ -58,6 +58,10 @@ class PositionedBackend(StateBackend, Protocol):
 
     def check_source(self, source: Source) -> None:
         """Raise `ConfigError` for a source that does not leave its positions to this backend."""
+
+    def progress(self, partition: TopicPartition) -> str:
+        """How far the reading of a state has come, for operators; empty while none is read."""
+        ...
 
 
 async def in_turn(store: TurnStore, offset: int | None, turn: Awaitable[object]) -> object:

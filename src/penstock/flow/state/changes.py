@@ -9,7 +9,8 @@
    runs again after a crash.
 4. An interjection is no event and never runs again. Its changes are stored as soon as those are that
    it has touched: its turn counts as one of the last event among them.
-5. The log is *full* with many turns, and also once ties leave no position that could be stored: under
+5. Records that a turn forwards go with its changes, in the order of the turns.
+6. The log is *full* with many turns, and also once ties leave no position that could be stored: under
    load there may always be another one. Then no later event begins until those inside are complete,
    which ties nothing any more.
 """
@@ -17,10 +18,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Stored: TypeAlias = "str | bytes"
 """A value as it is kept."""
@@ -29,13 +30,23 @@ NOTHING = -1
 """Before any offset."""
 
 
+class ForwardedRecord(Protocol):
+    """A record that a turn forwards."""
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TurnChanges:
-    """What one turn has changed; `None` for a key that was deleted."""
+    """What one turn has changed, with `None` for a key that was deleted, and what it forwards."""
 
     number: int
     offset: int
     changes: Mapping[str, Stored | None]
+    forwarded: Sequence[ForwardedRecord]
     size: int
 
 
@@ -45,6 +56,7 @@ class TakenChanges:
 
     offset: int
     changes: Mapping[str, Stored | None]
+    forwarded: Sequence[ForwardedRecord]
     last: int
     """The number of the last turn in it."""
 
@@ -83,18 +95,24 @@ class ChangeLog:
         """The turn reads any number of keys."""
         self._touched = max(self._touched, self._last)
 
-    def end(self, offset: int | None, changes: Mapping[str, Stored | None]) -> None:
+    def end(
+        self,
+        offset: int | None,
+        changes: Mapping[str, Stored | None],
+        forwarded: Sequence[ForwardedRecord] = (),
+    ) -> None:
         """The turn of an event has ended, or with `None` that of an interjection."""
         touched = self._touched
         if offset is None:
             offset = touched
         elif touched > offset:
             self._ties.append((offset, touched))
-        if not changes:
+        if not changes and not forwarded:
             return
         self._number += 1
         size = sum([len(key) + len(value or "") for key, value in changes.items()])
-        self._turns.append(TurnChanges(self._number, offset, changes, size))
+        size += sum([each.size for each in forwarded])
+        self._turns.append(TurnChanges(self._number, offset, changes, forwarded, size))
         self._size += size
         self._note(offset, changes)
 
@@ -133,10 +151,12 @@ class ChangeLog:
     def take(self, offset: int) -> TakenChanges:
         """What is to be stored at a position that no tie spans."""
         changes: dict[str, Stored | None] = {}
+        forwarded: list[ForwardedRecord] = []
         for turn in self._turns:
             if turn.offset < offset:
                 changes.update(turn.changes)
-        return TakenChanges(offset, changes, self._number)
+                forwarded += turn.forwarded
+        return TakenChanges(offset, changes, forwarded, self._number)
 
     def stored(self, taken: TakenChanges) -> None:
         """These are stored."""

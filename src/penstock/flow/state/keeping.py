@@ -35,8 +35,8 @@ TELL_EVERY = 5.0
 """Seconds between lines about a restore."""
 
 _LOST = "the state of %s: its position is lost (%s): nothing more of this claim is stored"
-_RESTORING = "the state of %s: %d entries in %.1f s (%.0f/s), and more"
-_RESTORED = "the state of %s: %d entries in %.1f s"
+_RESTORING = "the state of %s: %s, and more"
+_RESTORED = "the state of %s: %s"
 
 
 class HeldState:
@@ -82,12 +82,39 @@ class HeldState:
         return None if self.is_ended or store is None or store.lost is not None else store
 
 
+class Reading:
+    """A state that is being read."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.began = clock.now()
+        self.entries: dict[str, Stored] = {}
+        self._rows = 0
+
+    def add(self, page: Sequence[tuple[str, Stored | None]]) -> None:
+        """Add a page; the last value of a key counts."""
+        entries = self.entries
+        for key, value in page:
+            if value is None:
+                entries.pop(key, None)
+            else:
+                entries[key] = value
+        self._rows += len(page)
+
+    def __str__(self) -> str:
+        seconds = self._clock.now() - self.began
+        rate = f", {self._rows / seconds:,.0f}/s" if seconds > 0 else ""
+        more = "" if self._rows == len(self.entries) else f" of {self._rows:,} records"
+        return f"{len(self.entries):,} entries{more} in {seconds:.1f} s{rate}"
+
+
 class StatePositions:
     """The store of positions that a source is given."""
 
     def __init__(self, keeper: StateKeeper) -> None:
         self._keeper = keeper
         self._held: dict[TopicPartition, HeldState] = {}
+        self._reading: dict[TopicPartition, Reading] = {}
 
     # -- the store of a source ---------------------------------------------------------------------
 
@@ -188,21 +215,28 @@ class StatePositions:
         Raises `PositionLost`, and the errors of its keeper.
         """
         held = self._of(partition)
-        entries: dict[str, Stored] = {}
-        began = told = clock.now()
-        async with aclosing(self._keeper.pages(partition)) as pages:
-            async for page in pages:
-                _add(entries, page)
-                if (now := clock.now()) - told >= TELL_EVERY:
-                    told, seconds, count = now, now - began, len(entries)
-                    args = partition, count, seconds, count / seconds
-                    say(logger, logging.INFO, _RESTORING, *args)
+        reading = self._reading[partition] = Reading(clock)
+        told = reading.began
+        try:
+            async with aclosing(self._keeper.pages(partition)) as pages:
+                async for page in pages:
+                    reading.add(page)
+                    if clock.now() - told >= TELL_EVERY:
+                        told = clock.now()
+                        say(logger, logging.INFO, _RESTORING, partition, reading)
+        finally:
+            del self._reading[partition]
         if self._held.get(partition) is not held:
             raise PositionLost(f"{partition} was given up while its state was read")
-        say(logger, logging.INFO, _RESTORED, partition, len(entries), clock.now() - began)
-        store = made(entries, held.offset or 0)
+        say(logger, logging.INFO, _RESTORED, partition, reading)
+        store = made(reading.entries, held.offset or 0)
         held.keep(store)
         return store
+
+    def progress(self, partition: TopicPartition) -> str:
+        """How far a restore has come, for operators; empty while there is none."""
+        reading = self._reading.get(partition)
+        return "" if reading is None else str(reading)
 
     def ended(self, partition: TopicPartition, store: KeptStore) -> None:
         """The claim of this store has ended: its position moves no more."""
@@ -215,11 +249,3 @@ class StatePositions:
         if held is None:
             raise PositionLost(f"{partition} is not owned any more")
         return held
-
-
-def _add(entries: dict[str, Stored], page: Sequence[tuple[str, Stored | None]]) -> None:
-    for key, value in page:
-        if value is None:
-            entries.pop(key, None)
-        else:
-            entries[key] = value

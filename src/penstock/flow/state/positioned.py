@@ -70,6 +70,10 @@ class PositionedState(Openable):
             )
             raise bad("state", self, rule)
 
+    def progress(self, partition: TopicPartition) -> str:
+        """How far the reading of a state has come, for operators; empty while none is read."""
+        return "" if self._kept is None else self._kept.progress(partition)
+
     async def open(self, partition: TopicPartition) -> StateStore:
         """Read the state of a partition. Suspends. Raises `PositionLost`, and the server's errors."""
         if self._kept is None:

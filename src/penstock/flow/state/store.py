@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..._core.source import TopicPartition
-    from .changes import ChangeLog, Stored
+    from .changes import ChangeLog, ForwardedRecord, Stored
     from .codec import StateCodec
 
 LONGEST_KEY = 1024
@@ -47,6 +47,7 @@ class KeptStore:
         self._before: dict[str, Any] | None = None
         """What the keys that this turn has changed had before; `None` between turns."""
         self._changes: dict[str, Stored | None] = {}
+        self._forwarded: list[ForwardedRecord] = []
         self.lost: Exception | None = None
         """Why nothing of it can be stored any more."""
 
@@ -92,20 +93,29 @@ class KeptStore:
         self.log.touch_all()
         return len(self._entries)
 
+    def add_forwarded(self, record: ForwardedRecord) -> None:
+        """Note a record that is sent with the changes of this turn. Raises `ConfigError` outside one."""
+        if self._before is None:
+            raise self._outside()
+        self._forwarded.append(record)
+
     def _change(self, key: str, stored: Stored | None) -> None:
         if self._before is None:
-            where = f"the state of {self._partition}"
-            raise ConfigError(f"{where} can be changed only in the turn of an event")
+            raise self._outside()
         self.log.touch(key)
         if key not in self._before:
             self._before[key] = self._entries.get(key, _ABSENT)
         self._changes[key] = stored
 
+    def _outside(self) -> ConfigError:
+        where = f"the state of {self._partition}"
+        return ConfigError(f"{where} can be changed only in the turn of an event")
+
     # -- turns -------------------------------------------------------------------------------------
 
     def begin_turn(self, offset: int | None) -> None:
         """The turn of the event with this offset begins; `None`: of an interjection."""
-        self._offset, self._before, self._changes = offset, {}, {}
+        self._offset, self._before, self._changes, self._forwarded = offset, {}, {}, []
         self.log.begin()
 
     def _undo(self) -> None:
@@ -114,15 +124,14 @@ class KeptStore:
                 self._entries.delete(key)
             else:
                 self._entries.put(key, stored)
-        self._before, self._changes = {}, {}
 
     def end_turn(self, *, counts: bool) -> None:
         """It ends; its changes are undone unless it `counts`."""
         if counts:
-            self.log.end(self._offset, self._changes)
+            self.log.end(self._offset, self._changes, self._forwarded)
         else:
             self._undo()
-        self._before, self._changes = None, {}
+        self._before, self._changes, self._forwarded = None, {}, []
 
     # -- its position ------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ class StoredPositions:
         """Raise `ConfigError` where the store has other offsets of the group than the source."""
         for each in committed.keys() | taken.keys():
             here, there = committed.get(each), taken.get(each)
-            if here != there:
+            if _offset(here) != _offset(there):
                 raise ConfigError(_OTHERS % (self._options.group, each, _at(here), _at(there)))
 
     async def store(
@@ -95,6 +95,10 @@ class StoredPositions:
         """Give these partitions up."""
         if self._store is not None and partitions:
             self._store.release(partitions)
+
+
+def _offset(position: Position | None) -> int | None:
+    return None if position is None else position.offset
 
 
 def _at(position: Position | None) -> str:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         JobScheduler,
         StateBackend,
     )
+    from ...consumer.jobs.forwarded import TakesForwarded
     from ...consumer.message import Message
     from ...consumer.report import DrainReport
     from ...consumer.settings import ConsumerOptions
@@ -147,6 +148,7 @@ class ConsumerHarness:
         jobs: Sequence[JobScheduler[Any, Any] | ItemBatcher] = (),
         state: StateBackend | None = None,
         interjections: Sequence[Interjector] = (),
+        forward_to: TakesForwarded | None = None,
     ) -> HarnessRun:
         """As `run`, with the arguments of `Consumer.run_events`. A call is that of the handler, not of
         its jobs and finalisers.
@@ -164,7 +166,11 @@ class ConsumerHarness:
 
             async with consumer:
                 return await consumer.run_events(
-                    handle, jobs=jobs, state=state, interjections=interjections
+                    handle,
+                    jobs=jobs,
+                    state=state,
+                    interjections=interjections,
+                    forward_to=forward_to,
                 )
 
         return await self._run(call, receive)

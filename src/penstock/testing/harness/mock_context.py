@@ -38,7 +38,7 @@ class MockContext(EventContext):
     `ConsumerHarness.run_events`.
     """
 
-    __slots__ = ("_store", "finalisers")
+    __slots__ = ("_store", "finalisers", "sent_on")
 
     def __init__(
         self,
@@ -53,6 +53,8 @@ class MockContext(EventContext):
         self._store: StateStore = MemoryStore() if store is None else store
         self.finalisers: list[Finalise] = []
         """What `job_complete` was called with and has not run."""
+        self.sent_on: list[Any] = []
+        """What `forward` was called with, in order."""
         claim = Claim(partition, 1, Position(offset), Lanes(), _NoDesk())
         claim.tracker.admit(offset, offset, 1)
         record = Record(*partition, offset, key, value, headers)
@@ -67,6 +69,10 @@ class MockContext(EventContext):
         """Note a finaliser; `complete` runs it. Returns true."""
         self.finalisers.append(finalise)
         return True
+
+    def forward(self, item: Any) -> None:
+        """Note an item in `sent_on`."""
+        self.sent_on.append(item)
 
     async def complete(self) -> Any:
         """Run the next finaliser, and return its result. Raises `AssertionError` without one."""

@@ -1,0 +1,82 @@
+"""Questions about topics, and their creation, by aiokafka's admin client."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from aiokafka import errors as kafka
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+from .errors import opening_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from .producer_options import ProducerOptions
+
+_MISSING = kafka.UnknownTopicOrPartitionError.errno
+_THERE = {0, kafka.TopicAlreadyExistsError.errno}
+
+
+class TopicAdmin:
+    """An admin client that is open."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @classmethod
+    @asynccontextmanager
+    async def of(cls, options: ProducerOptions) -> AsyncIterator[TopicAdmin]:
+        """Open one. Raises `ConfigError` for a refused login, and `UnavailableError`."""
+        client: Any = AIOKafkaAdminClient(**options.arguments())
+        try:
+            await client.start()
+        except Exception as error:
+            await client.close()
+            raise opening_error(error, options.bootstrap) from error
+        try:
+            yield cls(client)
+        finally:
+            closing = asyncio.ensure_future(client.close())
+            await asyncio.wait([closing], timeout=options.close_timeout)
+            if not closing.cancel() and not closing.cancelled():
+                closing.exception()
+
+    async def brokers(self) -> int:
+        """How many brokers there are. Raises the error of aiokafka."""
+        return len((await self._client.describe_cluster())["brokers"])
+
+    async def settings(self, topic: str) -> dict[str, str] | None:
+        """The settings of a topic; `None` if it does not exist. Does not create it.
+
+        Raises the error of aiokafka, such as `TopicAuthorizationFailedError`.
+        """
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        (answer,) = await self._client.describe_configs([resource])
+        code, _, _, _, entries = answer.resources[0]
+        if code == _MISSING:
+            return None
+        if code:
+            raise kafka.for_code(code)(topic)
+        return {entry[0]: entry[1] or "" for entry in entries}
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 if it does not exist. Raises the error of aiokafka."""
+        (found,) = await self._client.describe_topics([topic])
+        code = found["error_code"]
+        if code and code != _MISSING:
+            raise kafka.for_code(code)(topic)
+        return len(found["partitions"])
+
+    async def create(
+        self, topic: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
+    ) -> None:
+        """Create a topic, unless it exists. Raises the error of aiokafka."""
+        made = NewTopic(topic, partitions, replication_factor, topic_configs=dict(settings))
+        answer = await self._client.create_topics([made])
+        for _, code, *told in answer.topic_errors:
+            if code not in _THERE:
+                raise kafka.for_code(code)(f"{topic}: {told[0] if told else ''}")

@@ -1,0 +1,79 @@
+"""Reads all committed records that a partition has, without a group."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as ClientPartition
+
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import UnavailableError
+from ..kafka_groups.arguments import COMMITTED, milliseconds
+from .errors import opening_error
+from .options import FETCH_WAIT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+    from ..._core.source import TopicPartition
+    from .producer_options import ProducerOptions
+
+PAGE = 5000
+"""Records of a page."""
+
+_STUCK = (
+    "%s could not be read from %d on, up to %d, for %g s: a broker does not answer, or a transaction "
+    "of another program is open in it"
+)
+
+
+async def committed_pages(
+    options: ProducerOptions, partition: TopicPartition
+) -> AsyncGenerator[Sequence[Any]]:
+    """The committed records of a partition from its beginning to its end of now, in pages.
+
+    Raises the error of aiokafka, and `UnavailableError` without progress for three times
+    `request_timeout`.
+    """
+    key = ClientPartition(*partition)
+    async with _reader(options) as client:
+        client.assign([key])
+        await client.seek_to_beginning(key)
+        end = (await client.end_offsets([key]))[key]
+        at = await client.position(key)
+        patience = 3 * options.request_timeout
+        give_up_at = LOOP_CLOCK.now() + patience
+        while at < end:
+            found = await client.getmany(key, timeout_ms=200, max_records=PAGE)
+            if page := found.get(key):
+                yield page
+            was, at = at, await client.position(key)
+            if at > was:
+                give_up_at = LOOP_CLOCK.now() + patience
+            elif LOOP_CLOCK.now() >= give_up_at:
+                raise UnavailableError(_STUCK % (partition, at, end, patience))
+
+
+@asynccontextmanager
+async def _reader(options: ProducerOptions) -> AsyncIterator[Any]:
+    client: Any = AIOKafkaConsumer(
+        **options.arguments(),
+        isolation_level=COMMITTED,
+        auto_offset_reset="none",
+        enable_auto_commit=False,
+        fetch_max_wait_ms=milliseconds(FETCH_WAIT),
+    )
+    try:
+        try:
+            await client.start()
+        except Exception as error:
+            raise opening_error(error, options.bootstrap) from error
+        yield client
+    finally:
+        closing = asyncio.ensure_future(client.stop())
+        await asyncio.wait([closing], timeout=options.close_timeout)
+        if not closing.cancel() and not closing.cancelled():
+            closing.exception()

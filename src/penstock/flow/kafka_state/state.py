@@ -1,0 +1,174 @@
+"""State of partitions in Kafka, stored in the transactions of their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ..._clients.kafka.producer_options import MAX_BATCH_BYTES, ProducerOptions
+from ..._core import checks
+from ..._core.checks import bad
+from ..._core.errors import ClosedError
+from ...sinks.kafka.records import TOPIC
+from ...sinks.kafka.sink import KafkaSink
+from ...sources.kafka.source import KafkaSource
+from ..state.changes import ChangeLog
+from ..state.codec import checked_codec
+from ..state.positioned import PositionedState
+from ..state.store import KeptStore
+from .keeper import KafkaKeeper
+from .record import KafkaRecord
+from .topic import COMPACT, StateTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from ..._core.source import TopicPartition, TransactionalSource
+    from ..state.changes import Stored
+    from ..state.codec import StateCodec
+    from ..state.keeper import StateKeeper
+
+
+class KafkaState(PositionedState):
+    """State of a consumer's partitions in a compacted topic of Kafka; see `Consumer.run_events`.
+
+    It is in memory while it is used. Its changes, the records that handlers forward, and the
+    position behind them commit in one transaction of Kafka. So after any crash the state is that of
+    the events before the position, and readers of committed records see each forwarded record once.
+
+    Args:
+        topic: the name of the topic of state, one for each topic that is consumed and each group.
+            Created if it is missing, with as many partitions as the consumed topic. Its records
+            are the entries: key, and encoded value or a tombstone.
+        bootstrap: `"host:port"`, several of them with commas, or a list of them; the cluster that is
+            consumed.
+        codec: how values are kept; default: as JSON.
+        max_pending: the most turns whose changes wait for their position; then no later event of the
+            partition begins until they are stored.
+        max_pending_bytes: the same in bytes of keys, encoded values and forwarded records.
+        replication_factor: of a topic that is created; default: 3, or the number of brokers if there are fewer.
+        topic_config: more settings of a topic that is created, under Kafka's names.
+        compression: as for `KafkaSink`, as are `request_timeout`, `close_timeout`,
+            `transaction_timeout`, and the options of aiokafka's client.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Constructing connects
+    to nothing. Opening suspends; it raises `ConfigError` for a refused login, for a topic that is
+    not compacted, and for one that may not be looked at; and `UnavailableError` if no broker answers.
+    """
+
+    _run_time = ("_kept",)
+    _fitting = "KafkaSource, on the same cluster"
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        bootstrap: str | Sequence[str],
+        codec: StateCodec | None = None,
+        max_pending: int = 10_000,
+        max_pending_bytes: int = 16 << 20,
+        replication_factor: int | None = None,
+        topic_config: Mapping[str, str] | None = None,
+        compression: Literal["gzip", "snappy", "lz4", "zstd"] | None = None,
+        request_timeout: float | timedelta = 10.0,
+        close_timeout: float | timedelta = 5.0,
+        transaction_timeout: float | timedelta = 60.0,
+        **client: Any,
+    ) -> None:
+        super().__init__()
+        self._codec = checked_codec(codec)
+        self._most = checks.count("max_pending", max_pending)
+        self._most_bytes = checks.count("max_pending_bytes", max_pending_bytes)
+        self._sink = KafkaSink(
+            attrgetter("topic"),
+            bootstrap=bootstrap,
+            key=attrgetter("key"),
+            value=attrgetter("value"),
+            headers=attrgetter("headers"),
+            partition=attrgetter("partition"),
+            compression=compression,
+            request_timeout=request_timeout,
+            close_timeout=close_timeout,
+            transaction_timeout=transaction_timeout,
+            **client,
+        )
+        checks.text("topic", topic)
+        if not TOPIC.fullmatch(topic):
+            rule = "must be 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_' and '-'"
+            raise bad("topic", topic, rule)
+        options = ProducerOptions.of(
+            bootstrap=bootstrap,
+            compression=compression,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            idempotent=True,
+            request_timeout=request_timeout,
+            close_timeout=close_timeout,
+            transaction_timeout=transaction_timeout,
+            client=client,
+        )
+        self._topic = StateTopic(
+            topic,
+            options,
+            checks.optional_count("replication_factor", replication_factor),
+            _checked_config(topic_config),
+        )
+
+    @property
+    def creation(self) -> str:
+        """The command that creates the topic, for a topic of N partitions."""
+        return self._topic.creation
+
+    def _keeper(self, source: TransactionalSource) -> StateKeeper:
+        if not self.is_open:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        if not isinstance(source, KafkaSource):
+            raise bad("source", source, f"must be a {self._fitting}")
+        as_text = self._codec.column != "bytea"
+        return KafkaKeeper(source.group, self._topic, self._sink, as_text=as_text)
+
+    def _made(
+        self, partition: TopicPartition, entries: dict[str, Stored], offset: int
+    ) -> KeptStore:
+        log = ChangeLog(self._most, self._most_bytes, at=offset)
+        return KafkaStore(partition, entries, log, self._codec, self._topic.check_value)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        await self._topic.examine()
+        await stack.enter_async_context(self._sink)
+
+    def __repr__(self) -> str:
+        return f"KafkaState(topic={self._topic.name!r})"
+
+
+class KafkaStore(KeptStore):
+    """The state of one partition, which forwards records."""
+
+    def forward(self, record: object) -> None:
+        """Send a record with the changes of this turn. Raises `ConfigError` for anything but a
+        `KafkaRecord`, and outside a turn.
+        """
+        if not isinstance(record, KafkaRecord):
+            raise bad(
+                "record", record, "must be a KafkaRecord: it goes into the state's transaction"
+            )
+        self.add_forwarded(record)
+
+
+def _checked_config(given: Mapping[str, str] | None) -> dict[str, str]:
+    """The settings of a topic. Raises `ConfigError`."""
+    rule = "must be a mapping of texts, Kafka's names of settings, to texts"
+    if given is None:
+        return {}
+    if not isinstance(cast("object", given), Mapping):
+        raise bad("topic_config", given, rule)
+    for name, value in given.items():
+        if not isinstance(cast("object", name), str) or not isinstance(cast("object", value), str):
+            raise bad("topic_config", {name: value}, rule)
+        if name == "cleanup.policy" and value != COMPACT:
+            raise bad(
+                "topic_config", {name: value}, "must keep the last value of each key: compact"
+            )
+    return dict(given)
