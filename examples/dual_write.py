@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock import Consumer
+from penstock import Consumer, RetryPolicy, Terminate
 from penstock.consumer.jobs import JobScheduler, MemoryState
 from penstock.sources.memory import MemoryLog, MemorySource
 
@@ -48,8 +48,9 @@ UPSERT = """
 class Migration:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.reads = JobScheduler(self.read_old, self.book, kind="fast_network", name="reads")
-        self.writes = JobScheduler(self.write_old, self.written, kind="fast_network", name="writes")
+        retry = RetryPolicy(attempts=5)
+        self.reads = JobScheduler(self.read_old, self.book, retry=retry, name="reads")
+        self.writes = JobScheduler(self.write_old, self.written, retry=retry, name="writes")
 
     async def handle(self, context: EventContext) -> Incomplete:
         is_migrated = context.store.get(context.key) is not None
@@ -67,10 +68,10 @@ class Migration:
 
     async def book(
         self, context: EventContext, account: str, movement: Movement, error: BaseException | None
-    ) -> Incomplete:
+    ) -> Incomplete | Terminate:
         """Its finaliser, in the partition's order."""
         if error is not None:
-            raise error
+            return Terminate(error=error)  # after its tries: poison
         now = context.store.get(account)
         if now is None:  # looked up again: an earlier event may have seeded it meanwhile
             now = movement.seed
@@ -88,10 +89,9 @@ class Migration:
 
     async def written(
         self, context: EventContext, account: str, now: Account, error: BaseException | None
-    ) -> None:
+    ) -> Terminate | None:
         """The event is complete, and its position may be passed."""
-        if error is not None:
-            raise error
+        return None if error is None else Terminate(error=error)
 
     async def run(self, log: MemoryLog, state: MemoryState) -> None:
         source = MemorySource(log, ends=True)

@@ -8,8 +8,8 @@ import pytest
 
 from penstock import PermanentError, TransientError, UnavailableError
 from penstock._core.errors import ErrorClass, classify
+from penstock._core.operation import RetryState, run_with_retries
 from penstock._core.retry_policy import DoublingBackoff, RetryPolicy
-from penstock.retry.operation import RetryState, run_with_retries
 
 if TYPE_CHECKING:
     from penstock.testing import FakeClock

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from . import checks
 from .errors import ErrorClass
 from .patience import LONGEST_ASKED
 
@@ -88,3 +89,13 @@ class RetryPolicy:
         if kind is ErrorClass.UNLISTED:
             return counted >= min(self.attempts, self.unlisted_attempts)
         return counted >= self.attempts
+
+
+def checked_policy(retry: object) -> RetryPolicy:
+    """The policy of an argument named `retry`. Raises `ConfigError`."""
+    if not isinstance(retry, RetryPolicy):
+        rule = "must be a RetryPolicy(...), such as RetryPolicy(attempts=5)"
+        raise checks.bad("retry", retry, rule)
+    checks.count("retry.attempts", retry.attempts)
+    checks.count("retry.unlisted_attempts", retry.unlisted_attempts)
+    return retry

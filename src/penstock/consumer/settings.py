@@ -10,7 +10,7 @@ from .._core import checks
 from .._core.consumer_observer import checked_consumer_observers
 from .._core.function_sink import as_sink
 from .._core.park_store import ParkStore
-from .._core.retry_policy import DoublingBackoff, RetryPolicy
+from .._core.retry_policy import DoublingBackoff, RetryPolicy, checked_policy
 from .._core.source import Source, TakesBack
 from .keys import KEYLESS, ORDERINGS, SCOPES
 from .poison import STRATEGIES
@@ -272,13 +272,7 @@ def _key(key: object, ordering: str) -> Any:
 def _retry(retry: object) -> RetryPolicy:
     if retry is None:
         return RetryPolicy(backoff=FullJitter())
-    if not isinstance(retry, RetryPolicy):
-        raise checks.bad(
-            "retry", retry, "must be a RetryPolicy(...), such as RetryPolicy(attempts=5)"
-        )
-    checks.count("retry.attempts", retry.attempts)
-    checks.count("retry.unlisted_attempts", retry.unlisted_attempts)
-    return retry
+    return checked_policy(retry)
 
 
 def _drain(drain: object, source: Source) -> float:

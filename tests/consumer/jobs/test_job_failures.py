@@ -9,9 +9,9 @@ import pytest
 from consumer_help import P0, log_of, records
 from jobs.jobs_help import pass_on, running
 
-from penstock import ClosedError, ConfigError, Nak
+from penstock import ClosedError, ConfigError, Nak, RetryPolicy
 from penstock._core.source import Position
-from penstock.consumer import Consumer
+from penstock.consumer import Consumer, DoublingBackoff
 from penstock.consumer.jobs import (
     BatchItem,
     BatchItems,
@@ -206,3 +206,65 @@ async def test_keys_without_a_hash_and_odd_ones(fake_clock: FakeClock) -> None:
         counts = consumer.stats().counts
     assert (counts.acked, counts.terminated) == (4, 2)
     assert log.positions[P0] == Position(6)
+
+
+async def test_a_job_is_tried_again_in_the_order_of_its_key(fake_clock: FakeClock) -> None:
+    """Later jobs of its key wait, and those of other keys do not; the finaliser is told the last error."""
+    tries, done = list[tuple[object, object]](), list[tuple[object, str]]()
+
+    async def process(key: object, value: object) -> None:
+        tries.append((key, value))
+        if key == "a":
+            raise ConnectionError(f"try {len([each for each in tries if each == (key, value)])}")
+
+    async def finalise(
+        context: EventContext, key: object, value: object, error: BaseException | None
+    ) -> None:
+        done.append((value, str(error)))
+
+    policy = RetryPolicy(attempts=3, backoff=DoublingBackoff(1.0, 1.0))
+    jobs = JobScheduler(process, finalise, retry=policy)
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, context.key, context.message.offset)
+
+    log = log_of("a", "a", "b")
+    async with running(MemorySource(log, clock=fake_clock), fake_clock, handle, jobs):
+        await fake_clock.advance(1.5)
+        assert tries == [("a", 0), ("b", 2), ("a", 0)]
+        assert done == [(2, "None")]
+        await fake_clock.advance(10.0)
+    assert tries[3:] == [("a", 0), ("a", 1), ("a", 1), ("a", 1)]
+    assert done[1:] == [(0, "try 3"), (1, "try 3")]
+    assert log.positions[P0] == Position(3)
+
+
+async def test_a_job_that_waits_for_its_next_try_is_left_with_its_claim(
+    fake_clock: FakeClock,
+) -> None:
+    """G-T16: it is not tried again here."""
+    tries = 0
+
+    async def process(key: object, value: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise ConnectionRefusedError
+
+    jobs = JobScheduler(process, retry=RetryPolicy(backoff=DoublingBackoff(1.0, 1.0)))
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, context.key, None)
+
+    source = MemorySource(log_of("a"), clock=fake_clock)
+    async with running(source, fake_clock, handle, jobs):
+        await fake_clock.advance(100.5)
+        assert tries == 101, "an outage uses up no attempt"
+        source.lose([P0])
+        await fake_clock.advance(100.0)
+        assert tries == 101
+        assert jobs.stats().running == 0
+
+
+def test_a_bad_retry() -> None:
+    with pytest.raises(ConfigError, match="must be a RetryPolicy"):
+        JobScheduler(pass_on, retry=3)  # type: ignore[arg-type]

@@ -8,7 +8,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
+from ..._core.operation import RetryState
 from ..._core.runtime.exits import Exit
 from ..results import Nak
 from .queue import JobQueue
@@ -16,6 +18,7 @@ from .queue import JobQueue
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from ..._core.retry_policy import RetryPolicy
     from .context import EventContext, Finalise
     from .events import Events
     from .queue import Job
@@ -32,10 +35,12 @@ class JobRun:
         process: Callable[..., Awaitable[object]],
         finalise: Callable[..., Awaitable[object]] | None,
         bounds: tuple[int, int, int],
+        retry: RetryPolicy | None,
     ) -> None:
         self._events = events
         self._process = process
         self._finalise = finalise
+        self._retry = retry
         self._concurrency, max_keys, max_per_key = bounds
         self.queue = JobQueue(max_keys, max_per_key)
         self.is_closed = False
@@ -134,7 +139,10 @@ class JobRun:
         of the program ends the consumer, too.
         """
         try:
-            await self._process(job.key, job.value)
+            if self._retry is None:
+                await self._process(job.key, job.value)
+            else:
+                await self._tried(job, RetryState(self._retry, classified))
         except Exception as error:  # the finaliser's
             return error
         except asyncio.CancelledError as error:
@@ -145,6 +153,22 @@ class JobRun:
             self._events.failed(error)
             return error
         return None
+
+    async def _tried(self, job: Job, state: RetryState) -> None:
+        """Run the processor until it succeeds or is given up, also because its claim has ended. Raises
+        its last error.
+        """
+        while True:
+            try:
+                await self._process(job.key, job.value)
+            except Exception as error:
+                failed, wait = error, state.wait_after(error)
+            else:
+                return
+            if wait is not None:
+                await LOOP_CLOCK.sleep(wait)
+            if wait is None or job.message.claim.is_closed:
+                raise failed
 
     async def _settle_down(self, task: asyncio.Task[None]) -> None:
         """Take back the cancellations of a job that has ended, also one that was not delivered: it

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 from ..._core import checks
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.order.keys import accepted, identity
+from ..._core.retry_policy import checked_policy
 from .calling import as_function
 from .pending import Pending
 from .queue import Job
@@ -26,6 +27,7 @@ from .running import JobRun
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from ..._core.retry_policy import RetryPolicy
     from ..results import Incomplete
     from .context import EventContext
     from .events import Events
@@ -77,10 +79,10 @@ class JobScheduler(Generic[K, V]):
 
         async def written(context, key, order, error):
             if error is not None:
-                raise error
+                return ToDeadLetter(str(error), error)
             context.store.put(key, order.reply)
 
-        orders = JobScheduler(write, written, kind="slow_network")
+        orders = JobScheduler(write, written, kind="slow_network", retry=RetryPolicy(attempts=3))
 
         async def handle(context):
             return orders.schedule(context, context.key, Order(context.value))
@@ -97,6 +99,9 @@ class JobScheduler(Generic[K, V]):
         concurrency: the most jobs that are processed at once.
         max_keys: the most keys with jobs inside; an event of another key waits.
         max_per_key: the most jobs of a key that wait behind the running one.
+        retry: how often a job that fails is tried again, and after what waits. It keeps its key and its
+            place among the `concurrency` meanwhile; the finaliser is told the error of the last try.
+            Default: there is one try.
         debug: whether an event that is completed without a job while the scheduler has one of its record's
             key is refused: it would pass the earlier events of its key.
         name: for messages and `explain()`.
@@ -113,10 +118,12 @@ class JobScheduler(Generic[K, V]):
         concurrency: int | None = None,
         max_keys: int | None = None,
         max_per_key: int | None = None,
+        retry: RetryPolicy | None = None,
         debug: bool = False,
         name: str = "jobs",
     ) -> None:
         self._process = as_function("process", process, "a key and a value", takes=2)
+        self._retry = None if retry is None else checked_policy(retry)
         given = "a context, a key, a value and an error"
         self._finalise = finalise and as_function("finalise", finalise, given, takes=4)
         preset = PRESETS[checks.choice("kind", kind, PRESETS)]
@@ -156,7 +163,7 @@ class JobScheduler(Generic[K, V]):
         if self._run is not None and not self._run.is_closed:
             raise ConfigError(f"{self!r} serves another consumer; make one for each")
         bounds = self._concurrency, self._max_keys, self._max_per_key
-        self._run = JobRun(events, self._process, self._finalise, bounds)
+        self._run = JobRun(events, self._process, self._finalise, bounds, self._retry)
         return self._run
 
     def set_bounds(

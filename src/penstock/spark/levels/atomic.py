@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..._core.errors import StagesLost
 from ..._core.opening import opened
+from ..._core.operation import run_with_retries
 from ..._core.sink import classifier_of
 from ..._core.staging import check_staging
 from ..._core.transaction import Counts, check_same_rows
-from ...retry.operation import run_with_retries
 from ..report import SparkWriteReport
 from ..task.retries import transaction_retries
 from ..task.unit_task import report_skipped

@@ -11,9 +11,9 @@ from pyspark import TaskContext
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass
+from ..._core.operation import run_with_retries
 from ..._core.sink import classifier_of
 from ..._core.staging import Epoch, staged
-from ...retry.operation import run_with_retries
 from ..levels.units import Summed, Units, by_bucket
 from ..progress.counts import DeadLettersError, UnitReport
 from ..values.travel import Traveller

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..._core.classify import classified
 from ..._core.errors import ErrorClass, RefusedError, TransactionLost
+from ..._core.operation import RetryState
 from ..._core.retry_policy import DoublingBackoff, RetryPolicy
-from ...retry.operation import RetryState
 
 if TYPE_CHECKING:
     from ..._core.sink import Classifier

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from .._core.clock import LOOP_CLOCK
+from .clock import LOOP_CLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from .._core.errors import ErrorClass
-    from .._core.retry_policy import RetryPolicy
+    from .errors import ErrorClass
+    from .retry_policy import RetryPolicy
 
 R = TypeVar("R")
 
