@@ -5,12 +5,25 @@ Proven here: consumer/C:N9.
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sources.jetstream.members import SILENT_AFTER, Roster, divided
+from penstock.sources.jetstream.group import MemberGroup
+from penstock.sources.jetstream.members import ANNOUNCE_EVERY, SILENT_AFTER, Roster, divided
+from penstock.sources.jetstream.options import ReadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import pytest
+
+    from penstock.testing import FakeClock
 
 names = st.sets(st.text("abcdef0123456789-", min_size=1, max_size=12), min_size=1, max_size=12)
 MOST_MOVED = 3
@@ -70,3 +83,64 @@ def test_a_member_that_leaves_or_is_silent_is_gone() -> None:
     assert roster.part("c")
     assert not roster.part("c")
     assert roster.mine() == {0, 1, 2, 3}
+
+
+class SomeChannel:
+    """A connection that may be lost."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, str]] = []
+        self.is_lost = False
+        self.hear: Callable[[Any], Awaitable[None]] | None = None
+
+    async def subscribe(self, subject: str, call: Callable[[Any], Awaitable[None]]) -> None:
+        self.hear = call
+
+    async def publish(self, subject: str, payload: bytes) -> None:
+        if self.is_lost:
+            raise ConnectionError("lost")
+        self.said.append(json.loads(payload))
+
+
+@dataclass
+class Heard:
+    data: bytes
+
+
+async def test_a_group_outlives_what_is_no_announcement_and_a_lost_connection(
+    fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither ends the claims of this member."""
+    channel, shares = SomeChannel(), list[set[int]]()
+    options = ReadOptions.of(
+        "orders",
+        durable="d",
+        member="a",
+        subjects=None,
+        partitions=4,
+        key="subject",
+        start="earliest",
+        ack_wait=30.0,
+        max_pending=1000,
+        prefetch=100,
+        double_ack=False,
+        create=True,
+        domain=None,
+    )
+    group = MemberGroup(options, channel, fake_clock)  # type: ignore[arg-type]
+    task = asyncio.create_task(group.run(shares.append))
+    await fake_clock.advance(1.0)
+    assert channel.hear is not None
+    for odd in (b"\xff", b"[]", b"7", b'{"is": "here"}', b'{"member": "x"}', b""):
+        await channel.hear(Heard(odd))
+    assert caplog.text.count("is no announcement of a member") == 6
+    channel.is_lost = True
+    await fake_clock.advance(3 * ANNOUNCE_EVERY)
+    await channel.hear(Heard(b'{"member": "b", "is": "here"}'))
+    await group.leave()
+    channel.is_lost = False
+    await fake_clock.advance(ANNOUNCE_EVERY)
+    assert not task.done()
+    assert len(shares[0]) == 4
+    assert len(shares[-1]) == 2
+    task.cancel()

@@ -1,15 +1,21 @@
 """Members of a group that tell each other of themselves, over a subject of their own.
 
-Nothing is stored. A member that hears of a new one answers at once, so that both know all.
+Nothing is stored. A member that hears of a new one answers at once, so that both know all. What cannot
+be said is said with the next announcement, and what is no announcement is ignored.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from ..._core.clock import Signal, wait_until
+from ..._core.runtime.cuts import end_if_cut
+from ..._core.say import say
+from ..._core.told import for_log
 from .members import ANNOUNCE_EVERY, Roster
+from .moves import logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +23,9 @@ if TYPE_CHECKING:
     from ..._core.clock import Clock
     from .channel import Channel
     from .options import ReadOptions
+
+_NOT_OURS = "%s: a message that is no announcement of a member is ignored: %r"
+_NOT_SAID = "%s: %r could not be announced (%s)"
 
 FIRST = 0.2
 """Seconds in which the others answer a new member."""
@@ -48,9 +57,13 @@ class MemberGroup:
                 await wait_until(self._clock, self._clock.now() + ANNOUNCE_EVERY, self._changed)
 
     async def _heard(self, message: Any) -> None:
-        said: dict[str, str] = json.loads(message.data)
-        member = said["member"]
-        if said["is"] == "gone":
+        try:
+            said = json.loads(message.data)
+            member, state = str(said["member"]), said["is"]
+        except (ValueError, KeyError, TypeError):
+            say(logger, logging.WARNING, _NOT_OURS, self._subject, message.data[:80])
+            return
+        if state == "gone":
             news = self._roster.part(member)
         else:
             news = self._roster.hear(member, self._clock.now())
@@ -66,6 +79,11 @@ class MemberGroup:
         await self._say("gone", always=True)
 
     async def _say(self, what: str, *, always: bool = False) -> None:
-        if self._channel.is_connected and (always or not self._is_leaving):
-            said = {"member": self._roster.me, "is": what}
+        if self._is_leaving and not always:
+            return
+        said = {"member": self._roster.me, "is": what}
+        try:
             await self._channel.publish(self._subject, json.dumps(said).encode())
+        except Exception as error:  # of the connection; the next announcement comes in time
+            end_if_cut(error)
+            say(logger, logging.DEBUG, _NOT_SAID, self._subject, what, for_log(error))

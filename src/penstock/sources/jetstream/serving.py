@@ -116,14 +116,24 @@ class Serving:
                 lately = [each for partition in self.moves for each in partition.settled_lately()]
                 await self._settling.send(lately)
                 await self._extend()
-                for partition in self.moves:
-                    await self._resume(partition)
+                await self._resume_all()
                 break
             except ConfigError:
                 raise
             except Exception:  # of the connection, or of a server that is not ready
                 await self._clock.sleep(RETRY)
         self._attention.fire()
+
+    async def _resume_all(self) -> None:
+        """Resume each partition. Raises the first error after all have been tried."""
+        errors: list[Exception] = []
+        for partition in self.moves:
+            try:
+                await self._resume(partition)
+            except Exception as error:  # the others go on
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     async def _resume(self, partition: StreamPartition) -> None:
         try:
