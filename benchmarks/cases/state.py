@@ -200,7 +200,8 @@ async def filled(source: Any, state: StateBackend, count: int) -> None:
             if context.message.offset == count - 1:
                 consumer.stop()
 
-        await consumer.run_events(handle, state=state)
+        report = await consumer.run_events(handle, state=state)
+    assert report.commit_error is None
 
 
 async def read(source: Any, state: Any, count: int) -> Took:
@@ -234,9 +235,11 @@ def prepare_reading(count: int) -> Iterator[Sequence[Contender]]:
         fill(broker, TOPIC, events, keys=KEYS)
 
         async def fill_both() -> None:
-            async with PostgresState(dsn, table="state") as state:
+            async with PostgresState(dsn, table="state", max_pending_bytes=4 << 20) as state:
                 await filled(state.attach(source_of(MemoryLog(given))), state, events)
-            async with KafkaState(topic="state", bootstrap=where) as other:
+            async with KafkaState(
+                topic="state", bootstrap=where, max_pending_bytes=4 << 20
+            ) as other:
                 source = KafkaSource(TOPIC, bootstrap=where, group="state")
                 await filled(other.attach(source), other, events)
 

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
@@ -18,7 +18,6 @@ from ..._core.positions import PositionUnit
 from ..._core.send import send
 from ..._core.source import Position
 from ..._core.transaction import transaction
-from .record import KafkaRecord
 from .topic import MARK_KEY, FoundState, StateMark, is_of_a_state
 
 if TYPE_CHECKING:
@@ -32,6 +31,16 @@ if TYPE_CHECKING:
 
 WRITE_SIZE = 5000
 """The most records of a write."""
+
+
+class Entry(NamedTuple):
+    """A record of the state's own topic."""
+
+    topic: str
+    value: Stored | None
+    key: str | bytes
+    partition: int
+    headers: None = None
 
 
 class OwnedState:
@@ -114,11 +123,9 @@ class KafkaKeeper:
 
     def _rows(self, partition: TopicPartition, taken: TakenChanges, mark: StateMark) -> list[Any]:
         name, number = self._topic.name, partition.partition
-        rows: list[Any] = [
-            KafkaRecord(name, value, key, partition=number) for key, value in taken.changes.items()
-        ]
+        rows: list[Any] = [Entry(name, value, key, number) for key, value in taken.changes.items()]
         rows += taken.forwarded
-        rows.append(KafkaRecord(name, mark.encoded(), MARK_KEY, partition=number))
+        rows.append(Entry(name, mark.encoded(), MARK_KEY, number))
         return rows
 
     async def has_stored(self, partition: TopicPartition, taken: TakenChanges) -> bool:

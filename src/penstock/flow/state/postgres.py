@@ -85,7 +85,7 @@ class PostgresState(PositionedState):
         positions: str = "penstock_positions",
         codec: StateCodec | None = None,
         max_pending: int = 10_000,
-        max_pending_bytes: int = 64 << 20,
+        max_pending_bytes: int = 16 << 20,
         pool: Pool[Any] | PoolFactory | None = None,
         close_pool: bool | None = None,
         pool_size: int | None = None,

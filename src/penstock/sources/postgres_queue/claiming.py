@@ -41,13 +41,17 @@ class Claimer:
         """The average number of jobs of a claimed key."""
         self._are_few = False
         """Whether the last claim found fewer keys than it asked for."""
+        self.heard = 0
+        """The news that had been heard when the last claim began: it may have seen no later ones."""
 
-    async def claim(self, most: int) -> int:
+    async def claim(self, most: int, heard: int) -> int:
         """Claim about `most` more jobs; return the number of leases. Raises errors of the client.
 
-        A cancelled call leaves a claim under way, whose leases the book has once it ends.
+        `heard` counts the news so far. A cancelled call leaves a claim under way, whose leases the book
+        has once it ends: the next call waits for that one.
         """
         if self._task is None:
+            self.heard = heard
             self._task = asyncio.get_running_loop().create_task(self._claim(most))
         task = self._task
         try:

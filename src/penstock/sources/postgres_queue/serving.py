@@ -189,16 +189,18 @@ class OpenQueue:
                 return found
             if self._begin_claims():
                 return []
-            heard = self.news.count
             if self._look_at <= clock.now():
                 self._look_at = math.inf
             if surplus := self._book.surplus:
                 worked = has_news = await self._tried("giving jobs back", self._give_back(surplus))
             elif self._book.may_claim:
-                claiming = self._claimer.claim(max(1, most - self._book.undelivered))
+                room = max(1, most - self._book.undelivered)
+                claiming = self._claimer.claim(room, self.news.count)
                 leases = len(self._book)
                 worked = await self._tried("claiming jobs", claiming)
-                has_news = worked and (len(self._book) > leases or self.news.count != heard)
+                has_news = worked and (
+                    len(self._book) > leases or self.news.count != self._claimer.heard
+                )
             else:
                 await wait_until(clock, math.inf, self.news)
                 continue
