@@ -39,8 +39,8 @@ demo: $(VENV)/.demo  ## flights into a database that is killed on the way, and t
 demo-spark: $(VENV)/.demo-spark  ## the same, then through Spark; needs Java
 	$(BIN)/penstock demo --spark $(ARGS)
 
-test: $(VENV)/.dev  ## the whole suite, in two processes
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+test: $(VENV)/.dev  ## the whole suite, in three processes, which often wait for servers
+	$(BIN)/python -m pytest -n 3 $(ARGS)
 
 long: $(VENV)/.dev  ## the long tests, once each
 	$(BIN)/python -m pytest -n 2 -m long $(ARGS)

@@ -1,4 +1,4 @@
-"""How the tests are shared out where several processes run them, as `make test` has it."""
+"""What all tests share, and how they are shared out where several processes run them, as `make test` has it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.kafka_brokers import broker, own_broker
 
 if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
+
+__all__ = ["broker", "own_broker"]
 
 SPARK = Path(__file__).parent / "spark"
 WITH_A_SPARK_OF_THEIR_OWN = {

@@ -49,7 +49,7 @@ class Counted:
     @asynccontextmanager
     async def running(self, **options: Any) -> AsyncGenerator[Consumer]:
         """A consumer that counts, until the block ends."""
-        given = {"topic": self.name, "group": self.group, **options}
+        given: dict[str, Any] = {"topic": self.name, "group": self.group, **options}
         group = given.pop("group")
         source = KafkaSource(self.topic, bootstrap=self.broker.bootstrap, group=group)
         async with (
@@ -228,5 +228,6 @@ async def test_a_value_that_the_topic_does_not_take(broker: EmbeddedKafka) -> No
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any]) -> None:
+    given: dict[str, Any] = {"topic": "t", "bootstrap": "localhost:9092", **arguments}
     with pytest.raises(ConfigError):
-        KafkaState(**{"topic": "t", "bootstrap": "localhost:9092", **arguments})
+        KafkaState(**given)

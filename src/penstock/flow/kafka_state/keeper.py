@@ -33,7 +33,7 @@ WRITE_SIZE = 5000
 """The most records of a write."""
 
 
-class Entry(NamedTuple):
+class StateRecord(NamedTuple):
     """A record of the state's own topic."""
 
     topic: str
@@ -123,9 +123,11 @@ class KafkaKeeper:
 
     def _rows(self, partition: TopicPartition, taken: TakenChanges, mark: StateMark) -> list[Any]:
         name, number = self._topic.name, partition.partition
-        rows: list[Any] = [Entry(name, value, key, number) for key, value in taken.changes.items()]
+        rows: list[Any] = [
+            StateRecord(name, value, key, number) for key, value in taken.changes.items()
+        ]
         rows += taken.forwarded
-        rows.append(Entry(name, mark.encoded(), MARK_KEY, number))
+        rows.append(StateRecord(name, mark.encoded(), MARK_KEY, number))
         return rows
 
     async def has_stored(self, partition: TopicPartition, taken: TakenChanges) -> bool:

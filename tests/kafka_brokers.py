@@ -1,0 +1,57 @@
+"""Two brokers of Kafka for all tests of a process; each takes seconds to start, and much memory."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.testing.servers.require import there_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.sources.kafka.own_help import OwnKafka
+
+    from penstock.testing import EmbeddedKafka
+
+SETTINGS = {
+    "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000",
+}
+"""The broker tells members with the newer protocol how often they report; 5 s by default."""
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[EmbeddedKafka]:
+    """Shared: tests that stop, pause or kill a broker use `own_broker`.
+
+    Skips without Java, unless `PENSTOCK_REQUIRE` names `kafka`.
+    """
+    from penstock.testing import embedded_kafka
+
+    with there_or_skip("kafka", embedded_kafka(SETTINGS)) as broker:
+        _make_ready(broker)
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def own_broker() -> Iterator[OwnKafka]:
+    """One that may be killed and frozen, and that asks for passwords; tests leave it running."""
+    from tests.sources.kafka.own_help import own_kafka
+
+    with there_or_skip("kafka", own_kafka()) as broker:
+        _make_ready(broker)
+        yield broker
+
+
+def _make_ready(broker: EmbeddedKafka) -> None:
+    from tests.sources.kafka.kafka_help import make_groups_ready
+
+    with ThreadPoolExecutor(1) as beside:  # a test's loop may run here already
+        beside.submit(asyncio.run, make_groups_ready(broker)).result()
