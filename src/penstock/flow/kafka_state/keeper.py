@@ -33,7 +33,7 @@ WRITE_SIZE = 5000
 """The most records of a write."""
 
 
-class StateRecord(NamedTuple):
+class TopicEntry(NamedTuple):
     """A record of the state's own topic."""
 
     topic: str
@@ -124,10 +124,10 @@ class KafkaKeeper:
     def _rows(self, partition: TopicPartition, taken: TakenChanges, mark: StateMark) -> list[Any]:
         name, number = self._topic.name, partition.partition
         rows: list[Any] = [
-            StateRecord(name, value, key, number) for key, value in taken.changes.items()
+            TopicEntry(name, value, key, number) for key, value in taken.changes.items()
         ]
         rows += taken.forwarded
-        rows.append(StateRecord(name, mark.encoded(), MARK_KEY, number))
+        rows.append(TopicEntry(name, mark.encoded(), MARK_KEY, number))
         return rows
 
     async def has_stored(self, partition: TopicPartition, taken: TakenChanges) -> bool:

@@ -82,7 +82,7 @@ class HeldState:
         return None if self.is_ended or store is None or store.lost is not None else store
 
 
-class Reading:
+class Restoring:
     """A state that is being read."""
 
     def __init__(self, clock: Clock) -> None:
@@ -114,7 +114,7 @@ class StatePositions:
     def __init__(self, keeper: StateKeeper) -> None:
         self._keeper = keeper
         self._held: dict[TopicPartition, HeldState] = {}
-        self._reading: dict[TopicPartition, Reading] = {}
+        self._restoring: dict[TopicPartition, Restoring] = {}
 
     # -- the store of a source ---------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class StatePositions:
         Raises `PositionLost`, and the errors of its keeper.
         """
         held = self._of(partition)
-        reading = self._reading[partition] = Reading(clock)
+        reading = self._restoring[partition] = Restoring(clock)
         told = reading.began
         try:
             async with aclosing(self._keeper.pages(partition)) as pages:
@@ -225,7 +225,7 @@ class StatePositions:
                         told = clock.now()
                         say(logger, logging.INFO, _RESTORING, partition, reading)
         finally:
-            del self._reading[partition]
+            del self._restoring[partition]
         if self._held.get(partition) is not held:
             raise PositionLost(f"{partition} was given up while its state was read")
         say(logger, logging.INFO, _RESTORED, partition, reading)
@@ -235,7 +235,7 @@ class StatePositions:
 
     def progress(self, partition: TopicPartition) -> str:
         """How far a restore has come, for operators; empty while there is none."""
-        reading = self._reading.get(partition)
+        reading = self._restoring.get(partition)
         return "" if reading is None else str(reading)
 
     def ended(self, partition: TopicPartition, store: KeptStore) -> None:
