@@ -41,6 +41,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "consumer/probe_server.py": ("probes",),
     "demo": ("demo",),
     "demo/spark.py": ("demo-spark",),
+    "flow/kafka_state": ("kafka",),
     "letters/connection.py": ("postgres",),
     "letters/lines.py": ("files",),
     "sinks/http": ("http",),

@@ -264,3 +264,29 @@ async def test_something_else_is_forwarded(broker: EmbeddedKafka, record: object
 def test_a_bad_record(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         KafkaRecord(**arguments)
+
+
+async def test_a_forwarded_record_without_a_topic_stops_the_commits_until_there_is_one(
+    broker: EmbeddedKafka,
+) -> None:
+    """Nothing is given up for that, and nothing is stored without it."""
+    topic, out = await new_topic(broker), new_name("out")
+    group, name = new_name("state"), new_name("changes")
+    await fill(broker, topic, 3)
+
+    async def handle(context: EventContext) -> None:
+        context.store.put("n", context.store.get("n", 0) + 1)
+        if context.message.offset == 1:
+            context.forward(KafkaRecord(out, "v"))
+
+    async with consumed(broker, topic, group, name, handle) as consumer:
+        while consumer.stats().commit_failures < 2:
+            await LOOP_CLOCK.sleep(0.01)
+        assert consumer.stats().counts.acked == 3
+        assert await stored(broker, group) == {}
+        assert (await stored_state(broker, name)).state == {}
+        await new_topic(broker, name=out)
+        await until(broker, group, 3)
+    found = await settled_state(broker, name, group, TopicPartition(topic, 0))
+    assert (found.position, found.state) == (3, {"n": 3})
+    assert [each.value for each in await all_committed(broker, out)] == [b"v"]
