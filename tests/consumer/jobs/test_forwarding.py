@@ -15,7 +15,7 @@ from penstock._core.source import Position
 from penstock.consumer import Consumer
 from penstock.consumer.jobs import EventContext, Incomplete, JobScheduler
 from penstock.sources.memory import MemorySource
-from penstock.testing import BlockingSink, MockContext, ScriptedSink, partial
+from penstock.testing import BlockingSink, MockContext, ScriptedSink, ok, partial
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -149,6 +149,31 @@ async def test_a_drain_leaves_events_whose_items_are_on_their_way(fake_clock: Fa
         assert consumer.stats().counts.acked == 0
         sink.release()
     assert log.positions.get(P0, Position(0)) == Position(0)
+
+
+async def test_an_interjection_is_complete_once_its_items_have_arrived(
+    fake_clock: FakeClock,
+) -> None:
+    """Whoever has asked for it hears of that, or of their refusal."""
+    sink = ScriptedSink[Any]([ok(), partial({0: PermanentError("no")})])
+
+    async def tick(context: EventContext) -> None:
+        context.forward("tick")
+
+    async def nothing(_: EventContext) -> None:
+        """Handle an event."""
+
+    async with forwarding(log_of("a"), fake_clock, sink, nothing) as consumer:
+        asking = asyncio.create_task(consumer.interject(tick))
+        await fake_clock.advance(0.05)
+        assert not asking.done()
+        await fake_clock.advance(0.1)
+        await asking
+        assert sink.applied == ["tick"]
+        asking = asyncio.create_task(consumer.interject(tick))
+        await fake_clock.advance(0.2)
+        with pytest.raises(PermanentError, match="no"):
+            await asking
 
 
 async def test_a_batcher_that_is_closed_ends_the_run(fake_clock: FakeClock) -> None:

@@ -184,8 +184,10 @@ class BatchRun:
         former = self.former
         if former.inside and former.inside + max(1, len(group.items)) > self._room:
             return False
-        former.add(group.entries(), self._clock.now())
-        self._changed.fire()
+        now, was_idle = self._clock.now(), former.due_at is None
+        former.add(group.entries(), now)
+        if was_idle or (len(self._running) < self._most and former.is_due(now)):
+            self._changed.fire()  # otherwise the time of the next batch is as it was
         return True
 
     def withdraw(self, group: BatchItems) -> None:
