@@ -98,6 +98,7 @@ def test_no_moment_to_interrupt_leaves_a_worker_behind(
     assert_nothing_is_left(folder)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("flights")
 def test_without_psutil_the_scene_is_left_out_and_says_why(
     embedded_postgres: EmbeddedPostgres,

@@ -82,6 +82,7 @@ def complaint(planted: pipe_mutants.Planted, seed: int) -> str:
     return ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", pipe_mutants.ALL)
 def test_a_planted_bug_of_a_pipe_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the law that it breaks, from one seed of a few."""

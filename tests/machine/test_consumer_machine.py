@@ -81,6 +81,7 @@ def find(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.fail(f"no complaint of the law, but {[each.partition(chr(10))[0] for each in told]}")
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings(FOR_EVER)
 @pytest.mark.parametrize("name", consumer_mutants.ALL)
 def test_a_planted_bug_of_the_consumer_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

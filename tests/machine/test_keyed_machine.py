@@ -55,6 +55,7 @@ def find(name: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     gc.collect()  # tasks that the bug has left for ever, before another test hears of them
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings(FOR_EVER)
 @pytest.mark.parametrize("name", sorted(keyed_mutants.ALL.keys() - SLOWER))
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,6 +169,7 @@ async def replace_text(log: Log, function: str, changes: dict[str, str]) -> None
         await con.execute(text)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 async def test_a_planted_fault_is_found(log: Log, real_clock: LoopClock, name: str) -> None:
     fault = FAULTS[name]

@@ -169,7 +169,7 @@ async def test_a_broker_that_is_killed(own_broker: OwnKafka) -> None:
     assert (position, found) == (count, expected(range(count)))
 
 
-@pytest.mark.parametrize("is_applied", [True, False])
+@pytest.mark.parametrize("is_applied", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_answers_to_commits_are_lost(broker: EmbeddedKafka, *, is_applied: bool) -> None:
     """Whether they were applied is found out: no change is lost, and no forwarded record sent twice."""
     topic, out = await new_topic(broker), await new_topic(broker)
@@ -266,6 +266,7 @@ def test_a_bad_record(arguments: dict[str, Any]) -> None:
         KafkaRecord(**arguments)
 
 
+@pytest.mark.long
 async def test_a_forwarded_record_without_a_topic_stops_the_commits_until_there_is_one(
     broker: EmbeddedKafka,
 ) -> None:

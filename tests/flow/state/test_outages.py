@@ -68,7 +68,7 @@ async def _run(tables: StateTables, log: MemoryLog) -> DrainReport:
         return await consumer.run_events(counting.handle, jobs=[counting.jobs], state=state)
 
 
-@pytest.mark.parametrize("is_applied", [True, False])
+@pytest.mark.parametrize("is_applied", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_answers_to_commits_are_lost(
     embedded_postgres: EmbeddedPostgres, *, is_applied: bool
 ) -> None:

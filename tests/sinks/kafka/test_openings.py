@@ -268,7 +268,7 @@ def test_a_wrong_password_is_told_at_opening_and_never_shown(
             async with KafkaSink(topic, bootstrap=own_broker.logins, **login(secret)):
                 pass
         assert secret not in str(caught.value) + str(caught.value.__cause__)
-        with pytest.raises(ConfigError, match="grant its user WRITE on the topic"):
+        with pytest.raises(ConfigError, match="grant its user WRITE "):
             async with KafkaSink(topic, bootstrap=own_broker.logins, **login()):
                 pass
         await grant(own_broker, topic=other, to="write")

@@ -113,7 +113,10 @@ async def under_load(
     return times
 
 
-@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize(
+    "event",
+    ["killed", *[pytest.param(each, marks=pytest.mark.long) for each in ("restarted", "frozen")]],
+)
 @pytest.mark.parametrize("timeout", [pytest.param(None, marks=pytest.mark.soak), 1.5])
 def test_an_outage_at_full_load_costs_nothing_and_doubles_nothing(
     own_broker: OwnKafka, event: str, timeout: float | None

@@ -77,6 +77,7 @@ async def test_a_server_that_is_killed_under_load_loses_nothing(
             assert made.repeats() == 0, "each partition stays with its member, which knows its acks"
 
 
+@pytest.mark.long
 async def test_one_process_repeats_nothing_over_restarts_of_the_server(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def complaint(machine: type[OrderMachine], seed: int) -> str:
     return ""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", order_mutants.ALL)
 def test_a_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """consumer/C:C7, consumer/C:N2: by the law that it breaks, from one seed of a few."""

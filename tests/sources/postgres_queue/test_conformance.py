@@ -66,7 +66,7 @@ class TestPostgresQueueSource(SourceConformance):
             {"value": value.decode(), **({} if key is None else {"key": key.decode()})}
             for key, value in entries
         ]
-        async with log.connected() as con:
+        async with log.connected() as con, con.transaction():
             rows = await con.fetch(
                 f"INSERT INTO {log.sql}.job (queue, key, payload, headers) "
                 "SELECT $1, $2, '{}', u::jsonb FROM unnest($3::text[]) AS u RETURNING place",
@@ -74,7 +74,8 @@ class TestPostgresQueueSource(SourceConformance):
                 f"lane {partition}",
                 [json.dumps(each) for each in headers],
             )
-        self.topics[topic].places[partition] += sorted(row["place"] for row in rows)
+            # before the commit: from then on they may be claimed
+            self.topics[topic].places[partition] += sorted(row["place"] for row in rows)
 
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
         log, places = Log(self.dsn, topic), self.topics[topic].places
