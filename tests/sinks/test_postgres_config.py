@@ -27,9 +27,9 @@ from penstock import (
 )
 from penstock._clients.postgres.errors import copy_row, for_item
 from penstock._clients.postgres.names import quoted
+from penstock._clients.row_maker import RowMaker
 from penstock._core.told import for_log
 from penstock.sinks.postgres import PostgresSink, classify_postgres
-from penstock.sinks.postgres.rows.items import RowMaker
 
 DSN = "postgresql://someone:hush%20hush@db.example:5433/sales"
 P, T, U, H, R = (

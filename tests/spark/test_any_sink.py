@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,7 +20,15 @@ pytest.importorskip("pyspark")
 from tests.sinks.nats.nats_help import new_stream, read
 
 from penstock import Batch, DeadLetter, PermanentError, Retry, Timeout, WriteResult, stack
-from penstock.sinks import ElasticsearchSink, FileSink, HttpResponse, HttpSink, MemorySink, NatsSink
+from penstock.sinks import (
+    ElasticsearchSink,
+    FileSink,
+    HttpResponse,
+    HttpSink,
+    MemorySink,
+    NatsSink,
+    SqlSink,
+)
 from penstock.spark import write_dataframe
 
 if TYPE_CHECKING:
@@ -151,12 +160,26 @@ def nats(request: pytest.FixtureRequest, _: Path) -> Case:
     return Case(sink, stored, refuses=True)
 
 
+def sql(request: pytest.FixtureRequest, folder: Path) -> Case:
+    """SQLite, whose tasks wait for one another; a check refuses the bad row."""
+    path = folder / "rows.db"
+    with sqlite3.connect(path) as con:
+        con.execute("CREATE TABLE rows (n INT PRIMARY KEY, word TEXT CHECK (word <> 'no number'))")
+
+    def stored() -> list[int]:
+        with sqlite3.connect(path) as con:
+            return [n for (n,) in con.execute("SELECT n FROM rows")]
+
+    sink = SqlSink(f"sqlite:///{path}", table="rows", columns=("n", "word"))
+    return Case(sink, stored, refuses=True)
+
+
 def _padded(row: dict[str, Any]) -> dict[str, str]:
     return {"padding": "x" * 100} if row["n"] == BAD else {}
 
 
 @pytest.fixture(
-    params=[memory, function, file, http, elasticsearch, nats], ids=lambda case: case.__name__
+    params=[memory, function, file, http, elasticsearch, nats, sql], ids=lambda case: case.__name__
 )
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     made: Case = request.param(request, tmp_path)

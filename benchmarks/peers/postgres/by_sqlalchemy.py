@@ -18,7 +18,7 @@ REQUIRES = ("sqlalchemy", "greenlet")
 @asynccontextmanager
 async def executemany(to: Destination) -> AsyncGenerator[Write]:
     """The plain `insert()`, which asyncpg runs for each row in a pipeline."""
-    table = _table(to)
+    table = table_of(to)
     async with _writing(to, table.insert()) as write:
         yield write
 
@@ -26,7 +26,7 @@ async def executemany(to: Destination) -> AsyncGenerator[Write]:
 @asynccontextmanager
 async def insertmanyvalues(to: Destination) -> AsyncGenerator[Write]:
     """`insert().returning()`, which SQLAlchemy turns into statements of many VALUES."""
-    table = _table(to)
+    table = table_of(to)
     async with _writing(to, table.insert().returning(table.columns[0])) as write:
         yield write
 
@@ -53,7 +53,8 @@ async def _writing(to: Destination, statement: sqlalchemy.Insert) -> AsyncGenera
         await engine.dispose()
 
 
-def _table(to: Destination) -> sqlalchemy.Table:
+def table_of(to: Destination) -> sqlalchemy.Table:
+    """The table, as SQLAlchemy describes it."""
     import sqlalchemy
 
     types: dict[str, Any] = {

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .postgres import PostgresEffects, PostgresSink, classify_postgres
     from .postgres_queue import Enqueued, PostgresQueueSink
     from .postgres_stream import PostgresStreamSink
+    from .sql import SqlSink, classify_sql
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -47,6 +48,7 @@ else:
             "postgres": ["PostgresEffects", "PostgresSink", "classify_postgres"],
             "postgres_queue": ["Enqueued", "PostgresQueueSink"],
             "postgres_stream": ["PostgresStreamSink"],
+            "sql": ["SqlSink", "classify_sql"],
         },
     )
 
@@ -75,10 +77,12 @@ __all__ = [
     "RecordMetadata",
     "Router",
     "Split",
+    "SqlSink",
     "Timeout",
     "classify_file",
     "classify_http",
     "classify_postgres",
+    "classify_sql",
 ]
 
 publish(__name__, FunctionSink, MemorySink)

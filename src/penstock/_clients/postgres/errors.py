@@ -192,10 +192,12 @@ def _is_fatal(error: BaseException) -> bool:
 
 
 def _lacks_privilege(error: BaseException) -> bool:
-    routine = getattr(error, "server_source_function", None)
-    return _is_fatal(error) or (
-        isinstance(routine, str) and routine.startswith(_PRIVILEGE_ROUTINES)
-    )
+    return _is_fatal(error) or checks_privileges(getattr(error, "server_source_function", None))
+
+
+def checks_privileges(routine: object) -> bool:
+    """Whether a routine of the server reports missing privileges, and not a refusal of one row."""
+    return isinstance(routine, str) and routine.startswith(_PRIVILEGE_ROUTINES)
 
 
 def is_stale(error: BaseException) -> bool:

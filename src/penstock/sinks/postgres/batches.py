@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..._clients.row_maker import RowMaker
 from ..._core.arrow import ArrowBatch
 from ..._core.batch import RowBatch
 from .plan.strategy import Chooser
 from .repair.judge import Judge
-from .rows.items import RowMaker
 from .write import TableWrite
 from .writing.direct import write_directly
 from .writing.packing import Packing
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
     from ..._clients.postgres.access import Access
+    from ..._clients.row_maker import GivenRows, RowFunction
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
     from .plan.plan import TablePlan
     from .plan.target import Target
-    from .rows.items import GivenRows, RowFunction
     from .writing.scope import Scope
 
 

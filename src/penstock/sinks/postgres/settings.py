@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..._clients.postgres.access import Access
+    from ..._clients.row_maker import RowFunction
     from .plan.target import Target
-    from .rows.items import RowFunction
     from .transactions.ledger import UnitLedger
     from .transactions.positions import PositionTable
 

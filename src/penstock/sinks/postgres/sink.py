@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..._clients.column_names import column_names, optional_names
 from ..._clients.postgres.access import Access, need_asyncpg
 from ..._clients.postgres.connections import Connections
 from ..._clients.postgres.errors import classify_postgres
@@ -13,7 +14,7 @@ from ..._core.errors import ClosedError, ErrorClass
 from ..._core.keywords import known_arguments
 from .open_table import OpenTable
 from .plan.strategy import WriteStrategy
-from .plan.target import Target, names, optional_names
+from .plan.target import Target
 from .settings import Settings, names_its_table
 from .staging.stages import Stages
 from .transactions.ledger import UnitLedger
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from asyncpg import Pool
 
     from ..._clients.postgres.access import PoolFactory
+    from ..._clients.row_maker import RowFunction
     from ..._core.batch import Batch
     from ..._core.positions import PositionUnit
     from ..._core.result import WriteResult
     from ..._core.sink import Capabilities
     from ..._core.staging import Begun, Epoch, OpenStage, Stage
     from ..._core.transaction import Committed, Counts, Transaction, Unit
-    from .rows.items import RowFunction
     from .transactions.position_owner import PositionOwner
 
 
@@ -159,7 +160,7 @@ class PostgresSink(PositionsInTable):
             target=Target(
                 table=table,
                 schema=schema,
-                columns=names("columns", columns),
+                columns=column_names("columns", columns),
                 mode=on_conflict,
                 conflict=optional_names("conflict_columns", conflict_columns),
                 update=optional_names("update_columns", update_columns),

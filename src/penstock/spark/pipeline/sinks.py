@@ -31,6 +31,7 @@ from ...sinks import (
     PostgresSink,
     RateLimit,
     Split,
+    SqlSink,
     Timeout,
 )
 from ...telemetry import Metrics
@@ -49,6 +50,7 @@ TERMINALS: Mapping[str, Callable[..., Any]] = {
     "file": FileSink,
     "http": HttpSink,
     "postgres": PostgresSink,
+    "sql": SqlSink,
 }
 LAYERS: Mapping[str, Callable[..., Any]] = {
     "circuit_breaker": CircuitBreaker,
@@ -68,7 +70,7 @@ _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("nats", "tls"): TlsFiles,
 }
 """Arguments that are objects, declared as tables."""
-_NEEDED = {"postgres": ("dsn", "table")}
+_NEEDED = {"postgres": ("dsn", "table"), "sql": ("url", "table")}
 """Arguments with a default in code that must be given here."""
 _FIELDS: Mapping[str, Sequence[str]] = {
     "kafka": ("topic_field", "key", "value", "headers", "timestamp", "partition"),
@@ -133,7 +135,7 @@ class SinkMaker:
                 return self._made_by_factory(arguments, path)
             case "file":
                 arguments.setdefault("per_process", True)
-            case "postgres":
+            case "postgres" | "sql":
                 arguments = {
                     **(
                         _for_letters(arguments) if is_for_letters else self._with_columns(arguments)

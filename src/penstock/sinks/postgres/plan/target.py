@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
+from ...._clients.column_names import check_name
 from ...._core import checks
 from ...._core.checks import bad
 from .plan import TablePlan
@@ -32,9 +32,9 @@ class Target:
     strategy: WriteStrategy
 
     def __post_init__(self) -> None:
-        _check_name("table", self.table)
+        check_name("table", self.table)
         if self.schema is not None:
-            _check_name("schema", self.schema)
+            check_name("schema", self.schema)
         checks.choice("on_conflict", self.mode, MODES)
         if self.mode == "error" and self.conflict is not None:
             raise bad("conflict_columns", self.conflict, 'needs on_conflict="ignore" or "update"')
@@ -108,30 +108,3 @@ class Target:
                 f"writes; its unique keys: {shown}"
             )
             raise bad("on_conflict", self.mode, rule)
-
-
-def names(name: str, value: object) -> tuple[str, ...]:
-    """Check a sequence of distinct column names. Raises `ConfigError`."""
-    rule = "must be a sequence of at least one column name, each once"
-    if isinstance(value, str):
-        listed = tuple(each.strip() for each in value.split(","))
-        raise bad(name, value, f"{rule}; write {name}={listed!r}")
-    if isinstance(value, bytes) or not isinstance(value, Sequence):
-        raise bad(name, value, rule)
-    named = cast("Sequence[str]", value)
-    found = tuple(named)
-    if not found or len(set(found)) != len(found):
-        raise bad(name, named, rule)
-    for each in found:
-        _check_name(name, each)
-    return found
-
-
-def optional_names(name: str, value: object) -> tuple[str, ...] | None:
-    """Check the names unless there are none."""
-    return None if value is None else names(name, value)
-
-
-def _check_name(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise bad(name, value, "must be a name: text that is not empty, without NUL")

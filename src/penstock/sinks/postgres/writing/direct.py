@@ -19,9 +19,9 @@ from .values import statement_for_values
 if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
+    from ...._clients.row_maker import GivenRows
     from ..plan.plan import TablePlan
     from ..plan.strategy import Chooser
-    from ..rows.items import GivenRows
     from .scope import Scope
 
 _EXACT = frozenset({NoneType, UUID, bool, bytes, date, datetime, int, str, time, timedelta})

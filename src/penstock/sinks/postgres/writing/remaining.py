@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from asyncpg import Record
 
+    from ...._clients.row_maker import GivenRows
     from ..plan.plan import TablePlan
-    from ..rows.items import GivenRows
     from ..rows.lazy import Row
 
 _UNIQUE_VIOLATION = "23505"

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from ...._clients.postgres.errors import for_item
-from ...._core.batch import RowBatch
-from .lazy import Row
+from .._core.batch import RowBatch
+from .postgres.errors import for_item
 
 if TYPE_CHECKING:
-    from ...._core.batch import Batch
+    from .._core.batch import Batch
 
+Row: TypeAlias = Sequence[Any]
 RowFunction = Callable[[Any], Row]
 GivenRows: TypeAlias = tuple[Sequence[int], Sequence[Row], dict[int, Exception]]
 """The indices that have a row, their rows, and an error for each other index."""

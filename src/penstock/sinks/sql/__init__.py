@@ -1,0 +1,9 @@
+"""Rows to tables of SQL databases, by SQLAlchemy."""
+
+from ..._core.public import publish
+from .errors import classify_sql
+from .sink import SqlSink
+
+__all__ = ["SqlSink", "classify_sql"]
+
+publish("penstock.sinks", *(globals()[name] for name in __all__))

@@ -1,0 +1,215 @@
+"""What differs between databases: limits, upserts, what is checked at the opening.
+
+A database that is not here is refused by name. Each class is stateless.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..._core.checks import bad
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sqlalchemy import Connection
+
+
+_JSON_VALID = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
+
+
+class SqlLimits(NamedTuple):
+    """What one statement may have."""
+
+    parameters: int
+    size: int | None
+    """Bytes, about; `None`: no limit that a batch would reach."""
+
+
+class SqlDialect:
+    """A database."""
+
+    name = ""
+    is_single_writer = False
+    """Whether writes wait for one another."""
+    commits_alone = False
+    """Whether a single statement needs no transaction around it, and is faster without."""
+    begin: str | None = None
+    """The statement that begins a transaction, where the driver does not do it in time."""
+    at_once: str | None = None
+    """The statement that has deferred constraints checked at once."""
+
+    def limits(self, con: Connection) -> SqlLimits:
+        """Ask for the limits of this connection."""
+        raise NotImplementedError
+
+    def check_session(self, con: Connection, table: str, schema: str | None) -> None:
+        """Raise `ConfigError` for a table, or a session, that would change or lose rows silently."""
+
+    def set_up(self, dbapi: Any) -> None:
+        """Set up a new connection."""
+
+    def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
+        """Columns that take JSON, and are not told as such by SQLAlchemy."""
+        del con, table, schema
+        return ()
+
+    def unique_keys(
+        self, con: Connection, table: str, schema: str | None
+    ) -> Sequence[tuple[str, ...]]:
+        """The unique keys of a table beside the primary one, by their columns."""
+        from sqlalchemy import inspect
+
+        look = inspect(con)
+        keys = [
+            tuple(each["column_names"])
+            for each in look.get_unique_constraints(table_name=table, schema=schema)
+        ]
+        for index in look.get_indexes(table_name=table, schema=schema):
+            columns = index["column_names"]
+            options: Any = index.get("dialect_options", {})
+            is_partial = any(
+                name.endswith("_where") and value is not None for name, value in options.items()
+            )
+            if index["unique"] and None not in columns and not is_partial:
+                keys.append(tuple(str(each) for each in columns))
+        return keys
+
+    def ignore(self, quoted: Sequence[str], key: Sequence[str] | None) -> str:
+        """The clause that leaves an existing row as it is."""
+        target = "" if key is None else f" ({', '.join(key)})"
+        del quoted
+        return f" ON CONFLICT{target} DO NOTHING"
+
+    def update(
+        self, table: str, key: Sequence[str], columns: Sequence[str], version: str | None
+    ) -> str:
+        """The clause that replaces an existing row, or one with a lower version."""
+        if not columns:
+            return self.ignore(key, key)
+        sets = ", ".join(f"{each} = excluded.{each}" for each in columns)
+        newer = "" if version is None else f" WHERE {table}.{version} < excluded.{version}"
+        return f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {sets}{newer}"
+
+
+class PostgreSql(SqlDialect):
+    """PostgreSQL, by any driver."""
+
+    name = "postgresql"
+    commits_alone = True
+    at_once = "SET CONSTRAINTS ALL IMMEDIATE"
+
+    def limits(self, con: Connection) -> SqlLimits:
+        """The protocol's own, of which some drivers allow half."""
+        del con
+        return SqlLimits(32_767, None)
+
+
+class Sqlite(SqlDialect):
+    """SQLite, in a file."""
+
+    name = "sqlite"
+    is_single_writer = True
+    begin = "BEGIN IMMEDIATE"
+
+    def limits(self, con: Connection) -> SqlLimits:
+        """That of the library, asked for where the driver has a way."""
+        driver = con.connection.driver_connection
+        ask = getattr(driver, "getlimit", None)
+        parameters = 999 if ask is None else ask(9)  # SQLITE_LIMIT_VARIABLE_NUMBER
+        return SqlLimits(parameters, None)
+
+    def unique_keys(
+        self, con: Connection, table: str, schema: str | None
+    ) -> Sequence[tuple[str, ...]]:
+        """As the library has them: SQLAlchemy reads them out of the table's text."""
+        found = con.exec_driver_sql(
+            "SELECT l.name, i.name FROM pragma_index_list(?1, ?2) l, pragma_index_info(l.name, ?2) i "
+            'WHERE l."unique" AND NOT l.partial ORDER BY l.seq, i.seqno',
+            (table, schema or "main"),
+        )
+        keys: dict[str, list[str | None]] = {}
+        for index, column in found:
+            keys.setdefault(index, []).append(column)
+        return [tuple(map(str, each)) for each in keys.values() if None not in each]
+
+
+class MySql(SqlDialect):
+    """MySQL and MariaDB."""
+
+    name = "mysql"
+
+    def limits(self, con: Connection) -> SqlLimits:
+        """`max_allowed_packet` of the server, which drivers also fill with literals."""
+        row = con.exec_driver_sql("SELECT @@max_allowed_packet").one()
+        return SqlLimits(65_535, int(row[0]))
+
+    def check_session(self, con: Connection, table: str, schema: str | None) -> None:
+        """Raise `ConfigError` for an engine without transactions."""
+        row = con.exec_driver_sql(
+            "SELECT t.ENGINE, e.TRANSACTIONS FROM information_schema.TABLES t "
+            "LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE "
+            "WHERE t.TABLE_NAME = %s AND t.TABLE_SCHEMA = COALESCE(%s, DATABASE())",
+            (table, schema),
+        ).first()
+        if row is not None and row[0] is not None and row[1] != "YES":
+            rule = (
+                f"has the engine {row[0]}, which has no transactions: a write that fails would leave "
+                "a part of its rows; use InnoDB"
+            )
+            raise bad("table", table, rule)
+
+    def set_up(self, dbapi: Any) -> None:
+        """Have values refused that a column does not take, instead of cut or made zero."""
+        cursor = dbapi.cursor()
+        cursor.execute(
+            "SET SESSION sql_mode = CONCAT_WS(',', NULLIF(@@SESSION.sql_mode, ''), 'STRICT_ALL_TABLES')"
+        )
+        cursor.close()
+
+    def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
+        """Those of MariaDB, which are texts with a check."""
+        if not getattr(con.dialect, "is_mariadb", False):
+            return ()
+        checks = con.exec_driver_sql(
+            "SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS "
+            "WHERE TABLE_NAME = %s AND CONSTRAINT_SCHEMA = COALESCE(%s, DATABASE())",
+            (table, schema),
+        )
+        found = [_JSON_VALID.fullmatch(clause) for (clause,) in checks]
+        return {each[1] for each in found if each is not None}
+
+    def ignore(self, quoted: Sequence[str], key: Sequence[str] | None) -> str:
+        """A column is set to what it is: `INSERT IGNORE` would also change values that do not fit."""
+        del key
+        return f" ON DUPLICATE KEY UPDATE {quoted[0]} = {quoted[0]}"
+
+    def update(
+        self, table: str, key: Sequence[str], columns: Sequence[str], version: str | None
+    ) -> str:
+        """Values are set in their order, so the version is last."""
+        if not columns:
+            return self.ignore(key, key)
+        if version is None:
+            sets = [f"{each} = VALUES({each})" for each in columns]
+        else:
+            newer = f"{table}.{version} < VALUES({version})"
+            ordered = [*(each for each in columns if each != version), version]
+            sets = [f"{each} = IF({newer}, VALUES({each}), {table}.{each})" for each in ordered]
+        return f" ON DUPLICATE KEY UPDATE {', '.join(sets)}"
+
+
+_KNOWN = {"postgresql": PostgreSql(), "sqlite": Sqlite(), "mysql": MySql(), "mariadb": MySql()}
+
+
+def dialect_of(name: str) -> SqlDialect:
+    """The dialect of this name of SQLAlchemy's. Raises `ConfigError` for any other database."""
+    found = _KNOWN.get(name)
+    if found is None:
+        raise bad(
+            "url",
+            name,
+            "must be of PostgreSQL, MySQL, MariaDB or SQLite; write a sink of your own for others",
+        )
+    return found

@@ -1,0 +1,134 @@
+"""How to reach the database: a URL, an engine, or a function that makes one; checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..._core.checks import bad
+from ..._core.errors import ConfigError, MissingExtra
+from ..._core.options import Options
+from .dialects import dialect_of
+from .engine import AsyncSqlEngine, ThreadedSqlEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .engine import SqlEngine
+
+POOL_SIZE = 10
+_OWNED = {"pool_size": "pool_size=... says it", "max_overflow": "pool_size=... says it"}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class EngineGiven:
+    """The engine of a sink, which is made when the sink is opened."""
+
+    given: Any
+    place: str
+    """For messages, without a password."""
+    size: int
+    options: Options
+    close_timeout: float
+
+    @classmethod
+    def of(
+        cls,
+        given: Any,
+        *,
+        size: int | None,
+        options: Mapping[str, Any] | None,
+        close_timeout: float,
+    ) -> EngineGiven:
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without SQLAlchemy."""
+        sqlalchemy = _sqlalchemy()
+        for name in options or {}:
+            if name in _OWNED:
+                raise ConfigError(f"engine_options[{name!r}]: is set by Penstock: {_OWNED[name]}")
+        if isinstance(given, str):
+            try:
+                given = sqlalchemy.make_url(given)
+            except sqlalchemy.exc.ArgumentError:
+                rule = (
+                    'must be a URL of SQLAlchemy, such as "postgresql+asyncpg://user@host/database"'
+                )
+                raise ConfigError(f"url=...: {rule}") from None
+        if isinstance(given, sqlalchemy.URL):
+            name = given.get_backend_name()
+            is_single = dialect_of(name).is_single_writer
+            if name == "sqlite" and given.database in {None, "", ":memory:"}:
+                rule = "must name a file: a database in memory is another one in each thread"
+                raise bad("url", "sqlite://", rule)
+            place = given.render_as_string(hide_password=True)
+            return cls(
+                given,
+                place,
+                size or (1 if is_single else POOL_SIZE),
+                Options(options or {}),
+                close_timeout,
+            )
+        if options:
+            raise bad("engine_options", [*options], "needs a URL: an engine has options of its own")
+        is_engine = isinstance(given, _engines())
+        if not is_engine and not callable(given):
+            raise bad(
+                "url", given, "must be a URL of SQLAlchemy, an engine, or a function that makes one"
+            )
+        place = "an engine" if is_engine else "the engine of a function"
+        return cls(given, place, size or POOL_SIZE, Options({}), close_timeout)
+
+    def made(self) -> SqlEngine:
+        """The engine. Raises `ConfigError` for options, or a driver, that SQLAlchemy refuses."""
+        sqlalchemy = _sqlalchemy()
+        from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+        given, closes = self.given, False
+        if isinstance(given, sqlalchemy.URL):
+            closes = True
+            options = {"pool_size": self.size, "max_overflow": 0, **self.options}
+            try:
+                is_async = given.get_dialect().is_async
+                make = create_async_engine if is_async else sqlalchemy.create_engine
+                given = make(given, **options)
+            except ImportError as error:
+                raise MissingExtra(
+                    f"the driver of {self.place} is not installed ({error})"
+                ) from error
+            except (TypeError, sqlalchemy.exc.ArgumentError) as error:
+                raise ConfigError(f"engine_options: SQLAlchemy refuses them ({error})") from error
+            self._set_up(given.sync_engine if is_async else given)
+        elif not isinstance(given, _engines()):
+            given = given()
+        if isinstance(given, AsyncEngine):
+            return AsyncSqlEngine(given, closes=closes)
+        return ThreadedSqlEngine(
+            given, closes=closes, threads=self.size, close_timeout=self.close_timeout
+        )
+
+    def _set_up(self, engine: Any) -> None:
+        from sqlalchemy import event
+
+        dialect = dialect_of(engine.dialect.name)
+
+        def connected(dbapi: Any, _: object) -> None:
+            dialect.set_up(dbapi)
+
+        event.listen(engine, "connect", connected)
+
+    def __repr__(self) -> str:
+        return f"EngineGiven({self.place})"
+
+
+def _sqlalchemy() -> Any:
+    try:
+        import sqlalchemy
+    except ImportError:
+        raise MissingExtra('SqlSink needs SQLAlchemy: pip install "penstock[sql]"') from None
+    return sqlalchemy
+
+
+def _engines() -> tuple[type[Any], ...]:
+    from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    return Engine, AsyncEngine

@@ -1,0 +1,111 @@
+"""A table that is open: batches become rows, and rows are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..._clients.encoding import item_error
+from ..._core.errors import ConfigError, RefusedError
+from ..._core.order.stopped import stopped_behind
+from ..._core.result import WriteResult
+from .plan import read_plan
+from .writer import BlamedRow, SqlRow, SqlWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..._clients.row_maker import RowMaker
+    from ..._core.batch import Batch
+    from .dialects import SqlDialect
+    from .engine import SqlEngine
+    from .plan import SqlPlan
+    from .target import SqlTarget
+
+
+class OpenSqlTable:
+    """One table, and the engine that reaches it."""
+
+    def __init__(
+        self, engine: SqlEngine, target: SqlTarget, dialect: SqlDialect, maker: RowMaker
+    ) -> None:
+        self.engine = engine
+        self._target = target
+        self._dialect = dialect
+        self._maker = maker
+        self._plan: SqlPlan | None = None
+
+    @property
+    def plan(self) -> SqlPlan:
+        """What is known of the table."""
+        assert self._plan is not None, "the table has been read"
+        return self._plan
+
+    async def read(self) -> bool:
+        """Read the table; return whether it is another one than before. Raises `ConfigError`."""
+        plan = await self.engine.run(lambda con: read_plan(con, self._target, self._dialect))
+        if self._plan is not None and plan.facts == self._plan.facts:
+            return False
+        self._plan = plan
+        return True
+
+    async def store(self, batch: Batch[Any]) -> WriteResult | None:
+        """Write a batch; see `SqlSink.write`."""
+        indices, given, found = self._maker.rows(batch)
+        errors: dict[int, BaseException] = dict(found)
+        writer = self._writer(batch, indices, given, errors)
+        try:
+            if writer.commits_alone:
+                await self.engine.run(writer.write_alone, alone=True)
+            else:
+                await self.engine.run(writer.write)
+        except BlamedRow:
+            await self._read_again()
+            errors = dict(found)
+            writer = self._writer(batch, indices, given, errors)
+            await self.engine.run(writer.write_carefully)
+        answer = writer.answer
+        errors |= answer.errors
+        if not errors and not answer.outcomes:
+            return None
+        return WriteResult(len(batch), errors, answer.outcomes)
+
+    async def _read_again(self) -> None:
+        """Read the table before a row is blamed: it may be the table that has changed.
+
+        Raises `RefusedError` for one that the rows do not fit any more.
+        """
+        try:
+            await self.read()
+        except ConfigError as error:
+            text = f"the table was altered: {error}"
+            raise RefusedError(text, repair="alter it back, or open the sink anew") from error
+
+    def _writer(
+        self,
+        batch: Batch[Any],
+        indices: Sequence[int],
+        given: Sequence[Any],
+        errors: dict[int, BaseException],
+    ) -> SqlWriter:
+        """A writer of the rows that can be bound; `errors` has the others."""
+        keys, maybe = batch.keys, batch.maybe_applied
+        processors = self.plan.processors
+        bound: list[SqlRow] = []
+        for index, row in zip(indices, given, strict=True):
+            try:
+                values = tuple(
+                    [
+                        value if process is None or value is None else process(value)
+                        for value, process in zip(row, processors, strict=True)
+                    ]
+                )
+            except Exception as error:  # the item's own
+                errors[index] = item_error("cannot become a row", error)
+            else:
+                key = None if keys is None else keys[index]
+                bound.append(SqlRow(index, values, key, index in maybe))
+        if keys is not None and errors:
+            stopped = stopped_behind(keys, errors, ())
+            errors |= stopped
+            bound = [row for row in bound if row.index not in stopped]
+        return SqlWriter(self.plan, bound)

@@ -1,0 +1,222 @@
+"""What is known of a table once it is open: its columns, its unique keys, its statements.
+
+1. The table is read by SQLAlchemy's reflection, at the opening and again before a row is blamed.
+2. A column that needs a value and gets none would have every row refused: that is told at the opening.
+3. The statement for each number of rows is made once, and the last `MOST_STATEMENTS` are kept.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..._core.checks import bad
+from ..._core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection, Table
+
+    from .dialects import SqlDialect, SqlLimits
+    from .target import SqlTarget
+
+MOST_STATEMENTS = 64
+Processor = "Callable[[Any], Any] | None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlPlan:
+    """How rows are written into one table."""
+
+    target: SqlTarget
+    dialect: SqlDialect
+    limits: SqlLimits
+    key: tuple[str, ...] | None
+    """A unique key within the columns: what conflicts are looked for in."""
+    processors: tuple[Callable[[Any], Any] | None, ...]
+    """What the driver needs of a value, by column."""
+    table: str
+    """Quoted."""
+    quoted: tuple[str, ...]
+    placeholder: Callable[[int], str]
+    clause: str
+    facts: tuple[object, ...]
+    """By which a table that was altered is told."""
+    _statements: OrderedDict[int, str] = field(default_factory=OrderedDict[int, str])
+
+    @property
+    def most_rows(self) -> int:
+        """The most rows of a statement, by its parameters."""
+        return max(1, self.limits.parameters // len(self.quoted))
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        """The places of the key's columns in a row."""
+        columns = self.target.columns
+        return tuple(columns.index(each) for each in self.key or ())
+
+    def insert(self, count: int) -> str:
+        """The statement for so many rows."""
+        found = self._statements.get(count)
+        if found is None:
+            found = self._statements[count] = self._made(count)
+            if len(self._statements) > MOST_STATEMENTS:
+                self._statements.popitem(last=False)
+        else:
+            self._statements.move_to_end(count)
+        return found
+
+    def _made(self, count: int) -> str:
+        width, place = len(self.quoted), self.placeholder
+        rows = ", ".join(
+            f"({', '.join([place(at) for at in range(first, first + width)])})"
+            for first in range(1, 1 + count * width, width)
+        )
+        return f"INSERT INTO {self.table} ({', '.join(self.quoted)}) VALUES {rows}{self.clause}"  # noqa: S608  # names are quoted
+
+    def lookup(self, count: int) -> str:
+        """The statement that finds which of so many keys exist."""
+        names = [self.quoted[at] for at in self.key_places]
+        width, place = len(names), self.placeholder
+        each = [
+            " AND ".join(f"{name} = {place(at)}" for at, name in enumerate(names, first))
+            for first in range(1, 1 + count * width, width)
+        ]
+        wanted = " OR ".join(f"({one})" for one in each)
+        return f"SELECT {', '.join(names)} FROM {self.table} WHERE {wanted}"  # noqa: S608  # names are quoted
+
+
+def read_plan(con: Connection, target: SqlTarget, dialect: SqlDialect) -> SqlPlan:
+    """Read the table. Raises `ConfigError` for one that the rows do not fit, and the client's errors."""
+    dialect.check_session(con, target.table, target.schema)
+    table, unique = _reflected(con, target, dialect)
+    known = [column.name for column in table.columns]
+    for each in target.columns:
+        if each not in table.columns:
+            raise bad(
+                "columns", each, f"is no column of {target.table!r}; it has {', '.join(known)}"
+            )
+    _check_complete(table, target)
+    key = _key_of(target, unique)
+    as_json = dialect.json_columns(con, target.table, target.schema)
+    preparer = con.dialect.identifier_preparer
+    quoted = tuple(preparer.quote(each) for each in target.columns)
+    name = preparer.format_table(table)
+    names = dict(zip(target.columns, quoted, strict=True))
+    return SqlPlan(
+        target=target,
+        dialect=dialect,
+        limits=dialect.limits(con),
+        key=key,
+        processors=tuple(_processor(con, table, each, each in as_json) for each in target.columns),
+        table=name,
+        quoted=quoted,
+        placeholder=_placeholder(con.dialect.paramstyle),
+        clause=_clause(target, dialect, name, names, key),
+        facts=(
+            *[(column.name, str(column.type), column.nullable) for column in table.columns],
+            *unique,
+        ),
+    )
+
+
+def _reflected(
+    con: Connection, target: SqlTarget, dialect: SqlDialect
+) -> tuple[Table, list[tuple[str, ...]]]:
+    """The table, and its unique keys, the primary one first."""
+    from sqlalchemy import MetaData, Table
+    from sqlalchemy.exc import NoSuchTableError
+
+    try:
+        table = Table(
+            target.table, MetaData(), schema=target.schema, autoload_with=con, resolve_fks=False
+        )
+    except NoSuchTableError:
+        where = "" if target.schema is None else f" in the schema {target.schema!r}"
+        raise bad("table", target.table, f"does not exist{where}") from None
+    unique: list[tuple[str, ...]] = []
+    if table.primary_key.columns:
+        unique.append(tuple(column.name for column in table.primary_key.columns))
+    unique += dialect.unique_keys(con, target.table, target.schema)
+    return table, [*dict.fromkeys(unique)]
+
+
+def _check_complete(table: Table, target: SqlTarget) -> None:
+    """Raise `ConfigError` if a column needs a value that no row has."""
+    for column in table.columns:
+        is_generated = (
+            column.computed is not None
+            or column.identity is not None
+            or column.server_default is not None
+            or column is table.autoincrement_column
+        )
+        if column.name not in target.columns and not column.nullable and not is_generated:
+            rule = f"have no {column.name!r}, which {target.table!r} needs in each row: it is NOT NULL, without a default"
+            raise bad("columns", target.columns, rule)
+
+
+def _key_of(target: SqlTarget, unique: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+    within = [key for key in unique if {*key} <= {*target.columns}]
+    if target.conflict is None:
+        if target.mode == "update" and not within:
+            rule = f"has no unique key within the columns; it has {_told(unique)}"
+            raise bad("table", target.table, rule)
+        return within[0] if within else None
+    for key in unique:
+        if {*key} == {*target.conflict}:
+            return key
+    raise bad(
+        "conflict_columns",
+        target.conflict,
+        f"are no unique key of {target.table!r}; it has {_told(unique)}",
+    )
+
+
+def _told(unique: Sequence[tuple[str, ...]]) -> str:
+    return "; ".join(f"({', '.join(key)})" for key in unique) or "none"
+
+
+def _clause(
+    target: SqlTarget,
+    dialect: SqlDialect,
+    table: str,
+    names: dict[str, str],
+    key: tuple[str, ...] | None,
+) -> str:
+    if target.mode == "error":
+        return ""
+    quoted_key = None if key is None else [names[each] for each in key]
+    if target.mode == "ignore":
+        return dialect.ignore([*names.values()], quoted_key if target.conflict else None)
+    assert key is not None
+    assert quoted_key is not None
+    columns = [each for each in target.columns if each not in key]
+    if target.update is not None:
+        columns = [each for each in target.update if each not in key]
+    if target.version is not None and target.version not in columns:
+        columns.append(target.version)
+    version = None if target.version is None else names[target.version]
+    return dialect.update(table, quoted_key, [names[each] for each in columns], version)
+
+
+def _processor(
+    con: Connection, table: Table, name: str, is_json: bool
+) -> Callable[[Any], Any] | None:
+    """The function that a value passes before the driver gets it."""
+    from sqlalchemy import JSON
+
+    kind = JSON() if is_json else table.columns[name].type
+    return kind.dialect_impl(con.dialect).bind_processor(con.dialect)
+
+
+def _placeholder(style: str) -> Callable[[int], str]:
+    if style in {"numeric_dollar", "numeric"}:
+        sign = "$" if style == "numeric_dollar" else ":"
+        return lambda number: f"{sign}{number}"
+    if style in {"format", "pyformat"}:
+        return lambda _: "%s"
+    if style == "qmark":
+        return lambda _: "?"
+    raise ConfigError(f"the driver's parameters have the style {style!r}, which is not supported")

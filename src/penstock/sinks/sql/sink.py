@@ -1,0 +1,168 @@
+"""The sink for a table of a SQL database, by SQLAlchemy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..._clients.column_names import column_names, optional_names
+from ..._clients.row_maker import RowMaker
+from ..._core import checks
+from ..._core.classify import classified
+from ..._core.errors import (
+    ClosedError,
+    ConfigError,
+    ErrorClass,
+    PenstockError,
+    UnavailableError,
+)
+from ..._core.keywords import known_arguments
+from ..._core.opening import Openable
+from ..._core.sink import Capabilities
+from ..._core.told import text_of
+from .dialects import dialect_of
+from .engine_of import EngineGiven
+from .errors import classify_sql
+from .open_table import OpenSqlTable
+from .target import SqlTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from sqlalchemy import URL, Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from ..._core.batch import Batch
+    from ..._core.result import WriteResult
+
+
+@known_arguments()
+class SqlSink(Openable):
+    """Writes items as rows of one table of PostgreSQL, MySQL, MariaDB or SQLite, by SQLAlchemy 2.
+
+    A write is one transaction. A row that the database refuses fails alone with `PermanentError`;
+    its neighbours are stored. Items become rows as for `PostgresSink`, which is faster and does
+    more where the database is PostgreSQL.
+
+    Args:
+        url: of SQLAlchemy, such as `"mysql+asyncmy://user:password@host/database"`, with an async
+            or any other driver; the latter runs in threads. Its password is never shown. Or an
+            `Engine`, an `AsyncEngine`, or a function that makes one; an engine stays open.
+        table: the table's name, taken literally.
+        columns: the columns that a row's values are stored in.
+        schema: the table's schema; default: the connection's.
+        on_conflict: `"error"`: a row whose unique key exists is refused. `"ignore"`: the existing
+            row stays, and the item is delivered. `"update"`: the existing row is replaced; of
+            several rows of one key in a batch the last one counts.
+        conflict_columns: the unique key that conflicts are looked for in; default: for `"update"`
+            the primary key, or the first unique key within `columns`. MySQL and MariaDB look in
+            all unique keys.
+        update_columns: the columns that `"update"` replaces; default: every other column.
+        version_column: with `"update"`, replace only rows with a lower version.
+        row: a function from an item to its row.
+        pool_size: number of connections, and so of simultaneous writes; default 10, and 1 for
+            SQLite, which has one writer at a time.
+        engine_options: any options of `sqlalchemy.create_engine`, such as `connect_args`.
+        close_timeout: seconds that a cancelled write waits for its thread; default 5.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without SQLAlchemy. Constructing does
+    not suspend and connects to nothing. Opening suspends; it connects and reads the table. It raises
+    `ConfigError` for a refused login, a table that does not exist or that the rows do not fit, and a
+    driver that is not installed; and `UnavailableError` if no server answers.
+    """
+
+    _run_time = ("_table",)
+
+    def __init__(
+        self,
+        url: str | URL | Engine | AsyncEngine | Callable[[], Engine | AsyncEngine],
+        *,
+        table: str,
+        columns: Sequence[str],
+        schema: str | None = None,
+        on_conflict: Literal["error", "ignore", "update"] = "error",
+        conflict_columns: Sequence[str] | None = None,
+        update_columns: Sequence[str] | None = None,
+        version_column: str | None = None,
+        row: Callable[[Any], Sequence[Any]] | None = None,
+        pool_size: int | None = None,
+        engine_options: Mapping[str, Any] | None = None,
+        close_timeout: float | timedelta = 5.0,
+    ) -> None:
+        self._target = SqlTarget(
+            table=table,
+            schema=schema,
+            columns=column_names("columns", columns),
+            mode=on_conflict,
+            conflict=optional_names("conflict_columns", conflict_columns),
+            update=optional_names("update_columns", update_columns),
+            version=version_column,
+        )
+        rule = "must be a function of an item"
+        self._row: Any = checks.optional_function("row", row, rule)
+        self._engine = EngineGiven.of(
+            url,
+            size=checks.optional_count("pool_size", pool_size),
+            options=engine_options,
+            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
+        )
+        self._table: OpenSqlTable | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As many simultaneous writes as connections; idempotent unless a conflict is an error.
+
+        `key_prefix_safe`: in a batch with keys, a refused row keeps the later rows of its key from
+        being written.
+        """
+        return Capabilities(
+            idempotent=self._target.mode != "error",
+            key_prefix_safe=True,
+            max_concurrency=self._engine.size,
+        )
+
+    def classify(self, error: BaseException) -> ErrorClass | None:
+        """The class of an error by the database's code, as `classify_sql` tells it."""
+        return classify_sql(error)
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Write every item of `batch` as a row, in one transaction.
+
+        Suspends. Returns the refused items (`PermanentError`, `TooLargeError`, or `KeyStopped` behind
+        one of their key) and the items that an earlier, unknown try had stored (`duplicate`). Raises
+        `ClosedError` while the sink is not open; `RefusedError` for a table that was altered so that
+        no row fits; `TransientError` where the connection was lost before anything could be kept;
+        `UnknownOutcomeError` where it was lost after that, or where an earlier try was unknown and
+        there is no unique key to find its rows by; and the client's own error for everything else,
+        which `classify` knows. A cancelled write may have been stored.
+        """
+        if self._table is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        if not len(batch):
+            return None
+        return await self._table.store(batch)
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        engine = self._engine.made()
+        stack.push_async_callback(engine.close)
+        dialect = dialect_of(engine.sync.dialect.name)
+        table = OpenSqlTable(
+            engine, self._target, dialect, RowMaker(self._target.columns, self._row)
+        )
+        try:
+            await table.read()
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self._opening_error(error) from error
+        self._table = table
+
+    def _opening_error(self, error: Exception) -> PenstockError:
+        place, told = self._engine.place, text_of(error)
+        if classified(error, classify_sql) is ErrorClass.REFUSED:
+            return ConfigError(f"url={place}: the database refuses ({told})")
+        return UnavailableError(f"no database answers at {place} ({told})")
+
+    def __repr__(self) -> str:
+        return f"SqlSink({self._engine.place}, table={self._target.table!r})"

@@ -1,0 +1,290 @@
+"""One write, as plain functions of a connection.
+
+1. All rows are sent at once, in statements of as many rows as the database allows. That is one
+   transaction, or a single statement that commits by itself.
+2. If a row is to blame, the transaction is rolled back, and the rows are written again with savepoints:
+   a part that is refused is divided until the bad row is alone. Its neighbours are stored.
+3. A row whose earlier try has an unknown outcome is looked for by its key, where a conflict is an error.
+4. Of several rows of a key, the last one is written where rows are replaced; with a version, the last of
+   the highest version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..._core.causes import caused
+from ..._core.classify import classified
+from ..._core.errors import (
+    ErrorClass,
+    KeyStopped,
+    PermanentError,
+    TooLargeError,
+    TransientError,
+    UnknownOutcomeError,
+)
+from ..._core.outcome import Outcome
+from .errors import classify_sql, is_lost, is_twice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from .plan import SqlPlan
+
+LOOKED_UP = 200
+"""Keys of a query."""
+VALUE_SIZE = 24
+"""Bytes of a value that is no text and no bytes, at most, as a literal."""
+
+
+@dataclass(slots=True)
+class SqlRow:
+    """A row that is ready for the driver."""
+
+    index: int
+    values: tuple[Any, ...]
+    key: object
+    """The batcher's."""
+    is_maybe: bool
+    """Whether an earlier try of it has an unknown outcome."""
+
+
+@dataclass(slots=True)
+class SqlAnswer:
+    """What has become of rows, by the indices of their items; others are delivered."""
+
+    errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
+    outcomes: dict[int, Outcome] = field(default_factory=dict[int, Outcome])
+
+
+class BlamedRow(Exception):  # never leaves a write
+    """A row is to blame for an error: the rows are to be written again, one part at a time."""
+
+
+class SqlWriter:
+    """Writes the rows of one batch."""
+
+    def __init__(self, plan: SqlPlan, rows: Sequence[SqlRow]) -> None:
+        self._plan = plan
+        self.answer = SqlAnswer()
+        self._stopped: set[object] = set()
+        self._rows = self._sized(rows)
+
+    # -- before ------------------------------------------------------------------------------------
+
+    def _sized(self, rows: Sequence[SqlRow]) -> list[SqlRow]:
+        """The rows that a statement can hold; the others are refused."""
+        most = self._plan.limits.size
+        if most is None:
+            return [*rows]
+        kept: list[SqlRow] = []
+        for row in rows:
+            if _least_size(row) > most:
+                told = f"a row of more than {most:,} bytes, max_allowed_packet of the server"
+                self._refuse(row, TooLargeError(told))
+            elif not self._is_stopped(row):
+                kept.append(row)
+        return kept
+
+    @property
+    def commits_alone(self) -> bool:
+        """Whether one statement, which commits by itself, has all of it."""
+        plan = self._plan
+        is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self._rows)
+        return plan.dialect.commits_alone and is_plain and len(self._rows) <= plan.most_rows
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def write(self, con: Connection) -> None:
+        """Write all rows. Raises `BlamedRow`, with nothing stored, if one may be to blame."""
+        try:
+            self._begin(con)
+            rows = self._without_stored(con, self._rows)
+            for part in self._parts(self._latest(rows)):
+                con.exec_driver_sql(self._plan.insert(len(part)), _values(part))
+        except Exception as error:
+            _roll_back(con)
+            self._raise(error)
+        self._commit(con)
+
+    def write_alone(self, con: Connection) -> None:
+        """Write all rows by one statement, which commits by itself. Raises as `write`."""
+        rows = self._latest(self._rows)
+        try:
+            con.exec_driver_sql(self._plan.insert(len(rows)), _values(rows))
+        except Exception as error:
+            if is_lost(error):
+                raise UnknownOutcomeError(f"the connection was lost: {error}") from error
+            self._raise(error)
+
+    def write_carefully(self, con: Connection) -> None:
+        """Write what can be written; rows that are refused are in the answer."""
+        plan = self._plan
+        try:
+            self._begin(con)
+            if plan.dialect.at_once is not None:
+                con.exec_driver_sql(plan.dialect.at_once)
+            rows = self._without_stored(con, self._rows)
+            for part in self._parts(self._latest(rows)):
+                self._divide(con, part)
+        except Exception as error:
+            _roll_back(con)
+            raise self._lost(error) from error
+        self._commit(con)
+
+    def _divide(self, con: Connection, rows: Sequence[SqlRow]) -> None:
+        rows = [row for row in rows if not self._is_stopped(row)]
+        if not rows:
+            return
+        con.exec_driver_sql("SAVEPOINT penstock")
+        try:
+            con.exec_driver_sql(self._plan.insert(len(rows)), _values(rows))
+        except Exception as error:
+            if is_lost(error) or classified(error, classify_sql) is not ErrorClass.PERMANENT:
+                raise
+            con.exec_driver_sql("ROLLBACK TO SAVEPOINT penstock")
+            if len(rows) == 1:
+                self._blame(rows[0], error)
+                return
+            half = len(rows) // 2
+            self._divide(con, rows[:half])
+            self._divide(con, rows[half:])
+        else:
+            con.exec_driver_sql("RELEASE SAVEPOINT penstock")
+
+    def _blame(self, row: SqlRow, error: BaseException) -> None:
+        if row.is_maybe and is_twice(error):
+            self.answer.outcomes[row.index] = Outcome.DUPLICATE
+            return
+        made = PermanentError(f"the database refuses the row ({_told(error)})")
+        summary = f"the database refuses the row ({type(error).__name__})"  # without its values
+        self._refuse(row, caused(made, error, summary=summary))
+
+    def _refuse(self, row: SqlRow, error: BaseException) -> None:
+        self.answer.errors[row.index] = error
+        if row.key is not None:
+            self._stopped.add(row.key)
+
+    def _is_stopped(self, row: SqlRow) -> bool:
+        """Whether an earlier row of its key was refused: then it is left out."""
+        if row.key is None or row.key not in self._stopped:
+            return False
+        if row.index not in self.answer.errors:
+            self.answer.errors[row.index] = KeyStopped("an earlier item of its key has failed")
+        return True
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _parts(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
+        """Rows for one statement each."""
+        most, largest = self._plan.most_rows, self._plan.limits.size
+        if largest is None:
+            return [[*rows[at : at + most]] for at in range(0, len(rows), most)]
+        parts: list[list[SqlRow]] = []
+        size = 0
+        for row in rows:
+            size += (own := _most_size(row))
+            if not parts or len(parts[-1]) >= most or size > largest // 2:
+                parts.append([])
+                size = own
+            parts[-1].append(row)
+        return parts
+
+    def _latest(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
+        """Of several rows of a key the one that counts, where rows are replaced."""
+        plan = self._plan
+        if plan.target.mode != "update" or len(rows) < 2:
+            return rows
+        places = plan.key_places
+        version = plan.target.version
+        at = None if version is None else plan.target.columns.index(version)
+        latest: dict[tuple[Any, ...], SqlRow] = {}
+        for row in rows:
+            key = tuple(row.values[place] for place in places)
+            before = latest.pop(key, None)
+            is_older = at is not None and before is not None and row.values[at] < before.values[at]
+            latest[key] = before if is_older and before is not None else row
+        return [*latest.values()] if len(latest) < len(rows) else rows
+
+    def _without_stored(self, con: Connection, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
+        """Leave out what an earlier try of unknown outcome has stored.
+
+        Raises `UnknownOutcomeError` where there is no key to find it by.
+        """
+        plan = self._plan
+        maybe = [row for row in rows if row.is_maybe] if plan.target.mode == "error" else []
+        if not maybe:
+            return rows
+        if plan.key is None:
+            told = f"{plan.table} has no unique key within the columns to find rows of an earlier try by"
+            raise UnknownOutcomeError(told)
+        places = plan.key_places
+        keys = {row.index: tuple(row.values[at] for at in places) for row in maybe}
+        stored: set[int] = set()
+        for at in range(0, len(maybe), LOOKED_UP):
+            some = maybe[at : at + LOOKED_UP]
+            wanted = tuple(value for row in some for value in keys[row.index])
+            found = con.exec_driver_sql(plan.lookup(len(some)), wanted).fetchall()
+            there = {tuple(each) for each in found}
+            stored |= {row.index for row in some if keys[row.index] in there}
+        self.answer.outcomes.update(dict.fromkeys(stored, Outcome.DUPLICATE))
+        return [row for row in rows if row.index not in stored]
+
+    # -- transactions ------------------------------------------------------------------------------
+
+    def _begin(self, con: Connection) -> None:
+        con.begin()
+        if self._plan.dialect.begin is not None:
+            con.exec_driver_sql(self._plan.dialect.begin)
+
+    def _commit(self, con: Connection) -> None:
+        try:
+            con.commit()
+        except Exception as error:
+            if is_lost(error):
+                told = f"the connection was lost during the COMMIT: {error}"
+                raise UnknownOutcomeError(told) from error
+            _roll_back(con)
+            self._raise(error)
+
+    def _raise(self, error: Exception) -> None:
+        """Raise `BlamedRow` for an error that a row may be to blame for, and others as they are."""
+        if not is_lost(error) and classified(error, classify_sql) is ErrorClass.PERMANENT:
+            raise BlamedRow from error
+        raise self._lost(error) from error
+
+    def _lost(self, error: Exception) -> Exception:
+        return TransientError(f"the connection was lost: {error}") if is_lost(error) else error
+
+
+def _roll_back(con: Connection) -> None:
+    try:
+        con.rollback()
+    except Exception:  # the connection is gone, and the transaction with it
+        con.invalidate()
+
+
+def _values(rows: Sequence[SqlRow]) -> tuple[Any, ...]:
+    return tuple([value for row in rows for value in row.values])
+
+
+def _least_size(row: SqlRow) -> int:
+    return sum([len(value) for value in row.values if isinstance(value, (str, bytes))])
+
+
+def _most_size(row: SqlRow) -> int:
+    """Bytes as literals, with every character escaped or of two bytes."""
+    return sum(
+        [
+            2 * len(value) + 4 if isinstance(value, (str, bytes)) else VALUE_SIZE
+            for value in row.values
+        ]
+    )
+
+
+def _told(error: BaseException) -> str:
+    original = getattr(error, "orig", None)
+    return str(error if original is None else original)

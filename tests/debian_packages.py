@@ -1,0 +1,75 @@
+"""Programs from Debian's packages, fetched once into the user's cache folder and unpacked there: nothing
+is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.testing.servers.require import EmbeddedUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FETCH_SECONDS = 120
+
+
+def unpacked(name: str, packages: Sequence[str], libraries: Sequence[str], program: str) -> Path:
+    """The folder with these packages. Raises `EmbeddedUnavailable` with the reason.
+
+    `libraries` are theirs, by their names in different releases; some may be installed. `program` is
+    run with `--version` to see that it can be.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+    folder = cache / f"{name}-debian"
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=cache) as aside:
+                made = _fetch(Path(aside), packages, libraries)
+                run([*command(made, program), "--version"], made)
+                made.rename(folder)
+    return folder
+
+
+def command(folder: Path, program: str) -> list[str]:
+    """The beginning of a command that runs a program of the folder."""
+    libraries = os.pathsep.join(map(str, folder.glob("**/*-linux-gnu")))
+    return ["env", f"LD_LIBRARY_PATH={libraries}", str(folder / program)]
+
+
+def run(args: Sequence[str], folder: Path) -> None:
+    """Run a command to its end. Raises `EmbeddedUnavailable` if that fails."""
+    try:
+        done = subprocess.run(
+            args,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=FETCH_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EmbeddedUnavailable(f"Debian's package cannot be had: {error}") from error
+    if done.returncode:
+        told = (done.stdout + done.stderr)[-500:]
+        raise EmbeddedUnavailable(f"{' '.join(args[:3])} ended with {done.returncode}: {told}")
+
+
+def _fetch(aside: Path, packages: Sequence[str], libraries: Sequence[str]) -> Path:
+    run(["apt-get", "download", *packages], aside)
+    for library in libraries:
+        with contextlib.suppress(EmbeddedUnavailable):
+            run(["apt-get", "download", library], aside)
+    made = aside / "unpacked"
+    for package in aside.glob("*.deb"):
+        run(["dpkg-deb", "-x", str(package), str(made)], aside)
+    return made

@@ -1,0 +1,56 @@
+"""The databases of these tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import sqlalchemy as sa
+from tests.sinks.sql.mariadb import MariaDbServer, mariadb_server
+from tests.sinks.sql.sql_help import SqlTable
+
+from penstock.testing.servers.require import there_or_skip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DRIVERS = ["sqlite", "aiosqlite", "asyncpg", "psycopg", "pymysql", "asyncmy"]
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """One server for all tests; without strict mode, as careless operators have it.
+
+    Skips unless Debian's packages can be had, or `PENSTOCK_REQUIRE` names `mariadb`.
+    """
+    with there_or_skip("mariadb", mariadb_server("--sql-mode=")) as server:
+        SqlTable(server.url(database="mysql")).run("CREATE DATABASE IF NOT EXISTS test")
+        yield server
+
+
+@pytest.fixture(params=DRIVERS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> SqlTable:
+    """The table `words`, by each driver."""
+    made = table_of(request, request.param, tmp_path)
+    made.make()
+    return made
+
+
+def table_of(request: pytest.FixtureRequest, driver: str, folder: Path) -> SqlTable:
+    """A table by one driver."""
+    if driver.endswith("sqlite"):
+        file = folder / "rows.db"
+        return SqlTable(
+            f"sqlite+{driver.replace('sqlite', 'pysqlite') if driver == 'sqlite' else driver}:///{file}",
+            f"sqlite:///{file}",
+        )
+    if driver in {"asyncpg", "psycopg"}:
+        url = sa.make_url(request.getfixturevalue("embedded_postgres").dsn)
+        made = [
+            url.set(drivername=f"postgresql+{each}").render_as_string(hide_password=False)
+            for each in (driver, "psycopg")
+        ]
+        return SqlTable(*made)
+    server: MariaDbServer = request.getfixturevalue("mariadb")
+    return SqlTable(server.url(driver), server.url())

@@ -1,0 +1,134 @@
+"""batcher/4b.12: `SqlSink` keeps what a sink has to keep, in each database and with every rule for conflicts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+import sqlalchemy as sa
+
+from penstock.sinks import SqlSink
+from penstock.testing.conformance import SinkConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.sinks.sql.mariadb import MariaDbServer
+
+    from penstock.testing import EmbeddedPostgres
+
+
+class TestSqlite(SinkConformance[tuple[int, str]]):
+    """In a file, by threads."""
+
+    options: ClassVar[dict[str, Any]] = {}
+
+    @pytest.fixture(autouse=True)
+    def on(self, tmp_path: Path) -> None:
+        self.url = f"sqlite:///{tmp_path / 'rows.db'}"
+        self.look = sa.create_engine(self.url)
+        with self.look.begin() as con:
+            con.exec_driver_sql(
+                "CREATE TABLE words (nr INTEGER PRIMARY KEY AUTOINCREMENT, id INT NOT NULL UNIQUE, "
+                "word TEXT NOT NULL)"
+            )
+
+    def sink(self) -> SqlSink:
+        return SqlSink(self.url, table="words", columns=("id", "word"), **self.options)
+
+    def item(self, number: int) -> tuple[int, str]:
+        return number, "x"
+
+    def bad_item(self, number: int) -> Any:
+        return number, None
+
+    def columns(self, items: Sequence[Any]) -> Any:
+        pa = pytest.importorskip("pyarrow")
+        ids, words = zip(*items, strict=True)
+        return pa.record_batch({"id": ids, "word": pa.array(words, pa.string())})
+
+    async def stored(self) -> list[tuple[int, str]]:
+        def read() -> list[tuple[int, str]]:
+            with self.look.connect() as con:
+                rows = con.exec_driver_sql("SELECT id, word FROM words ORDER BY nr")
+                return [tuple(row) for row in rows]
+
+        return await asyncio.to_thread(read)
+
+
+class TestSqliteIgnoring(TestSqlite):
+    """Rows whose key exists stay."""
+
+    options: ClassVar[dict[str, Any]] = {"on_conflict": "ignore"}
+
+
+class TestSqliteUpdating(TestSqlite):
+    """They are replaced."""
+
+    options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
+
+
+class TestPostgresByAsyncpg(TestSqlite):
+    """PostgreSQL, by an async driver."""
+
+    driver = "asyncpg"
+
+    @pytest.fixture(autouse=True)
+    def on(self, embedded_postgres: EmbeddedPostgres) -> None:
+        url = sa.make_url(embedded_postgres.dsn)
+        self.look = sa.create_engine(
+            url.set(drivername="postgresql+psycopg"), poolclass=sa.NullPool
+        )
+        self.url = url.set(drivername=f"postgresql+{self.driver}").render_as_string(
+            hide_password=False
+        )
+        with self.look.begin() as con:
+            con.exec_driver_sql("DROP TABLE IF EXISTS words")
+            con.exec_driver_sql(
+                "CREATE TABLE words (nr serial, id int NOT NULL UNIQUE, word text NOT NULL)"
+            )
+
+
+class TestPostgresByPsycopg(TestPostgresByAsyncpg):
+    """By one that runs in threads, replacing."""
+
+    driver = "psycopg"
+    options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
+
+
+class TestPostgresIgnoring(TestPostgresByAsyncpg):
+    """Rows whose key exists stay."""
+
+    options: ClassVar[dict[str, Any]] = {"on_conflict": "ignore"}
+
+
+class TestMariaDb(TestSqlite):
+    """MariaDB, by a driver in threads."""
+
+    driver = "pymysql"
+
+    @pytest.fixture(autouse=True)
+    def on(self, mariadb: MariaDbServer) -> None:
+        self.look = sa.create_engine(mariadb.url(), poolclass=sa.NullPool)
+        self.url = mariadb.url(self.driver)
+        with self.look.begin() as con:
+            con.exec_driver_sql("DROP TABLE IF EXISTS words")
+            con.exec_driver_sql(
+                "CREATE TABLE words (nr INT AUTO_INCREMENT PRIMARY KEY, id INT NOT NULL UNIQUE, "
+                "word VARCHAR(20) NOT NULL)"
+            )
+
+
+class TestMariaDbByAsyncmy(TestMariaDb):
+    """By an async driver, replacing."""
+
+    driver = "asyncmy"
+    options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
+
+
+class TestMariaDbIgnoring(TestMariaDb):
+    """Rows whose key exists stay."""
+
+    options: ClassVar[dict[str, Any]] = {"on_conflict": "ignore"}

@@ -1,0 +1,304 @@
+"""`SqlSink` on each database and driver: rows, conflicts, refusals.
+
+Proven here: batcher/B37, batcher/B38.
+"""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sinks.sql.sql_help import SqlTable, names, written
+
+from penstock import ConfigError, ErrorClass, TooLargeError
+from penstock._core.classify import classified
+from penstock.sinks import SqlSink
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.sinks.sql.mariadb import MariaDbServer
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+
+
+async def test_many_rows_are_split_below_the_limits(table: SqlTable) -> None:
+    """batcher/B37: of parameters, in one transaction; in order."""
+    rows = [(number, f"w{number}") for number in range(40_000)]
+    async with table.sink() as sink:
+        assert await written(sink, rows) == {}
+    assert await table.looked() == rows
+
+
+async def test_bad_rows_fail_alone(table: SqlTable) -> None:
+    """Wherever they are: the others are stored, in order."""
+    chance = random.Random(3)
+    rows: list[tuple[int, str | None]] = [(number, "w") for number in range(3000)]
+    bad = sorted(chance.sample(range(3000), 7))
+    for at in bad:
+        rows[at] = (at, None)
+    rows[2999] = (0, "again")
+    async with table.sink() as sink:
+        errors = await written(sink, rows)
+        assert names(errors) == dict.fromkeys(sorted({*bad, 2999}), "PermanentError")
+        assert await table.looked() == [row for at, row in enumerate(rows) if at not in errors]
+        assert await written(sink, [(5000, "after")]) == {}
+
+
+async def test_a_value_that_does_not_fit_is_refused_and_not_cut(table: SqlTable) -> None:
+    """Also by a server that would cut it and say nothing."""
+    if table.name == "sqlite":
+        pytest.skip("its columns have no lengths")
+    async with table.sink() as sink:
+        errors = await written(sink, [(1, "x" * 21), (2, "ok")])
+        assert names(errors) == {0: "PermanentError"}
+    assert await table.looked() == [(2, "ok")]
+
+
+async def test_a_value_that_cannot_be_bound_fails_alone(table: SqlTable) -> None:
+    async with table.sink() as sink:
+        errors = await written(sink, [(1, "a"), (2, object()), (3, "c"), 7, (4,)])
+        assert names(errors) == dict.fromkeys([1, 3, 4], "PermanentError")
+    assert await table.looked() == [(1, "a"), (3, "c")]
+
+
+async def test_rows_behind_a_bad_one_of_their_key_are_left_out(table: SqlTable) -> None:
+    async with table.sink() as sink:
+        rows = [(1, "a"), (2, None), (3, "a2"), (4, "b"), (5, "b2")]
+        errors = await written(sink, rows, keys=["a", "b", "a", "b", "c"])
+        assert names(errors) == {1: "PermanentError", 3: "KeyStopped"}
+    assert await table.looked() == [(1, "a"), (3, "a2"), (5, "b2")]
+
+
+async def test_conflicts_that_are_ignored(table: SqlTable) -> None:
+    """The existing row stays; a row that is refused for another reason is told all the same."""
+    async with table.sink(on_conflict="ignore") as sink:
+        assert await written(sink, [(1, "a"), (1, "b"), (2, "c")]) == {}
+        assert names(await written(sink, [(2, "d"), (3, "e"), (4, None)])) == {2: "PermanentError"}
+    assert await table.looked() == [(1, "a"), (2, "c"), (3, "e")]
+
+
+async def test_rows_that_are_replaced(table: SqlTable) -> None:
+    """batcher/B38: the last one of a key in a batch counts."""
+    async with table.sink(on_conflict="update") as sink:
+        assert await written(sink, [(1, "a"), (2, "b"), (1, "c")]) == {}
+        assert await written(sink, [(2, "d"), (3, "e"), (2, "f")]) == {}
+    assert await table.looked(order="id") == [(1, "c"), (2, "f"), (3, "e")]
+
+
+async def test_an_old_row_does_not_replace_a_newer_one(table: SqlTable) -> None:
+    """batcher/B38: by the version column, within a batch and between batches."""
+    table.make("id INT NOT NULL UNIQUE, version INT NOT NULL, word VARCHAR(20)")
+    columns = ("id", "version", "word")
+    async with table.sink(columns, on_conflict="update", version_column="version") as sink:
+        assert await written(sink, [(1, 5, "five"), (1, 3, "three"), (2, 1, "one")]) == {}
+        assert await written(sink, [(1, 4, "four"), (2, 2, "two")]) == {}
+    assert await table.looked("id, version, word", "id") == [(1, 5, "five"), (2, 2, "two")]
+
+
+async def test_only_some_columns_are_replaced(table: SqlTable) -> None:
+    table.make("id INT NOT NULL UNIQUE, word VARCHAR(20), made VARCHAR(20)")
+    columns = ("id", "word", "made")
+    async with table.sink(columns, on_conflict="update", update_columns=["word"]) as sink:
+        assert await written(sink, [(1, "a", "first")]) == {}
+        assert await written(sink, [(1, "b", "second")]) == {}
+    assert await table.looked("id, word, made") == [(1, "b", "first")]
+
+
+async def test_values_of_other_types(table: SqlTable) -> None:
+    """They pass SQLAlchemy's own processors for the column's type."""
+    number = "NUMERIC(10, 2)"
+    table.make(f"id INT NOT NULL UNIQUE, at TIMESTAMP NULL, price {number}, data JSON")
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).replace(tzinfo=None)
+    async with table.sink(("id", "at", "price", "data")) as sink:
+        assert (
+            await written(sink, [(1, at, Decimal("1.25"), {"a": [1, None]}), (2, None, None, None)])
+            == {}
+        )
+    (row, _) = await table.looked("at, price, data")
+    assert str(row[0]).startswith("2026-01-02 03:04:05")
+    assert float(row[1]) == 1.25
+    assert str(row[2]).replace("'", '"').replace("None", "null") == '{"a": [1, null]}'
+
+
+async def test_names_are_taken_literally(table: SqlTable) -> None:
+    """Whatever they contain."""
+    odd = (
+        'Or"der % x' if table.name == "mysql" else 'Or"der % `x'
+    )  # SQLAlchemy reads ` as two there
+    quoted = table.engine.dialect.identifier_preparer.quote_identifier(odd)
+    table.make(f"{quoted} INT NOT NULL UNIQUE")
+    async with table.sink((odd,), on_conflict="update") as sink:
+        assert await written(sink, [(1,), (2,), (1,)]) == {}
+    assert sorted(await table.looked(quoted)) == [(1,), (2,)]
+
+
+# -- tables that do not fit ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            {"columns": ("id", "wrod")},
+            "columns='wrod': is no column of 'words'; it has nr, id, word",
+        ),
+        ({"columns": ("id",)}, "have no 'word', which 'words' needs in each row"),
+        ({"on_conflict": "update", "conflict_columns": ("word",)}, "are no unique key of 'words'"),
+    ],
+)
+async def test_columns_that_do_not_fit(table: SqlTable, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        async with table.sink(**options):
+            pass
+    assert told in str(caught.value)
+
+
+async def test_a_table_that_does_not_exist(table: SqlTable) -> None:
+    table.run("DROP TABLE words")
+    with pytest.raises(ConfigError, match="table='words': does not exist"):
+        async with table.sink():
+            pass
+
+
+async def test_a_table_that_is_altered_under_an_open_sink(table: SqlTable) -> None:
+    """No row is given up for that: all are refused until it fits, and are stored then."""
+    async with table.sink() as sink:
+        assert await written(sink, [(1, "a")]) == {}
+        table.run("ALTER TABLE words RENAME COLUMN word TO term")
+        errors = await written(sink, [(2, "b"), (3, None)])
+        kinds = {classified(error, sink.classify) for error in errors.values()}
+        assert {*errors} == {0, 1}
+        assert kinds == {ErrorClass.REFUSED}
+        table.run("ALTER TABLE words RENAME COLUMN term TO word")
+        assert names(await written(sink, [(2, "b"), (3, None)])) == {1: "PermanentError"}
+    assert await table.looked() == [(1, "a"), (2, "b")]
+
+
+async def test_a_column_that_needs_a_value_and_has_none(table: SqlTable) -> None:
+    """It is added under an open sink: the table is to blame, and no row."""
+    if table.name == "sqlite":
+        pytest.skip("such a column cannot be added")
+    table.make()
+    async with table.sink() as sink:
+        table.run("ALTER TABLE words ADD COLUMN more INT NOT NULL")
+        errors = await written(sink, [(2, "b"), (3, "c")])
+        kinds = {classified(error, sink.classify) for error in errors.values()}
+        assert kinds == {ErrorClass.REFUSED}
+    assert await table.looked() == []
+
+
+async def test_an_engine_without_transactions(mariadb: MariaDbServer) -> None:
+    table = SqlTable(mariadb.url())
+    table.make(after=" ENGINE=MyISAM")
+    with pytest.raises(ConfigError, match="has the engine MyISAM, which has no transactions"):
+        async with table.sink():
+            pass
+
+
+async def test_rows_beyond_the_packet_of_a_server(mariadb: MariaDbServer) -> None:
+    """batcher/B37: statements are kept below `max_allowed_packet`; a row above it fails alone."""
+    table = SqlTable(mariadb.url())
+    table.make("id INT NOT NULL UNIQUE, word LONGTEXT NOT NULL")
+    rows = [(number, "x" * 300_000) for number in range(120)]
+    rows[60] = (60, "x" * 17_000_000)
+    async with table.sink() as sink:
+        errors = await written(sink, rows)
+    assert {index: type(error) for index, error in errors.items()} == {60: TooLargeError}
+    lengths = await table.looked("id, LENGTH(word)")
+    assert lengths == [(number, 300_000) for number in range(120) if number != 60]
+
+
+# -- arguments and secrets -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            {"url": "oracle+oracledb://u:secret@h/d"},
+            "must be of PostgreSQL, MySQL, MariaDB or SQLite",
+        ),
+        ({"url": "mssql+pyodbc://u:secret@h/d"}, "must be of PostgreSQL, MySQL, MariaDB or SQLite"),
+        ({"url": "not a url"}, "must be a URL of SQLAlchemy"),
+        ({"url": "sqlite://"}, "must name a file"),
+        ({"url": 7}, "must be a URL of SQLAlchemy, an engine, or a function"),
+        ({"columns": "id"}, "must be a sequence of at least one column name"),
+        ({"columns": ["id", "id"]}, "each once"),
+        ({"on_conflict": "replace"}, "must be one of"),
+        ({"version_column": "id"}, 'needs on_conflict="update"'),
+        ({"on_conflict": "update", "update_columns": ["x"]}, "must be among the columns"),
+        ({"pool_size": 0}, "at least 1"),
+        ({"engine_options": {"pool_size": 3}}, "is set by Penstock"),
+        ({"row": 5}, "must be a function of an item"),
+        ({"colums": ["id"]}, "columns"),
+    ],
+)
+def test_bad_arguments(arguments: dict[str, Any], told: str) -> None:
+    given: dict[str, Any] = {
+        "url": "postgresql+asyncpg://u:secret@h/d",
+        "table": "t",
+        "columns": ["id"],
+        **arguments,
+    }
+    with pytest.raises(ConfigError) as caught:
+        SqlSink(given.pop("url"), **given)
+    assert told in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_password_is_never_shown(table: SqlTable) -> None:
+    """Nor in the error of a login that is refused."""
+    if table.name == "sqlite":
+        pytest.skip("it has none")
+    url = sa_url(table.url, "wrong-secret")
+    sink = table.sink(url=url)
+    assert "wrong-secret" not in repr(sink)
+    with pytest.raises(ConfigError, match="the database refuses") as caught:
+        async with sink:
+            pass
+    assert "wrong-secret" not in str(caught.value)
+
+
+def sa_url(url: str, password: str) -> str:
+    import sqlalchemy as sa
+
+    return sa.make_url(url).set(password=password).render_as_string(hide_password=False)
+
+
+async def test_a_server_that_does_not_answer(tmp_path: Path) -> None:
+    from penstock import UnavailableError
+
+    for url in (
+        "postgresql+asyncpg://u@127.0.0.1:1/d",
+        "postgresql+psycopg://u@127.0.0.1:1/d",
+        "mysql+pymysql://u@127.0.0.1:1/d",
+        "mysql+asyncmy://u@127.0.0.1:1/d",
+        f"sqlite:///{tmp_path}/missing/rows.db",
+    ):
+        with pytest.raises(UnavailableError, match="no database answers at"):
+            async with SqlSink(url, table="t", columns=["id"]):
+                pass
+
+
+async def test_an_engine_of_the_users(table: SqlTable) -> None:
+    """It stays open; a function makes one for each opening."""
+    async with table.sink(url=table.engine) as sink:
+        assert await written(sink, [(1, "a")]) == {}
+    async with table.sink(url=lambda: table.engine) as sink:
+        assert await written(sink, [(2, "b")]) == {}
+    assert await table.looked() == [(1, "a"), (2, "b")]
+
+
+async def test_writes_of_many_sizes_keep_few_statements(table: SqlTable) -> None:
+    """batcher/B37: one for each number of rows, and only the last ones are kept."""
+    rows = iter([(number, "w") for number in range(10_000)])
+    async with table.sink() as sink:
+        for size in range(1, 100):
+            assert await written(sink, [next(rows) for _ in range(size)]) == {}
+        assert sink._table is not None
+        assert len(sink._table.plan._statements) == 64
+    assert len(await table.looked()) == sum(range(1, 100))
