@@ -43,13 +43,14 @@ class AsyncSqlEngine(SqlEngine):
     def __init__(self, engine: AsyncEngine, *, closes: bool) -> None:
         super().__init__(engine.sync_engine)
         self._engine = engine
-        self._alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._alone = self.sync.execution_options(isolation_level="AUTOCOMMIT")
         self._closes = closes
 
     async def run(self, function: Callable[[Connection], R], *, alone: bool = False) -> R:
         """See the base."""
-        async with (self._alone if alone else self._engine).connect() as con:
-            return await con.run_sync(function)
+        from sqlalchemy.util import greenlet_spawn
+
+        return await greenlet_spawn(_called, self._alone if alone else self.sync, function)
 
     async def close(self) -> None:
         """See the base."""
@@ -70,12 +71,8 @@ class ThreadedSqlEngine(SqlEngine):
     async def run(self, function: Callable[[Connection], R], *, alone: bool = False) -> R:
         """See the base."""
         engine = self._alone if alone else self.sync
-
-        def call() -> R:
-            with engine.connect() as con:
-                return function(con)
-
-        future = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._threads, _called, engine, function)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -90,6 +87,11 @@ class ThreadedSqlEngine(SqlEngine):
         self._threads.shutdown(wait=False)
         if self._closes:
             await loop.run_in_executor(None, self.sync.dispose)
+
+
+def _called(engine: Engine, function: Callable[[Connection], R]) -> R:
+    with engine.connect() as con:
+        return function(con)
 
 
 def _ignored(future: asyncio.Future[Any]) -> None:
