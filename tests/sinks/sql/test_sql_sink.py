@@ -11,6 +11,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
 from tests.sinks.sql.sql_help import SqlTable, names, written
 
 from penstock import ConfigError, ErrorClass, TooLargeError
@@ -97,6 +99,39 @@ async def test_an_old_row_does_not_replace_a_newer_one(table: SqlTable) -> None:
         assert await written(sink, [(1, 5, "five"), (1, 3, "three"), (2, 1, "one")]) == {}
         assert await written(sink, [(1, 4, "four"), (2, 2, "two")]) == {}
     assert await table.looked("id, version, word", "id") == [(1, 5, "five"), (2, 2, "two")]
+
+
+async def test_a_version_that_cannot_be_compared_fails_alone(table: SqlTable) -> None:
+    """A row without one would replace nothing, and say nothing."""
+    table.make("id INT NOT NULL UNIQUE, version INT, word VARCHAR(20)")
+    columns = ("id", "version", "word")
+    rows = [(1, 5, "a"), (2, None, "b"), (1, "x", "c"), (3, 1, "d")]
+    async with table.sink(columns, on_conflict="update", version_column="version") as sink:
+        assert names(await written(sink, rows)) == dict.fromkeys([1, 2], "PermanentError")
+    assert await table.looked("id, version, word", "id") == [(1, 5, "a"), (3, 1, "d")]
+
+
+async def test_a_row_that_only_the_commit_refuses_fails_alone(table: SqlTable) -> None:
+    """By a constraint that is deferred: its neighbours are stored."""
+    if table.name == "mysql":
+        pytest.skip("it defers no constraints")
+    if "aiosqlite" in table.url:
+        pytest.skip("as by sqlite, whose foreign keys are set up below")
+    table.run("DROP TABLE IF EXISTS words")
+    table.run("DROP TABLE IF EXISTS known")
+    table.run("CREATE TABLE known (id INT PRIMARY KEY)")
+    table.run("INSERT INTO known VALUES (1), (3)")
+    table.make("id INT NOT NULL REFERENCES known (id) DEFERRABLE INITIALLY DEFERRED")
+    options: dict[str, Any] = {}
+    if table.name == "sqlite":
+        engine = sa.create_engine(table.url)
+        event.listen(engine, "connect", lambda dbapi, _: dbapi.execute("PRAGMA foreign_keys = ON"))
+        options["url"] = engine
+    async with table.sink(("id",), **options) as sink:
+        assert names(await written(sink, [(1,), (2,), (3,)])) == {1: "PermanentError"}
+    assert await table.looked("id") == [(1,), (3,)]
+    table.run("DROP TABLE words")
+    table.run("DROP TABLE known")
 
 
 async def test_only_some_columns_are_replaced(table: SqlTable) -> None:
@@ -264,8 +299,6 @@ async def test_a_password_is_never_shown(table: SqlTable) -> None:
 
 
 def sa_url(url: str, password: str) -> str:
-    import sqlalchemy as sa
-
     return sa.make_url(url).set(password=password).render_as_string(hide_password=False)
 
 

@@ -60,6 +60,7 @@ _SQLITE = {
     "SQLITE_BUSY": _T,
     "SQLITE_CANTOPEN": _U,
     "SQLITE_CORRUPT": _R,
+    "SQLITE_ERROR": _R,  # of the statement, and of no value
     "SQLITE_FULL": _R,
     "SQLITE_INTERRUPT": _T,
     "SQLITE_IOERR": _T,

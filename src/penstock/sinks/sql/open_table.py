@@ -62,7 +62,12 @@ class OpenSqlTable:
             await self._read_again()
             errors = dict(found)
             writer = self._writer(batch, indices, given, errors)
-            await self.engine.run(writer.write_carefully)
+            try:
+                await self.engine.run(writer.write_carefully)
+            except BlamedRow:  # by the COMMIT
+                errors = dict(found)
+                writer = self._writer(batch, indices, given, errors)
+                await self.engine.run(writer.write_singly)
         answer = writer.answer
         errors |= answer.errors
         if not errors and not answer.outcomes:

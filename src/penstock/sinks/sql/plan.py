@@ -57,6 +57,12 @@ class SqlPlan:
         columns = self.target.columns
         return tuple(columns.index(each) for each in self.key or ())
 
+    @property
+    def version_place(self) -> int | None:
+        """The place of the version in a row."""
+        version = self.target.version
+        return None if version is None else self.target.columns.index(version)
+
     def insert(self, count: int) -> str:
         """The statement for so many rows."""
         found = self._statements.get(count)

@@ -5,7 +5,8 @@
 2. If a row is to blame, the transaction is rolled back, and the rows are written again with savepoints:
    a part that is refused is divided until the bad row is alone. Its neighbours are stored.
 3. A row whose earlier try has an unknown outcome is looked for by its key, where a conflict is an error.
-4. Of several rows of a key, the last one is written where rows are replaced; with a version, the last of
+4. Where the COMMIT itself is refused, as by a deferred constraint, each row has a transaction of its own.
+5. Of several rows of a key, the last one is written where rows are replaced; with a version, the last of
    the highest version.
 """
 
@@ -71,20 +72,22 @@ class SqlWriter:
         self._plan = plan
         self.answer = SqlAnswer()
         self._stopped: set[object] = set()
-        self._rows = self._sized(rows)
+        self._rows = self._fitting(rows)
 
     # -- before ------------------------------------------------------------------------------------
 
-    def _sized(self, rows: Sequence[SqlRow]) -> list[SqlRow]:
-        """The rows that a statement can hold; the others are refused."""
-        most = self._plan.limits.size
-        if most is None:
+    def _fitting(self, rows: Sequence[SqlRow]) -> list[SqlRow]:
+        """The rows that can be written; the others are refused."""
+        most, version = self._plan.limits.size, self._plan.version_place
+        if most is None and version is None:
             return [*rows]
         kept: list[SqlRow] = []
         for row in rows:
-            if _least_size(row) > most:
+            if most is not None and _least_size(row) > most:
                 told = f"a row of more than {most:,} bytes, max_allowed_packet of the server"
                 self._refuse(row, TooLargeError(told))
+            elif version is not None and row.values[version] is None:
+                self._refuse(row, PermanentError("a row without a version replaces no other"))
             elif not self._is_stopped(row):
                 kept.append(row)
         return kept
@@ -132,8 +135,33 @@ class SqlWriter:
                 self._divide(con, part)
         except Exception as error:
             _roll_back(con)
-            raise self._lost(error) from error
+            if is_lost(error):
+                raise _lost(error) from error
+            raise
         self._commit(con)
+
+    def write_singly(self, con: Connection) -> None:
+        """Write each row in a transaction of its own; rows that are refused are in the answer, and so is
+        an error that ends the write, for each row behind it.
+        """
+        rows = self._latest(self._without_stored(con, self._rows))
+        con.rollback()
+        for at, row in enumerate(rows):
+            if self._is_stopped(row):
+                continue
+            try:
+                self._begin(con)
+                con.exec_driver_sql(self._plan.insert(1), row.values)
+                con.commit()
+            except Exception as error:
+                _roll_back(con)
+                if is_lost(error) or classified(error, classify_sql) is not ErrorClass.PERMANENT:
+                    left = UnknownOutcomeError(f"the connection was lost: {error}")
+                    ended = caused(left, error) if is_lost(error) else error
+                    behind = [each.index for each in rows[at:]]
+                    self.answer.errors.update(dict.fromkeys(behind, ended))
+                    return
+                self._blame(row, error)
 
     def _divide(self, con: Connection, rows: Sequence[SqlRow]) -> None:
         rows = [row for row in rows if not self._is_stopped(row)]
@@ -198,16 +226,23 @@ class SqlWriter:
         plan = self._plan
         if plan.target.mode != "update" or len(rows) < 2:
             return rows
-        places = plan.key_places
-        version = plan.target.version
-        at = None if version is None else plan.target.columns.index(version)
+        places, at = plan.key_places, plan.version_place
         latest: dict[tuple[Any, ...], SqlRow] = {}
         for row in rows:
             key = tuple(row.values[place] for place in places)
             before = latest.pop(key, None)
-            is_older = at is not None and before is not None and row.values[at] < before.values[at]
+            is_older = at is not None and before is not None and self._is_older(row, before, at)
             latest[key] = before if is_older and before is not None else row
         return [*latest.values()] if len(latest) < len(rows) else rows
+
+    def _is_older(self, row: SqlRow, other: SqlRow, at: int) -> bool:
+        """Whether a row has a lower version, or one that cannot be compared, and is refused."""
+        try:
+            return bool(row.values[at] < other.values[at])
+        except TypeError as error:
+            told = f"the version cannot be compared with an earlier one of its key: {error}"
+            self._refuse(row, PermanentError(told))
+            return True
 
     def _without_stored(self, con: Connection, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """Leave out what an earlier try of unknown outcome has stored.
@@ -252,17 +287,21 @@ class SqlWriter:
 
     def _raise(self, error: Exception) -> None:
         """Raise `BlamedRow` for an error that a row may be to blame for, and others as they are."""
-        if not is_lost(error) and classified(error, classify_sql) is ErrorClass.PERMANENT:
+        if is_lost(error):
+            raise _lost(error) from error
+        if classified(error, classify_sql) is ErrorClass.PERMANENT:
             raise BlamedRow from error
-        raise self._lost(error) from error
+        raise error
 
-    def _lost(self, error: Exception) -> Exception:
-        return TransientError(f"the connection was lost: {error}") if is_lost(error) else error
+
+def _lost(error: Exception) -> TransientError:
+    return TransientError(f"the connection was lost before anything was kept: {error}")
 
 
 def _roll_back(con: Connection) -> None:
     try:
         con.rollback()
+        con.connection.rollback()  # a COMMIT that failed has left it open in SQLite
     except Exception:  # the connection is gone, and the transaction with it
         con.invalidate()
 
