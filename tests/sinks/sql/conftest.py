@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DRIVERS = ["sqlite", "aiosqlite", "asyncpg", "psycopg", "pymysql", "asyncmy"]
+DRIVERS = [
+    "sqlite",
+    "asyncpg",
+    "asyncmy",
+    *[pytest.param(each, marks=pytest.mark.long) for each in ("aiosqlite", "psycopg", "pymysql")],
+]
+"""One of each database, and the others with the long tests."""
 
 
 @pytest.fixture(scope="session")

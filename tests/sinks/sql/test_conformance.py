@@ -58,12 +58,14 @@ class TestSqlite(SinkConformance[tuple[int, str]]):
         return await asyncio.to_thread(read)
 
 
+@pytest.mark.long
 class TestSqliteIgnoring(TestSqlite):
     """Rows whose key exists stay."""
 
     options: ClassVar[dict[str, Any]] = {"on_conflict": "ignore"}
 
 
+@pytest.mark.long
 class TestSqliteUpdating(TestSqlite):
     """They are replaced."""
 
@@ -91,6 +93,7 @@ class TestPostgresByAsyncpg(TestSqlite):
             )
 
 
+@pytest.mark.long
 class TestPostgresByPsycopg(TestPostgresByAsyncpg):
     """By one that runs in threads, replacing."""
 
@@ -98,6 +101,7 @@ class TestPostgresByPsycopg(TestPostgresByAsyncpg):
     options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
 
 
+@pytest.mark.long
 class TestPostgresIgnoring(TestPostgresByAsyncpg):
     """Rows whose key exists stay."""
 
@@ -128,6 +132,7 @@ class TestMariaDbByAsyncmy(TestMariaDb):
     options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}
 
 
+@pytest.mark.long
 class TestMariaDbIgnoring(TestMariaDb):
     """Rows whose key exists stay."""
 
