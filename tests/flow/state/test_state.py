@@ -202,6 +202,35 @@ async def test_other_codecs(
                 pass
 
 
+class AsItIs:
+    """Texts, whatever they contain."""
+
+    column: Literal["json", "text", "bytea"] = "text"
+
+    def encode(self, value: str) -> str:
+        return value
+
+    def decode(self, stored: Any) -> str:
+        return str(stored)
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800"])
+async def test_a_text_that_the_column_does_not_take(
+    embedded_postgres: EmbeddedPostgres, value: str
+) -> None:
+    """It is the failure of that event, and of no commit."""
+
+    async def handle(context: EventContext) -> None:
+        at = context.message.offset
+        context.store.put(f"at/{at}", value if at == 1 else "ok")
+
+    async with state_tables(embedded_postgres.dsn) as tables:
+        options: dict[str, Any] = {"poison": "skip", "retry": RetryPolicy(attempts=1)}
+        await run(tables, log_of(3), handle, state={"codec": AsItIs()}, **options)
+        found = await tables.con.fetch(f'SELECT key, value FROM "{tables.table}" ORDER BY key')
+        assert [tuple(row) for row in found] == [("at/0", "ok"), ("at/2", "ok")]
+
+
 async def test_changes_behind_an_incomplete_event_wait(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
