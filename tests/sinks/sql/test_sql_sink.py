@@ -91,6 +91,21 @@ async def test_rows_that_are_replaced(table: SqlTable) -> None:
     assert await table.looked(order="id") == [(1, "c"), (2, "f"), (3, "e")]
 
 
+async def test_a_row_before_a_refused_one_of_its_key_counts(table: SqlTable) -> None:
+    """batcher/B38: it is delivered, so it is stored, though a later row would have replaced it."""
+    async with table.sink(on_conflict="update") as sink:
+        rows = [(1, "a"), (2, "b"), (1, None), (2, "c"), (1, None)]
+        assert names(await written(sink, rows)) == dict.fromkeys([2, 4], "PermanentError")
+    assert await table.looked(order="id") == [(1, "a"), (2, "c")]
+
+
+async def test_a_batch_of_refused_rows_only_is_answered(table: SqlTable) -> None:
+    async with table.sink(on_conflict="update") as sink:
+        rows = [(object(), "a"), 7]
+        assert names(await written(sink, rows)) == dict.fromkeys([0, 1], "PermanentError")
+    assert await table.looked() == []
+
+
 async def test_an_old_row_does_not_replace_a_newer_one(table: SqlTable) -> None:
     """batcher/B38: by the version column, within a batch and between batches."""
     table.make("id INT NOT NULL UNIQUE, version INT NOT NULL, word VARCHAR(20)")

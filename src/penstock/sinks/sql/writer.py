@@ -7,7 +7,8 @@
 3. A row whose earlier try has an unknown outcome is looked for by its key, where a conflict is an error.
 4. Where the COMMIT itself is refused, as by a deferred constraint, each row has a transaction of its own.
 5. Of several rows of a key, the last one is written where rows are replaced; with a version, the last of
-   the highest version.
+   the highest version. Where a row is to blame, all of them are written, one after the other: those
+   before a last one that is refused count.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class SqlWriter:
         """Whether one statement, which commits by itself, has all of it."""
         plan = self._plan
         is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self._rows)
-        return plan.dialect.commits_alone and is_plain and len(self._rows) <= plan.most_rows
+        return plan.dialect.commits_alone and is_plain and 0 < len(self._rows) <= plan.most_rows
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -131,8 +132,9 @@ class SqlWriter:
             if plan.dialect.at_once is not None:
                 con.exec_driver_sql(plan.dialect.at_once)
             rows = self._without_stored(con, self._rows)
-            for part in self._parts(self._latest(rows)):
-                self._divide(con, part)
+            for once in self._once(rows):
+                for part in self._parts(once):
+                    self._divide(con, part)
         except Exception as error:
             _roll_back(con)
             if is_lost(error):
@@ -144,7 +146,7 @@ class SqlWriter:
         """Write each row in a transaction of its own; rows that are refused are in the answer, and so is
         an error that ends the write, for each row behind it.
         """
-        rows = self._latest(self._without_stored(con, self._rows))
+        rows = self._without_stored(con, self._rows)
         con.rollback()
         for at, row in enumerate(rows):
             if self._is_stopped(row):
@@ -234,6 +236,24 @@ class SqlWriter:
             is_older = at is not None and before is not None and self._is_older(row, before, at)
             latest[key] = before if is_older and before is not None else row
         return [*latest.values()] if len(latest) < len(rows) else rows
+
+    def _once(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
+        """All rows in order, cut so that a key is there once in each, where rows are replaced."""
+        if self._plan.target.mode != "update":
+            return [[*rows]]
+        self._latest(rows)  # refuses what cannot be compared
+        found: list[list[SqlRow]] = [[]]
+        keys: set[tuple[Any, ...]] = set()
+        for row in rows:
+            if row.index in self.answer.errors:
+                continue
+            key = tuple(row.values[place] for place in self._plan.key_places)
+            if key in keys:
+                found.append([])
+                keys.clear()
+            keys.add(key)
+            found[-1].append(row)
+        return found
 
     def _is_older(self, row: SqlRow, other: SqlRow, at: int) -> bool:
         """Whether a row has a lower version, or one that cannot be compared, and is refused."""
