@@ -40,13 +40,9 @@ class OpenSqlTable:
         assert self._plan is not None, "the table has been read"
         return self._plan
 
-    async def read(self) -> bool:
-        """Read the table; return whether it is another one than before. Raises `ConfigError`."""
-        plan = await self.engine.run(lambda con: read_plan(con, self._target, self._dialect))
-        if self._plan is not None and plan.facts == self._plan.facts:
-            return False
-        self._plan = plan
-        return True
+    async def read(self) -> None:
+        """Read the table, as it is now. Raises `ConfigError` for one that the rows do not fit."""
+        self._plan = await self.engine.run(lambda con: read_plan(con, self._target, self._dialect))
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
         """Write a batch; see `SqlSink.write`."""

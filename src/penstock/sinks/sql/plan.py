@@ -42,8 +42,6 @@ class SqlPlan:
     quoted: tuple[str, ...]
     placeholder: Callable[[int], str]
     clause: str
-    facts: tuple[object, ...]
-    """By which a table that was altered is told."""
     _statements: OrderedDict[int, str] = field(default_factory=OrderedDict[int, str])
 
     @property
@@ -121,10 +119,6 @@ def read_plan(con: Connection, target: SqlTarget, dialect: SqlDialect) -> SqlPla
         quoted=quoted,
         placeholder=_placeholder(con.dialect.paramstyle),
         clause=_clause(target, dialect, name, names, key),
-        facts=(
-            *[(column.name, str(column.type), column.nullable) for column in table.columns],
-            *unique,
-        ),
     )
 
 
