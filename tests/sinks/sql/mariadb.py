@@ -33,7 +33,13 @@ class MariaDbServer:
         home = self._server.home
         data = home / "data"
         data.mkdir()
-        ours = ["--no-defaults", f"--basedir={folder / 'usr'}", f"--datadir={data}", "--user=root"]
+        ours = [
+            "--no-defaults",
+            f"--basedir={folder / 'usr'}",
+            f"--datadir={data}",
+            f"--tmpdir={home}",  # a server that starts removes the temporary tables of others there
+            "--user=root",
+        ]
         run(
             [
                 *command(folder, INSTALL),
