@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .http import HttpResponse, HttpSink, HttpStatusError, classify_http
     from .kafka import KafkaSink, RecordMetadata
     from .nats import NatsSink, PublishAck
+    from .objects import ObjectSink, ParquetSink, StoredObject
     from .postgres import PostgresEffects, PostgresSink, classify_postgres
     from .postgres_queue import Enqueued, PostgresQueueSink
     from .postgres_stream import PostgresStreamSink
@@ -45,6 +46,7 @@ else:
             "http": ["HttpResponse", "HttpSink", "HttpStatusError", "classify_http"],
             "kafka": ["KafkaSink", "RecordMetadata"],
             "nats": ["NatsSink", "PublishAck"],
+            "objects": ["ObjectSink", "ParquetSink", "StoredObject"],
             "postgres": ["PostgresEffects", "PostgresSink", "classify_postgres"],
             "postgres_queue": ["Enqueued", "PostgresQueueSink"],
             "postgres_stream": ["PostgresStreamSink"],
@@ -68,6 +70,8 @@ __all__ = [
     "KafkaSink",
     "MemorySink",
     "NatsSink",
+    "ObjectSink",
+    "ParquetSink",
     "PostgresEffects",
     "PostgresQueueSink",
     "PostgresSink",
@@ -78,6 +82,7 @@ __all__ = [
     "Router",
     "Split",
     "SqlSink",
+    "StoredObject",
     "Timeout",
     "classify_file",
     "classify_http",

@@ -1,0 +1,122 @@
+"""How to reach an object store: a URL, or a function that makes a store; checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from ..._core.checks import bad
+from ..._core.errors import ConfigError, MissingExtra, PenstockError, RefusedError
+from ..._core.options import Options
+from .errors import translated
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "file", "https")
+CONNECT_TIMEOUT = 5.0
+_RULE = (
+    "must be a URL such as s3://bucket/folder, gs://bucket/folder, az://account/container/folder or "
+    "file:///folder, or a function that makes a store of obstore"
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StoreGiven:
+    """The store of a sink, which is made when the sink is opened."""
+
+    given: Any
+    place: str
+    """For messages: scheme, bucket and folder."""
+    config: Options
+    client: Options
+
+    @classmethod
+    def of(
+        cls,
+        given: Any,
+        *,
+        config: Mapping[str, Any] | None,
+        client_options: Mapping[str, Any] | None,
+        timeout: float,
+    ) -> StoreGiven:
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without obstore."""
+        obstore()
+        if callable(given):
+            for name, options in (("config", config), ("client_options", client_options)):
+                if options:
+                    raise bad(name, [*options], "needs a URL: the function's store has its own")
+            return cls(given, "the store of a function", Options(), Options())
+        if not isinstance(given, str):
+            raise bad("url", type(given).__name__, _RULE)
+        parts = urlsplit(given)
+        if parts.scheme not in SCHEMES:
+            raise bad("url", f"{parts.scheme}://...", _RULE)
+        if parts.query or parts.fragment or "@" in parts.netloc:
+            raise bad(
+                "url", f"{parts.scheme}://...", "must have no user, query or fragment; see config="
+            )
+        if not (parts.path.strip("/") if parts.scheme == "file" else parts.netloc):
+            raise bad("url", given, _RULE)
+        if parts.scheme == "file" and config:
+            raise bad("config", [*config], "a folder has none")
+        settings = Options(config or {})
+        own = {
+            "timeout": f"{timeout:g}s",
+            "connect_timeout": f"{min(timeout, CONNECT_TIMEOUT):g}s",
+            # an endpoint without TLS is one that the caller has named
+            "allow_http": str(settings.get("endpoint", "")).startswith("http://"),
+        }
+        return cls(given, given.rstrip("/"), settings, Options({**own, **(client_options or {})}))
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of this machine."""
+        return isinstance(self.given, str) and self.given.startswith("file:")
+
+    @property
+    def folder(self) -> str:
+        """The path of that folder."""
+        path: str = unquote(urlsplit(self.given).path)
+        return path
+
+    def made(self) -> Any:
+        """The store. Raises `ConfigError` for options that obstore refuses, and `RefusedError` for a
+        folder that does not exist.
+        """
+        if callable(self.given):
+            return self.given()
+        make = obstore().store.from_url
+        try:
+            if self.is_folder:
+                return make(self.given)
+            # one policy for retries: that of the stack of sinks
+            return make(
+                self.given,
+                config=self.config,
+                client_options=self.client,
+                retry_config={"max_retries": 0},
+            )
+        except PenstockError:
+            raise
+        except Exception as error:
+            if self.is_folder:
+                raise RefusedError(
+                    f"{self.folder} is no folder", repair=f"create the folder {self.folder}"
+                ) from error
+            told = str(translated(error, self.place))
+            raise ConfigError(f"url={self.place}: the store cannot be made ({told})") from None
+
+    def __repr__(self) -> str:
+        return f"StoreGiven({self.place})"
+
+
+def obstore() -> Any:
+    """The library. Raises `MissingExtra`."""
+    try:
+        import obstore as library
+        import obstore.store
+    except ImportError:
+        raise MissingExtra('pip install "penstock[objects]"') from None
+    return library

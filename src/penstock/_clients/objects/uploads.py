@@ -1,0 +1,76 @@
+"""Objects stored whole: each becomes visible at once, when all of its bytes have arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..._core.threads import in_thread, uncut
+from .errors import translated
+from .place import obstore
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from .place import StoreGiven
+
+PART_BYTES = 8 << 20
+"""Size of a part; larger objects are sent in parts, several at once."""
+PARTS_AT_ONCE = 4
+
+
+class Uploads:
+    """The open store of a sink, with at most `concurrency` uploads at once.
+
+    An upload that is cancelled goes on for `close_timeout` seconds, since what is cut off may leave
+    parts in the store, hidden and paid for.
+    """
+
+    def __init__(self, given: StoreGiven, *, concurrency: int, close_timeout: float) -> None:
+        self._store = given.made()
+        self._place = given.place
+        self._folder = Path(given.folder) if given.is_folder else None
+        self._free = asyncio.Semaphore(concurrency)
+        self._close_timeout = close_timeout
+
+    async def put(self, path: str, body: Any, content_type: str) -> str | None:
+        """Store an object under this path, in place of an earlier one; return its entity tag.
+
+        `body` is anything with a buffer. Suspends until the store has confirmed it, and on a disk
+        until it is there. Raises a `SinkError`.
+        """
+        async with self._free:
+            return await uncut(self._put(path, body, content_type), within=self._close_timeout)
+
+    async def _put(self, path: str, body: Any, content_type: str) -> str | None:
+        attributes = None if self._folder else {"Content-Type": content_type}
+        try:
+            put: Coroutine[Any, Any, Any] = obstore().put_async(
+                self._store,
+                path,
+                body,
+                attributes=attributes,
+                chunk_size=PART_BYTES,
+                max_concurrency=PARTS_AT_ONCE,
+            )
+            stored = await put
+            if self._folder is not None:
+                await in_thread(_sync, self._folder / path, self._folder)
+        except Exception as error:
+            raise translated(error, self._place) from None
+        tag: str | None = stored["e_tag"]
+        return tag
+
+
+def _sync(path: Path, root: Path) -> None:
+    """Write a file and the folders that lead to it to the disk. Blocks."""
+    for each in (path, *path.parents):
+        number = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
+        if each == root:
+            return

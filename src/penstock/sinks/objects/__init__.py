@@ -1,0 +1,10 @@
+"""Batches as objects of an object store: lines of JSON, or Parquet."""
+
+from ..._core.public import publish
+from .base import StoredObject
+from .parquet import ParquetSink
+from .sink import ObjectSink
+
+__all__ = ["ObjectSink", "ParquetSink", "StoredObject"]
+
+publish("penstock.sinks", *(globals()[name] for name in __all__))

@@ -1,0 +1,144 @@
+"""Columns of Arrow made of rows, or of other columns, without changing a value.
+
+pyarrow itself cuts what does not fit: a fraction becomes a whole number, a time its seconds, a
+datetime its date, and a structure loses fields that its type does not have. Here such a value is
+refused. Only a float may be rounded, to the precision of its type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time
+from typing import TYPE_CHECKING, Any, cast
+
+from ..._clients.encoding import item_error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NONE = type(None)
+_FINE = ("us", "ns")
+"""The units of time that hold every value of Python."""
+
+
+def made_columns(
+    schema: Any, given: Sequence[Any], make: Callable[[Any, Any], Any]
+) -> tuple[list[Any], dict[int, BaseException]]:
+    """The columns that `make` makes of the given ones, or the errors of the rows that have none."""
+    columns: list[Any] = []
+    errors: dict[int, BaseException] = {}
+    for field, values in zip(schema, given, strict=True):
+        try:
+            columns.append(make(values, field))
+        except Exception:
+            errors |= _errors_of(values, field, make)
+    return columns, errors
+
+
+def _errors_of(
+    values: Any, field: Any, make: Callable[[Any, Any], Any]
+) -> dict[int, BaseException]:
+    errors: dict[int, BaseException] = {}
+    for index in range(len(values)):
+        try:
+            make(values[index : index + 1], field)
+        except Exception as error:
+            errors[index] = item_error(f"does not fit the column {field.name!r}", error)
+    if not errors:
+        raise TypeError(f"the column {field.name!r} cannot be made of its values together")
+    return errors
+
+
+def of_values(values: Sequence[Any], field: Any) -> Any:
+    """A column of Python's values. Raises for one that does not fit the field, or would change."""
+    import pyarrow as pa
+
+    made = pa.array(values, field.type)
+    if made.null_count and not field.nullable:
+        raise ValueError("there is no value, and the column must have one")
+    if not _keeps(field.type, values):
+        for value, stored in zip(values, made.to_pylist(), strict=True):
+            if not _same(value, stored):
+                raise ValueError(f"the value would be stored as another one, as {field.type}")
+    return made
+
+
+def of_column(column: Any, field: Any) -> Any:
+    """A column of another one. Raises for a value, or a type, that does not fit the field."""
+    if column.null_count and not field.nullable:
+        raise ValueError("there is no value, and the column must have one")
+    if column.type == field.type:
+        return column
+    if _family(column.type) != _family(field.type):
+        raise TypeError(f"a column of type {column.type} is none of {field.type}")
+    return column.cast(field.type)  # raises where a value would be cut
+
+
+def _family(kind: Any) -> object:
+    """Within one, a cast keeps a value or raises."""
+    from pyarrow import types
+
+    if types.is_timestamp(kind):
+        return ("timestamp", kind.tz is None)
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "number"
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
+        return "text"
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return "binary"
+    if types.is_time(kind):
+        return "time"
+    if types.is_date(kind):
+        return "date"
+    return "duration" if types.is_duration(kind) else kind
+
+
+def _keeps(kind: Any, values: Sequence[Any]) -> bool:
+    """Whether no value of these can change in a column of this type."""
+    from pyarrow import types
+
+    found = {*map(type, values)} - {_NONE}
+    if types.is_timestamp(kind):
+        return (
+            kind.unit in _FINE
+            and found <= {datetime}
+            and all((value.tzinfo is None) is (kind.tz is None) for value in values if value)
+        )
+    if types.is_integer(kind):
+        return found <= {int}
+    if types.is_date(kind):
+        return found <= {date}
+    if types.is_time(kind):
+        return found <= {time} and kind.unit in _FINE
+    return not (types.is_nested(kind) or types.is_duration(kind) or types.is_dictionary(kind))
+
+
+def _same(given: Any, stored: Any) -> bool:
+    """Whether a value that was read back is the one that was given."""
+    if isinstance(given, Mapping):
+        named = cast("Mapping[Any, Any]", given)
+        if isinstance(stored, list):  # of a map: pairs
+            stored = dict(cast("list[tuple[Any, Any]]", stored))
+            return named.keys() == stored.keys() and _same_items(named, stored)
+        return (
+            isinstance(stored, dict)
+            and named.keys() <= stored.keys()
+            and _same_items(named, stored)
+        )
+    if isinstance(stored, (list, tuple)):
+        listed, values = list(given), cast("Sequence[Any]", stored)
+        return len(listed) == len(values) and all(map(_same, listed, values))
+    if isinstance(stored, float):
+        return isinstance(given, (int, float)) and (
+            math.isnan(given) if math.isnan(stored) else math.isclose(given, stored, rel_tol=1e-3)
+        )
+    if isinstance(given, datetime) != isinstance(stored, datetime):
+        return False
+    if isinstance(given, datetime) and (given.tzinfo is None) != (stored.tzinfo is None):
+        return False
+    return bool(given == stored)
+
+
+def _same_items(named: Mapping[Any, Any], stored: Any) -> bool:
+    return all(_same(value, stored[key]) for key, value in named.items())

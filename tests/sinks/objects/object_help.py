@@ -1,0 +1,123 @@
+"""Places that sinks write objects to, and what is found there."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import itertools
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import zstandard
+from pyarrow import parquet
+
+from penstock import RowBatch
+from penstock._core.send import send
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from pathlib import Path
+
+    from tests.s3_server import S3Server
+
+
+class Folder:
+    """A folder of this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = path.as_uri()
+        self.config: Mapping[str, Any] | None = None
+
+    def objects(self) -> dict[str, bytes]:
+        """The content of each object, by path."""
+        found = (path for path in self.path.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.path)): path.read_bytes() for path in sorted(found)}
+
+
+class Bucket:
+    """A folder in a bucket of an S3 server."""
+
+    def __init__(self, server: S3Server, name: str) -> None:
+        self.server = server
+        self.name = name
+        self.url = f"s3://{name}/in/here"
+        self.config: Mapping[str, Any] | None = server.config()
+
+    def objects(self) -> dict[str, bytes]:
+        """The content of each object, by path below the folder."""
+        client = self.server.client()
+        listed = client.list_objects_v2(Bucket=self.name).get("Contents", [])
+        return {
+            each["Key"].removeprefix("in/here/"): client.get_object(
+                Bucket=self.name, Key=each["Key"]
+            )["Body"].read()
+            for each in listed
+        }
+
+    def uploads(self) -> list[Any]:
+        """The uploads in parts that have neither ended nor been given up."""
+        listed: list[Any] = (
+            self.server.client().list_multipart_uploads(Bucket=self.name).get("Uploads", [])
+        )
+        return listed
+
+
+def items_in(objects: Mapping[str, bytes]) -> list[Any]:
+    """The items of all objects but manifests, by their names' ends."""
+    found: list[Any] = []
+    for path, content in objects.items():
+        if path.startswith("_"):
+            continue
+        if path.endswith(".parquet"):
+            found += parquet.ParquetFile(io.BytesIO(content)).read().to_pylist()
+            continue
+        body = content
+        if path.endswith(".gz"):
+            body = gzip.decompress(content)
+        elif path.endswith(".zst"):
+            body = zstandard.ZstdDecompressor().stream_reader(content).read()
+        found += map(json.loads, body.splitlines())
+    return found
+
+
+@asynccontextmanager
+async def losing_answers(port: int, *, count: int) -> AsyncGenerator[str]:
+    """The address of a proxy that closes its first connections in place of their first answers."""
+    numbers = itertools.count()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", port)
+        loses = next(numbers) < count
+
+        async def answers() -> None:
+            while data := await from_server.read(65536):
+                if loses:
+                    break
+                writer.write(data)
+            writer.close()
+            to_server.close()
+
+        async def requests() -> None:
+            while data := await reader.read(65536):
+                to_server.write(data)
+            to_server.close()
+
+        tasks.update(map(asyncio.ensure_future, (answers(), requests())))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def written(sink: Any, items: Iterable[Any]) -> dict[int, BaseException]:
+    """Write a batch of rows; return the errors."""
+    return await send(sink, RowBatch(items))

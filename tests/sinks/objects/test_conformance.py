@@ -1,0 +1,81 @@
+"""batcher/4b.12: `ObjectSink` and `ParquetSink` keep what a sink has to keep, on disk and in S3."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.sinks.objects.object_help import Bucket, Folder, items_in
+
+from penstock.sinks import ObjectSink, ParquetSink
+from penstock.testing.conformance import SinkConformance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Item = dict[str, Any]
+
+
+class TestObjectsInAFolder(SinkConformance[Item]):
+    """Lines of JSON on disk."""
+
+    ordered = False  # objects have no order
+    place: Folder | Bucket
+
+    @pytest.fixture(autouse=True)
+    def on(self, folder: Folder) -> None:
+        self.place = folder
+
+    def sink(self) -> Any:
+        return ObjectSink(self.place.url, config=self.place.config, compression="gzip")
+
+    def item(self, number: int) -> Item:
+        return {"id": number, "word": "x"}
+
+    def bad_item(self, number: int) -> Any:
+        return {"id": number, "word": float("nan")}
+
+    def columns(self, items: Sequence[Item]) -> Any:
+        pa = pytest.importorskip("pyarrow")
+        return pa.RecordBatch.from_pylist(
+            [
+                {"id": each["id"], "word": None if each["word"] == "x" else each["word"]}
+                for each in items
+            ]
+        )
+
+    async def stored(self) -> list[Item]:
+        found = await asyncio.to_thread(self.place.objects)
+        return [each | {"word": each["word"] or "x"} for each in items_in(found)]
+
+
+class TestObjectsInS3(TestObjectsInAFolder):
+    """In a bucket."""
+
+    @pytest.fixture(autouse=True)
+    def on(self, bucket: Bucket) -> None:
+        self.place = bucket
+
+
+class TestParquetInAFolder(TestObjectsInAFolder):
+    """Files of Parquet on disk."""
+
+    def sink(self) -> Any:
+        schema = {"id": "int64", "word": "string"}
+        return ParquetSink(self.place.url, config=self.place.config, schema=schema)
+
+    def bad_item(self, number: int) -> Any:
+        return {"id": number + 0.5, "word": "x"}
+
+    def columns(self, items: Sequence[Item]) -> Any:
+        pa = pytest.importorskip("pyarrow")
+        return pa.RecordBatch.from_pylist(items)
+
+
+class TestParquetInS3(TestParquetInAFolder):
+    """In a bucket."""
+
+    @pytest.fixture(autouse=True)
+    def on(self, bucket: Bucket) -> None:
+        self.place = bucket

@@ -1,0 +1,142 @@
+"""The errors of object stores: what an operator repairs, what is tried again, what is unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.s3_server import SECRET, s3_server
+from tests.sinks.http_help import Server, hang, reply, serving
+from tests.sinks.objects.object_help import losing_answers, written
+
+from penstock import (
+    RefusedError,
+    SinkError,
+    ThrottledError,
+    TransientError,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from penstock._core.errors import TimedOutError, TooLargeError
+from penstock.sinks import ObjectSink
+
+if TYPE_CHECKING:
+    from tests.s3_server import S3Server
+    from tests.sinks.objects.object_help import Folder
+
+    from penstock._core.clock import LoopClock
+
+CONFIG = {"region": "us-east-1", "access_key_id": "test", "secret_access_key": SECRET}
+
+
+def at(url: str, **options: Any) -> ObjectSink:
+    return ObjectSink("s3://bucket/x", config={"endpoint": url, **CONFIG}, **options)
+
+
+async def error_of(sink: ObjectSink) -> SinkError:
+    """The one error of a write."""
+    async with sink:
+        errors = await written(sink, [1, 2, 3])
+    assert len(errors) == 3
+    (error,) = {id(each): each for each in errors.values()}.values()
+    assert isinstance(error, SinkError)
+    assert SECRET not in f"{error!r} {error.__cause__!r} {error.__context__!r}"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected", "repair"),
+    [
+        (404, "NoSuchBucket", RefusedError, "create the bucket"),
+        (403, "AccessDenied", RefusedError, "s3:PutObject"),
+        (403, "InvalidAccessKeyId", RefusedError, "access key"),
+        (403, "SignatureDoesNotMatch", RefusedError, "secret key"),
+        (400, "ExpiredToken", RefusedError, "expired"),
+        (400, "AuthorizationHeaderMalformed", RefusedError, "region"),
+        (301, "PermanentRedirect", RefusedError, "region"),
+        (400, "InvalidStorageClass", RefusedError, "settings"),
+        (400, "EntityTooLarge", TooLargeError, None),
+        (503, "SlowDown", ThrottledError, None),
+        (429, "", ThrottledError, None),
+        (500, "InternalError", TransientError, None),
+        (409, "OperationAborted", TransientError, None),
+        (408, "RequestTimeout", TransientError, None),
+    ],
+)
+async def test_answers(
+    real_clock: LoopClock, status: int, code: str, expected: type[SinkError], repair: str | None
+) -> None:
+    body = f"<Error><Code>{code}</Code><Message>why</Message></Error>" if code else ""
+    server = Server()
+    server.default = reply(status, body.encode())
+    async with serving(server):
+        error = await error_of(at(server.url))
+    assert type(error) is expected
+    assert "s3://bucket/x" in str(error)
+    assert str(status) in str(error)
+    if repair is not None:
+        assert isinstance(error, RefusedError)
+        assert repair in error.repair
+    assert len(server.requests) == 1, "the stack's Retry decides about another try"
+
+
+async def test_a_lost_answer_and_silence_are_unknown(real_clock: LoopClock, s3: S3Server) -> None:
+    async with losing_answers(s3.port, count=1) as url:
+        assert type(await error_of(at(url))) is UnknownOutcomeError
+    server = Server()
+    server.default = hang()
+    async with serving(server):
+        error = await error_of(at(server.url, timeout=0.2))
+    assert type(error) is TimedOutError
+
+
+async def test_where_nothing_listens_is_unavailable(real_clock: LoopClock) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    error = await error_of(at(f"http://127.0.0.1:{port}"))
+    assert type(error) is UnavailableError
+    error = await error_of(at("http://store.invalid"))
+    assert type(error) is UnavailableError
+
+
+async def test_a_real_server_without_the_bucket(real_clock: LoopClock, s3: S3Server) -> None:
+    sink = ObjectSink("s3://no-such-bucket", config=s3.config())
+    error = await error_of(sink)
+    assert type(error) is RefusedError
+    assert "create the bucket" in error.repair
+    s3.bucket("no-such-bucket")
+    async with sink:
+        assert await written(sink, [1]) == {}
+
+
+async def test_a_folder_without_rights_or_room(real_clock: LoopClock, folder: Folder) -> None:
+    """The folder becomes a file, and so cannot hold objects."""
+    sink = ObjectSink(folder.url, partition_by=["day"])
+    (folder.path / "day=1").write_text("in the way")
+    async with sink:
+        errors = await written(sink, [{"day": 1}, {"day": 2}])
+        assert [type(errors[0]), sorted(errors)] == [RefusedError, [0]]
+        assert len(folder.objects()) == 2
+        (folder.path / "day=1").unlink()
+        assert await written(sink, [{"day": 1}]) == {}
+
+
+async def test_a_server_that_is_frozen_or_killed(real_clock: LoopClock) -> None:
+    """While it is frozen a write is unknown, while it is dead unavailable; both pass."""
+    with s3_server() as server:
+        url = server.bucket("bucket")
+        sink = ObjectSink(url, config=server.config(), timeout=0.5)
+        async with sink:
+            server.pause()
+            errors = await written(sink, ["frozen"])
+            assert type(errors[0]) is TimedOutError
+            server.resume()
+            assert await written(sink, ["on"]) == {}
+            await asyncio.to_thread(server.kill)
+            errors = await written(sink, ["dead"])
+            assert isinstance(errors[0], (UnavailableError, UnknownOutcomeError))
+            await asyncio.to_thread(server.start)
+            server.bucket("bucket")
+            assert await written(sink, ["again"]) == {}
