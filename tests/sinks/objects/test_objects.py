@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import os
 import pickle
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -30,8 +31,6 @@ from penstock._core.send import send
 from penstock.sinks import ObjectSink, StoredObject
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.s3_server import S3Server
     from tests.sinks.http_help import Request, Step
     from tests.sinks.objects.object_help import Bucket, Folder
@@ -218,7 +217,7 @@ async def test_what_is_on_disk_is_on_the_disk(
     real = os.fsync
 
     def fsync(number: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{number}"))
+        synced.append(str(Path(f"/proc/self/fd/{number}").readlink()))
         real(number)
 
     monkeypatch.setattr(os, "fsync", fsync)

@@ -62,12 +62,12 @@ class StoreGiven:
         if parts.scheme == "file" and config:
             raise bad("config", [*config], "a folder has none")
         settings = Options(config or {})
-        own = {
+        own: dict[str, Any] = {
             "timeout": f"{timeout:g}s",
             "connect_timeout": f"{min(timeout, CONNECT_TIMEOUT):g}s",
-            # an endpoint without TLS is one that the caller has named
-            "allow_http": str(settings.get("endpoint", "")).startswith("http://"),
         }
+        if str(settings.get("endpoint", "")).startswith("http://"):
+            own["allow_http"] = True  # the caller has named an endpoint without TLS
         return cls(given, given.rstrip("/"), settings, Options({**own, **(client_options or {})}))
 
     @property

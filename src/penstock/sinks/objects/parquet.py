@@ -76,11 +76,11 @@ class ParquetSink(ObjectBase):
         if self._schema is None and row is not None:
             raise bad("row", row, "needs schema=, the columns of its values")
         self._rows = None if self._schema is None else RowMaker(tuple(self._schema.names), row)
-        self._options = {
-            **(writer_options or {}),
+        ours = {
             "compression": checks.choice("compression", compression, COMPRESSIONS),
             "row_group_size": checks.optional_count("row_group_rows", row_group_rows),
         }
+        self._options = _with_options(ours, writer_options or {})
         self._first: Any = None
 
     @property
@@ -133,7 +133,10 @@ class ParquetSink(ObjectBase):
         indices: Sequence[int] = range(len(batch))
         if errors:
             indices = [index for index in indices if index not in errors]
-            chosen = [column.take(list(indices)) for column in chosen]
+            if not indices:
+                return Bodies([], errors)
+            positions = _pyarrow().array(indices, "int64")
+            chosen = [column.take(positions) for column in chosen]
             columns, _ = made_columns(schema, chosen, of_column)
         partitions = self._settings.partitions
         items = partitions.items_of(batch)
@@ -211,6 +214,21 @@ def _type_of(name: str, value: Any) -> Any:
         raise bad(
             f"schema[{name!r}]", value, "must be a type of pyarrow, or the name of one"
         ) from None
+
+
+def _with_options(ours: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the writer. Raises `ConfigError` for one that it does not take."""
+    from pyarrow import parquet
+
+    pa = _pyarrow()
+    for name in ours.keys() & given.keys():
+        raise bad(f"writer_options[{name!r}]", given[name], "has an argument of its own")
+    made = {**given, **ours}
+    try:
+        parquet.write_table(pa.table({"x": pa.array([], "int64")}), pa.BufferOutputStream(), **made)
+    except Exception as error:
+        raise bad("writer_options", dict(given), f"pyarrow refuses them ({error})") from error
+    return made
 
 
 def _turned(rows: Sequence[Sequence[Any]], width: int) -> Sequence[Sequence[Any]]:
