@@ -9,13 +9,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from penstock.testing.servers.ports import free_port
 from penstock.testing.servers.program import START_SECONDS, ServerProgram
-from penstock.testing.servers.require import EmbeddedUnavailable
+from penstock.testing.servers.require import EmbeddedUnavailable, there_or_skip
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 LOOK_EVERY = 0.02
 SECRET = "s3-SECRET-key"
@@ -101,3 +103,10 @@ def s3_server() -> Generator[S3Server]:
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """One server for all tests. Skips without moto, unless `PENSTOCK_REQUIRE` names `s3`."""
+    with there_or_skip("s3", s3_server()) as server:
+        yield server

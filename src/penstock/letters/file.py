@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -23,7 +22,7 @@ from .._clients.files.errors import refusal
 from .._clients.files.repair import is_zstd
 from .._core.clock import LOOP_CLOCK
 from .._core.errors import PenstockError
-from .letter import NoLetterError, letter_of
+from .letter import NoLetterError, key_in, letter_in
 from .lines import lines
 from .nearby import why_missing
 from .notes import Notes
@@ -107,7 +106,7 @@ class FileStore:
                 for path in self._files():
                     rewrite(
                         real(path),
-                        lambda line: _key(line) not in gone,
+                        lambda line: key_in(line) not in gone,
                         keep_empty=path == self._path,
                     )
                 self._purge_notes(gone)
@@ -133,7 +132,7 @@ class FileStore:
         for file, length in zip(files, lengths, strict=True):
             for number, line in enumerate(lines(file, length), 1):
                 try:
-                    letter = _letter(line)
+                    letter = letter_in(line)
                 except NoLetterError as error:
                     self.unreadable.add(f"{file.name}:{number}", str(error))
                     continue
@@ -189,29 +188,6 @@ class FileStore:
         if self._beside.exists():
             replace(self._beside, self._notes.lines_without(gone))
             self._read_notes()
-
-
-def _letter(line: bytes) -> Letter:
-    """Decode a line. Raises `NoLetterError`."""
-    try:
-        record = json.loads(line.decode())
-    except UnicodeDecodeError:
-        raise NoLetterError("not UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise NoLetterError(f"not JSON ({error.msg} at column {error.colno})") from None
-    except ValueError:
-        raise NoLetterError("a number with too many digits") from None
-    except RecursionError:
-        raise NoLetterError("nested too deeply") from None
-    return letter_of(record)
-
-
-def _key(line: bytes) -> str | None:
-    """The key of the letter in a line; `None` if the line is no letter."""
-    try:
-        return _letter(line).key
-    except NoLetterError:
-        return None
 
 
 def _opened(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:

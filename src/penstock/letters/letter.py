@@ -112,6 +112,29 @@ class Letter:
         return replace(self, **known)
 
 
+def letter_in(line: bytes) -> Letter:
+    """Decode a line. Raises `NoLetterError`."""
+    try:
+        record = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise NoLetterError("not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise NoLetterError(f"not JSON ({error.msg} at column {error.colno})") from None
+    except ValueError:
+        raise NoLetterError("a number with too many digits") from None
+    except RecursionError:
+        raise NoLetterError("nested too deeply") from None
+    return letter_of(record)
+
+
+def key_in(line: bytes) -> str | None:
+    """The key of the letter in a line; `None` if the line is no letter."""
+    try:
+        return letter_in(line).key
+    except NoLetterError:
+        return None
+
+
 def letter_of(record: object) -> Letter:
     """Check a decoded record and make a letter of it. Raises `NoLetterError` if it is none."""
     if not isinstance(record, dict):

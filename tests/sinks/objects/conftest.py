@@ -6,23 +6,15 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.s3_server import S3Server, s3_server
+from tests.s3_server import S3Server, s3
 from tests.sinks.objects.object_help import Bucket, Folder
 
-from penstock.testing.servers.require import there_or_skip
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+__all__ = ["s3"]
+
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def s3() -> Iterator[S3Server]:
-    """One server for all tests. Skips without moto, unless `PENSTOCK_REQUIRE` names `s3`."""
-    with there_or_skip("s3", s3_server()) as server:
-        yield server
 
 
 @pytest.fixture

@@ -101,6 +101,15 @@ async def test_where_nothing_listens_is_unavailable(real_clock: LoopClock) -> No
     assert type(error) is UnavailableError
 
 
+async def test_an_endpoint_without_tls_is_not_used_unasked(
+    real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    error = await error_of(ObjectSink("s3://bucket", config=CONFIG))
+    assert type(error) is RefusedError
+    assert "allow_http" in error.repair
+
+
 async def test_a_real_server_without_the_bucket(real_clock: LoopClock, s3: S3Server) -> None:
     sink = ObjectSink("s3://no-such-bucket", config=s3.config())
     error = await error_of(sink)

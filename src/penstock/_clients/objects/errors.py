@@ -93,6 +93,11 @@ def translated(error: BaseException, place: str) -> SinkError:
         return _of_answer(place, status or 0, code, text)
     if "redirect" in _first_line(text):
         return _of_answer(place, HTTPStatus.MOVED_PERMANENTLY, "", text)
+    if "BadScheme" in text:
+        return RefusedError(
+            f"{place}: the endpoint has no TLS",
+            repair="name an endpoint that begins with https://, or pass client_options={'allow_http': True}",
+        )
     if found := _KIND.search(text):
         match found.group(1):
             case "Connect":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "file", "https")
 CONNECT_TIMEOUT = 5.0
+_TRUE = frozenset({"1", "true", "yes", "on"})
 _RULE = (
     "must be a URL such as s3://bucket/folder, gs://bucket/folder, az://account/container/folder or "
     "file:///folder, or a function that makes a store of obstore"
@@ -66,8 +68,11 @@ class StoreGiven:
             "timeout": f"{timeout:g}s",
             "connect_timeout": f"{min(timeout, CONNECT_TIMEOUT):g}s",
         }
-        if str(settings.get("endpoint", "")).startswith("http://"):
-            own["allow_http"] = True  # the caller has named an endpoint without TLS
+        if (
+            str(settings.get("endpoint", "")).startswith("http://")
+            or os.environ.get("AWS_ALLOW_HTTP", "").lower() in _TRUE
+        ):
+            own["allow_http"] = True  # an endpoint without TLS that the user has named
         return cls(given, given.rstrip("/"), settings, Options({**own, **(client_options or {})}))
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ...letters.preparation import prepare
 from ..exits import OK
 from .output import encodable, say
-from .stores import is_dsn, path_of, table_of
+from .stores import is_dsn, is_url_of_objects, path_of, table_of
 
 if TYPE_CHECKING:
     import argparse
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 async def init(options: argparse.Namespace) -> int:
     """Prepare the store and say what was done; return the exit code. Raises `StoreError`."""
+    if is_url_of_objects(options.store):
+        say(f"{options.store}: nothing to do, ObjectSink needs no preparation")
+        return OK
     if not is_dsn(options.store):
         path = path_of(options.store)
         say(f"{path}: nothing to do, FileSink creates a file of dead letters itself")

@@ -1,10 +1,11 @@
-"""The store that is named on the command line: a PostgreSQL DSN or a file's path."""
+"""The store that is named on the command line: a PostgreSQL DSN, a file's path, or the URL of objects."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..._clients.objects.place import SCHEMES
 from ..._clients.postgres.names import table_name
 from ..._core.checks import bad
 from ...letters.file import FileStore
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def store_of(name: str, table: str, schema: str | None) -> Store:
-    """The store. Raises `StoreError` for a name of neither, `ConfigError` for a wrong table."""
+    """The store. Raises `StoreError` for a name of none, `ConfigError` for a wrong table or URL."""
+    if is_url_of_objects(name):
+        from ...letters.objects import ObjectStore  # needs an extra
+
+        return ObjectStore(name)
     if not is_dsn(name):
         return FileStore(path_of(name))
     schema, table = table_of(table, schema)
@@ -41,10 +46,16 @@ def is_dsn(name: str) -> bool:
     return name.startswith(("postgresql:", "postgres:"))
 
 
+def is_url_of_objects(name: str) -> bool:
+    """Whether it names a folder of an object store."""
+    return name.partition("://")[0] in SCHEMES
+
+
 def path_of(name: str) -> Path:
     """The path of a file. Raises `StoreError`."""
     if "://" in name or "\0" in name:
         raise StoreError(
-            f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://"
+            f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://, "
+            "or with s3://, gs://, az:// or file:// for objects"
         )
     return Path(name)

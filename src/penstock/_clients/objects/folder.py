@@ -1,0 +1,109 @@
+"""The objects below a URL: listed, read, stored under conditions and removed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from .errors import translated
+from .place import obstore
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from .place import StoreGiven
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object as a listing has it."""
+
+    path: str
+    size: int
+    e_tag: str | None
+
+
+class ObjectFolder:
+    """An open store. Every method suspends, and raises a `SinkError`."""
+
+    def __init__(self, given: StoreGiven) -> None:
+        self._store = given.made()
+        self.place = given.place
+
+    async def listed(self, below: str | None = None) -> Sequence[Listed]:
+        """All objects, or those in one folder, by path."""
+
+        async def work() -> list[Listed]:
+            pages = obstore().list(self._store, prefix=below)
+            return [
+                Listed(each["path"], each["size"], each["e_tag"])
+                async for page in pages
+                for each in page
+            ]
+
+        return sorted(await self._call(work), key=lambda each: each.path)
+
+    async def read(self, path: str, most: int | None = None) -> bytes:
+        """The content of an object, or its first bytes."""
+
+        async def work() -> bytes:
+            if most is not None:
+                part = await obstore().get_range_async(self._store, path, start=0, length=most)
+                return bytes(part)
+            found = await obstore().get_async(self._store, path)
+            return bytes(await found.bytes_async())
+
+        return await self._call(work)
+
+    async def create(self, path: str, content: bytes) -> bool:
+        """Store an object unless there is one of this name; return whether it was stored."""
+
+        async def work() -> bool:
+            try:
+                await obstore().put_async(self._store, path, content, mode="create")
+            except obstore().exceptions.AlreadyExistsError:
+                return False
+            return True
+
+        return await self._call(work)
+
+    async def replace(self, path: str, content: bytes) -> None:
+        """Store an object in place of the earlier one."""
+
+        async def work() -> None:
+            await obstore().put_async(self._store, path, content)
+
+        await self._call(work)
+
+    async def remove(self, *paths: str) -> None:
+        """Remove objects; those that are gone already do not matter."""
+
+        async def work() -> None:
+            for path in paths:
+                try:
+                    await obstore().delete_async(self._store, path)
+                except FileNotFoundError:
+                    continue
+
+        await self._call(work)
+
+    async def tag(self, path: str) -> str | None:
+        """The entity tag of an object; `None` if there is none of this name."""
+
+        async def work() -> str | None:
+            try:
+                found = await obstore().head_async(self._store, path)
+            except FileNotFoundError:
+                return None
+            tag: str | None = found["e_tag"]
+            return tag
+
+        return await self._call(work)
+
+    async def _call(self, work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await work()
+        except Exception as error:
+            raise translated(error, self.place) from None

@@ -1,0 +1,82 @@
+"""One replay at a time over the letters of an object store.
+
+1. Whoever replays holds an object, and stores it anew every few seconds. An object that stays as it
+   is for the whole of `LEASE` is of a process that has ended, and is taken over.
+2. That may err, as about a process that was frozen. So each note has the next number, and is stored
+   only if no note of that number is there: of two replays one is told before it sends anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING
+
+from .._clients.encoding import to_json
+from .store import StoreError
+
+if TYPE_CHECKING:
+    from .._clients.objects.folder import ObjectFolder
+
+_log = logging.getLogger("penstock.dlq")
+LEASE = 15.0
+"""Seconds."""
+RENEWED = 3.0
+"""Seconds."""
+
+
+class Turn:
+    """The turn of this process, from `take` to `end`."""
+
+    def __init__(self, folder: ObjectFolder, path: str, *, lease: float = LEASE) -> None:
+        self._folder = folder
+        self._path = path
+        self._lease = lease
+        self._renewing: asyncio.Task[None] | None = None
+        self._numbers = itertools.count()
+
+    async def take(self) -> None:
+        """Begin; suspends for `LEASE` if an earlier replay has not ended its turn.
+
+        Raises `StoreError` if that is still going on.
+        """
+        if not await self._folder.create(self._path, self._content()):
+            _log.warning(
+                "%s: a replay has not ended its turn; waiting %g s to see whether it goes on",
+                self._folder.place,
+                self._lease,
+            )
+            before = await self._folder.tag(self._path)
+            await asyncio.sleep(self._lease)
+            if before != await self._folder.tag(self._path):
+                raise StoreError(
+                    f"{self._folder.place}: another replay, or purge, is going on; wait until it ends"
+                )
+            await self._folder.replace(self._path, self._content())
+        self._renewing = asyncio.ensure_future(self._renew())
+
+    async def end(self) -> None:
+        """Let others begin. Idempotent."""
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await renewing
+            await self._folder.remove(self._path)
+
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease * RENEWED / LEASE)
+            # a failure is told by the next note, which the store does not take either
+            with contextlib.suppress(Exception):
+                await self._folder.replace(self._path, self._content())
+
+    def _content(self) -> bytes:
+        """Different each time, so that the object's tag is, too."""
+        return to_json(
+            {"host": socket.gethostname(), "process": os.getpid(), "count": next(self._numbers)}
+        )

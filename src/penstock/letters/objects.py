@@ -1,0 +1,267 @@
+"""Dead letters in objects written by `ObjectSink`.
+
+1. Replays only read them, so services may keep writing. Each pass reads the objects that are there
+   at its start, in the order of their first letters: letters of one key are in objects of one
+   batcher, of which the later one was begun when the earlier one had been written.
+2. The notes of replays are objects below `_replays/`, one for each, which the store has confirmed
+   before a letter is sent.
+3. Purging stores an object anew without the letters, or removes it.
+4. A line that is no letter is reported by its number, and stays unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import zlib
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+from .._clients.compression import compressed
+from .._clients.encoding import to_json
+from .._clients.objects.folder import ObjectFolder
+from .._clients.objects.place import StoreGiven
+from .letter import NoLetterError, key_in, letter_in
+from .notes import Notes
+from .object_turn import LEASE, Turn
+from .store import StoreError, Unreadable
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from .._clients.objects.folder import Listed
+    from .letter import Letter, Selection
+    from .store import Ending
+
+ENDS = {".ndjson": None, ".ndjson.gz": "gzip", ".ndjson.zst": "zstd"}
+NOTES = "_replays/"
+_NOTE = re.compile(rf"{NOTES}\d{{12}}\.json")
+HEAD_BYTES = 64 << 10
+READS_AT_ONCE = 16
+TIMEOUT = 30.0
+
+
+class ObjectStore:
+    """Dead letters below a URL, with the credentials of the environment."""
+
+    def __init__(self, url: str, *, lease: float = LEASE) -> None:
+        self._given = StoreGiven.of(url, config=None, client_options=None, timeout=TIMEOUT)
+        self._lease = lease
+        self._folder: ObjectFolder | None = None
+        self._turn: Turn | None = None
+        self._notes = Notes()
+        self._bad_notes = Unreadable()
+        self._next_note = 0
+        self.unreadable = Unreadable()
+
+    async def __aenter__(self) -> Self:
+        self._folder = ObjectFolder(self._given)
+        if not await self._listed():
+            raise StoreError(
+                f"{self._given.place}: there is no object of dead letters (*.ndjson) below it"
+            )
+        await self._read_notes()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._turn is not None:
+            await self._turn.end()
+
+    async def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
+        """See `Store`."""
+        early = self._notes.interrupted
+        paths = await self._in_order()
+        for is_early in (True, False) if early else (False,):
+            self.unreadable.clear()
+            self.unreadable.include(self._bad_notes)
+            seen: set[str] = set()
+            for path in paths:
+                for letter in self._letters_of(path, await self._open.read(path)):
+                    if letter.key in seen:
+                        continue
+                    seen.add(letter.key)
+                    if (letter.key in early) is is_early and selection.has(letter):
+                        yield letter
+
+    async def hold(self) -> None:
+        """See `Store`."""
+        self._turn = Turn(self._open, f"{NOTES}turn", lease=self._lease)
+        await self._turn.take()
+        await self._read_notes()
+        self._need_notes()
+
+    async def begin(self, replay: str, keys: Sequence[str]) -> None:
+        """See `Store`."""
+        await self._note({"replay": replay, "sending": list(keys)})
+
+    async def end(self, replay: str, endings: Sequence[Ending]) -> None:
+        """See `Store`."""
+        await self._note({"replay": replay, "endings": [each.as_dict() for each in endings]})
+
+    async def purge(self, selection: Selection) -> int:
+        """See `Store`."""
+        await self.hold()
+        gone = {letter.key async for letter in self.letters(selection)}
+        if gone:
+            for each in await self._listed():
+                await self._purge(each.path, gone)
+            await self._purge_notes(gone)
+        return len(gone)
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    @property
+    def _open(self) -> ObjectFolder:
+        if self._folder is None:
+            raise StoreError("the store is not open")
+        return self._folder
+
+    async def _listed(self) -> list[Listed]:
+        return [
+            each
+            for each in await self._open.listed()
+            if each.path.endswith((*ENDS,)) and not each.path.startswith("_") and each.size
+        ]
+
+    async def _in_order(self) -> list[str]:
+        """The objects by the time of their first letters."""
+        free = asyncio.Semaphore(READS_AT_ONCE)
+
+        async def begun(each: Listed) -> tuple[str, str]:
+            async with free:
+                head = await self._open.read(each.path, min(each.size, HEAD_BYTES))
+                first = _first_line(each.path, head)
+                if first is None:
+                    first = next(_lines(each.path, await self._open.read(each.path)), b"")
+            try:
+                return letter_in(first).last_at.astimezone(UTC).isoformat(), each.path
+            except NoLetterError:
+                return "", each.path
+
+        times = await asyncio.gather(*map(begun, await self._listed()))
+        return [path for _, path in sorted(times)]
+
+    def _letters_of(self, path: str, content: bytes) -> Iterator[Letter]:
+        for number, line in enumerate(_lines(path, content), 1):
+            try:
+                letter = letter_in(line)
+            except NoLetterError as error:
+                self.unreadable.add(f"{self._given.place}/{path}:{number}", str(error))
+                continue
+            told = self._notes.told.get(letter.key)
+            yield letter if told is None else letter.after(told)
+
+    # -- notes -------------------------------------------------------------------------------------
+
+    async def _read_notes(self) -> None:
+        self._notes, self._next_note = Notes(), 0
+        self._bad_notes.clear()
+        for path in await self._note_paths():
+            self._next_note = _number(path) + 1
+            for line in (await self._open.read(path)).splitlines():
+                try:
+                    self._notes.learn_line(line)
+                except ValueError:
+                    self._bad_notes.add(f"{self._given.place}/{path}", "no note of a replay")
+
+    async def _note_paths(self) -> list[str]:
+        listed = await self._open.listed(NOTES)
+        return [each.path for each in listed if _NOTE.fullmatch(each.path)]
+
+    def _need_notes(self) -> None:
+        """Refuse to continue without the complete notes of earlier replays."""
+        if self._bad_notes.count:
+            places = "; ".join(self._bad_notes.first)
+            raise StoreError(
+                f"{places}; it may be about any letter, so nothing is sent or removed; repair "
+                "or remove that object"
+            )
+
+    async def _note(self, note: dict[str, Any]) -> None:
+        if self._turn is None:
+            raise StoreError("the store is not held")
+        await self._store_note(to_json(note) + b"\n")
+        self._notes.learn(note)
+
+    async def _store_note(self, content: bytes) -> None:
+        if not await self._open.create(_note_path(self._next_note), content):
+            raise StoreError(
+                f"{self._given.place}: another replay has begun meanwhile; run the command again "
+                "when it has ended"
+            )
+        self._next_note += 1
+
+    async def _purge_notes(self, gone: set[str]) -> None:
+        """One note in place of all, with the same meaning for the letters that are left."""
+        earlier = await self._note_paths()
+        await self._store_note(self._notes.lines_without(gone))
+        await self._open.remove(*earlier)
+        await self._read_notes()
+
+    async def _purge(self, path: str, gone: set[str]) -> None:
+        lines = list(_lines(path, await self._open.read(path)))
+        left = [line for line in lines if key_in(line) not in gone]
+        if len(left) == len(lines):
+            return
+        if not left:
+            await self._open.remove(path)
+            return
+        content = b"".join(line + b"\n" for line in left)
+        await self._open.replace(path, compressed(content, _compression(path)))
+
+
+def _compression(path: str) -> str | None:
+    return next(ENDS[end] for end in reversed(ENDS) if path.endswith(end))
+
+
+def _lines(path: str, content: bytes) -> Iterator[bytes]:
+    """The lines of an object. Raises `StoreError` if it is damaged."""
+    try:
+        return (line.rstrip(b"\n") for line in io.BytesIO(_plain(path, content)))
+    except Exception as error:
+        raise StoreError(f"{path} is damaged: {error}") from error
+
+
+def _plain(path: str, content: bytes, *, is_part: bool = False) -> bytes:
+    match _compression(path):
+        case "gzip":
+            stream = zlib.decompressobj(wbits=31)
+            made = stream.decompress(content)
+            if not (is_part or stream.eof):
+                raise ValueError("its end is missing")
+            return made
+        case "zstd":
+            import zstandard  # an optional dependency
+
+            unpacking = zstandard.ZstdDecompressor().decompressobj()
+            made = unpacking.decompress(content)
+            if not (is_part or unpacking.eof):
+                raise ValueError("its end is missing")
+            return made
+        case _:
+            return content
+
+
+def _first_line(path: str, head: bytes) -> bytes | None:
+    """The first line of an object, if the beginning of its content has all of it."""
+    try:
+        line, found, _ = _plain(path, head, is_part=True).partition(b"\n")
+    except Exception:  # damaged: reading the whole tells it
+        return None
+    return line if found else None
+
+
+def _note_path(number: int) -> str:
+    return f"{NOTES}{number:012}.json"
+
+
+def _number(path: str) -> int:
+    return int(path.removeprefix(NOTES).removesuffix(".json"))

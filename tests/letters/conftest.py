@@ -1,0 +1,5 @@
+"""The servers of these tests."""
+
+from tests.s3_server import s3
+
+__all__ = ["s3"]

@@ -1,0 +1,195 @@
+"""batcher/B28: dead letters in an object store, looked at, replayed and purged like any others."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.cli.dlq_help import Cli, keep, module, record
+from tests.s3_server import SECRET
+from tests.sinks.objects.object_help import Bucket, Folder
+
+from penstock.letters.letter import Selection
+from penstock.letters.objects import ObjectStore
+from penstock.letters.store import Ending, StoreError
+from penstock.sinks import ObjectSink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from penstock import DeadLetterRecord
+    from penstock._core.clock import LoopClock
+
+_numbers = itertools.count(1)
+EVERY = Selection()
+LEASE = 0.2
+
+
+@pytest.fixture(params=["folder", "s3"])
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Folder | Bucket:
+    """A folder, or a bucket whose credentials are in the environment."""
+    if request.param == "folder":
+        (tmp_path / "letters").mkdir()
+        return Folder(tmp_path / "letters")
+    server = request.getfixturevalue("s3")
+    name = f"letters-{next(_numbers)}"
+    server.bucket(name)
+    for variable, value in {
+        "AWS_ENDPOINT_URL": server.url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+    }.items():
+        monkeypatch.setenv(variable, value)
+    return Bucket(server, name)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return Cli(capsys)
+
+
+def keep_at(
+    place: Folder | Bucket, records: Iterable[DeadLetterRecord[Any]], **options: Any
+) -> None:
+    """One object."""
+    keep(ObjectSink(place.url, config=place.config, prefix="letters", **options), records)
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zstd"])
+def test_letters_are_listed_and_shown_in_their_order(
+    cli: Cli, place: Folder | Bucket, compression: Any
+) -> None:
+    """Over objects whose names have none."""
+    for number in (6, 2, 4, 0):
+        keep_at(place, [record(number), record(number + 1)], compression=compression)
+    assert cli.keys(place.url) == list(range(8))
+    (shown,) = cli("show", place.url, "key-0003")[0:1]
+    assert shown == "{"
+    assert cli.keys(place.url, "--message", "no 5") == [5]
+
+
+def test_a_replay_sends_each_once_and_purging_leaves_the_rest(
+    cli: Cli, place: Folder | Bucket, tmp_path: Path
+) -> None:
+    keep_at(place, map(record, range(6)), compression="gzip")
+    keep_at(place, map(record, range(6, 9)))
+    module(
+        tmp_path,
+        f"stack_of_objects_{next(_numbers)}",
+        "from penstock import *\nsent = []\n"
+        "async def sink(batch):\n"
+        "    sent.extend(item['n'] for item in batch)\n"
+        "    bad = {i: PermanentError('still') for i, item in enumerate(batch) if item['n'] == 4}\n"
+        "    return WriteResult.failed(batch, bad)\n",
+    )
+    name = f"stack_of_objects_{next(_numbers) - 1}"
+    cli("replay", place.url, "--to", f"{name}:sink", code=1)
+    assert "8 delivered, 1 rejected" in cli.err
+    assert sys.modules[name].sent == list(range(9))
+    assert cli.keys(place.url) == [4]
+    (left,) = cli.letters(place.url)
+    assert (left["message"], left["attempts"]) == ("still", 4)
+    cli("purge", place.url)
+    assert "removed 8" in cli.err
+    assert cli.keys(place.url, "--state", "all") == [4]
+    (content,) = (
+        content for path, content in place.objects().items() if path.startswith("letters-")
+    )
+    assert json.loads(gzip.decompress(content))["key"] == "key-0004"
+    cli("purge", place.url, "--state", "all", "--yes")
+    assert [path for path in place.objects() if not path.startswith("_replays/")] == []
+
+
+def test_what_is_no_letter_is_told_and_left(cli: Cli, place: Folder | Bucket) -> None:
+    sink = ObjectSink(place.url, config=place.config, encode=str)
+    keep(sink, ["no JSON"])  # type: ignore[list-item]
+    keep_at(place, [record(1)])
+    cli("list", place.url, code=1)
+    assert "unreadable: not JSON" in cli.err
+    assert "1 dead letters" in cli.err
+    assert any(b"no JSON" in content for content in place.objects().values())
+
+
+def test_nothing_there_and_names_that_are_wrong(cli: Cli, place: Folder | Bucket) -> None:
+    cli("list", place.url, code=2)
+    assert "there is no object of dead letters" in cli.err
+    cli("list", "s3://key:secret-password@bucket", code=2)
+    assert "secret-password" not in cli.err
+    cli("init", place.url)
+    assert "nothing to do" in cli.err
+
+
+async def test_two_replays_at_once_are_refused(
+    real_clock: LoopClock, place: Folder | Bucket
+) -> None:
+    await _kept(place, 2)
+    async with (
+        ObjectStore(place.url, lease=LEASE) as first,
+        ObjectStore(place.url, lease=LEASE) as other,
+    ):
+        await first.hold()
+        with pytest.raises(StoreError, match="another replay"):
+            await other.hold()
+        await first.begin("b1", ["key-0000"])
+    async with ObjectStore(place.url, lease=LEASE) as after:
+        await after.hold()
+        states = [letter.state async for letter in after.letters(EVERY)]
+        assert states == ["interrupted", "pending"]
+
+
+async def test_the_turn_of_a_killed_replay_is_taken_over_and_its_notes_are_refused(
+    real_clock: LoopClock, place: Folder | Bucket
+) -> None:
+    """What was taken for dead, and was not, sends nothing more."""
+    await _kept(place, 3)
+    frozen = ObjectStore(place.url, lease=LEASE)
+    await frozen.__aenter__()
+    await frozen.hold()
+    await frozen.begin("b1", ["key-0001"])
+    turn = frozen._turn
+    assert turn is not None
+    assert turn._renewing is not None
+    turn._renewing.cancel()
+    async with ObjectStore(place.url, lease=LEASE) as store:
+        await store.hold()
+        keys = [(each.key, each.state) async for each in store.letters(EVERY)]
+        assert keys[0] == ("key-0001", "interrupted")
+        await store.begin("b2", ["key-0001"])
+        with pytest.raises(StoreError, match="another replay has begun"):
+            await frozen.begin("b1", ["key-0002"])
+        await store.end("b2", [Ending(key="key-0001", outcome="delivered", state="replayed")])
+    async with ObjectStore(place.url) as store:
+        assert [each.key async for each in store.letters(EVERY) if each.state == "pending"] == [
+            "key-0000",
+            "key-0002",
+        ]
+
+
+async def test_a_note_that_cannot_be_read_stops_replays(
+    real_clock: LoopClock, place: Folder | Bucket
+) -> None:
+    await _kept(place, 1)
+    async with ObjectStore(place.url, lease=LEASE) as store:
+        await store.hold()
+        await store._store_note(b"torn")
+    async with ObjectStore(place.url, lease=LEASE) as store:
+        with pytest.raises(StoreError, match="no note of a replay"):
+            await store.hold()
+
+
+async def _kept(place: Folder | Bucket, count: int) -> None:
+    from penstock import RowBatch, send
+
+    async with ObjectSink(place.url, config=place.config) as sink:
+        assert await send(sink, RowBatch(map(record, range(count)))) == {}
