@@ -99,6 +99,10 @@ DEFERRED = {
         "penstock.sinks.kafka.columns",
     ): "pyarrow is there when a schema is",
     (
+        "penstock.sinks.objects.parquet",
+        "penstock.sinks.objects.tables",
+    ): "it needs pyarrow, and the sink names the extra where that is missing",
+    (
         "penstock.testing.plugin",
         "penstock.testing.servers.postgres",
     ): "only tests that ask for the server pay for it",

@@ -27,6 +27,7 @@ from penstock.sinks import (
     HttpSink,
     MemorySink,
     NatsSink,
+    ParquetSink,
     SqlSink,
 )
 from penstock.spark import write_dataframe
@@ -174,12 +175,26 @@ def sql(request: pytest.FixtureRequest, folder: Path) -> Case:
     return Case(sink, stored, refuses=True)
 
 
+def parquet(request: pytest.FixtureRequest, folder: Path) -> Case:
+    """A folder, to which every worker writes files; their columns are those of the rows."""
+
+    def stored() -> list[int]:
+        from pyarrow import dataset
+
+        found: list[int] = dataset.dataset(folder, format="parquet").to_table()["n"].to_pylist()
+        return found
+
+    sink = ParquetSink(folder.as_uri(), schema=None)
+    return Case(sink, stored, refuses=False)
+
+
 def _padded(row: dict[str, Any]) -> dict[str, str]:
     return {"padding": "x" * 100} if row["n"] == BAD else {}
 
 
 @pytest.fixture(
-    params=[memory, function, file, http, elasticsearch, nats, sql], ids=lambda case: case.__name__
+    params=[memory, function, file, http, elasticsearch, nats, parquet, sql],
+    ids=lambda case: case.__name__,
 )
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     made: Case = request.param(request, tmp_path)

@@ -29,7 +29,7 @@ RENEWED = 3.0
 """Seconds."""
 
 
-class Turn:
+class ReplayTurn:
     """The turn of this process, from `take` to `end`."""
 
     def __init__(self, folder: ObjectFolder, path: str, *, lease: float = LEASE) -> None:

@@ -24,7 +24,7 @@ from .._clients.objects.folder import ObjectFolder
 from .._clients.objects.place import StoreGiven
 from .letter import NoLetterError, key_in, letter_in
 from .notes import Notes
-from .object_turn import LEASE, Turn
+from .object_turn import LEASE, ReplayTurn
 from .store import StoreError, Unreadable
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ObjectStore:
         self._given = StoreGiven.of(url, config=None, client_options=None, timeout=TIMEOUT)
         self._lease = lease
         self._folder: ObjectFolder | None = None
-        self._turn: Turn | None = None
+        self._turn: ReplayTurn | None = None
         self._notes = Notes()
         self._bad_notes = Unreadable()
         self._next_note = 0
@@ -93,7 +93,7 @@ class ObjectStore:
 
     async def hold(self) -> None:
         """See `Store`."""
-        self._turn = Turn(self._open, f"{NOTES}turn", lease=self._lease)
+        self._turn = ReplayTurn(self._open, f"{NOTES}turn", lease=self._lease)
         await self._turn.take()
         await self._read_notes()
         self._need_notes()

@@ -17,15 +17,11 @@ if TYPE_CHECKING:
 Item = dict[str, Any]
 
 
-class TestObjectsInAFolder(SinkConformance[Item]):
-    """Lines of JSON on disk."""
+class Objects(SinkConformance[Item]):
+    """Lines of JSON."""
 
     ordered = False  # objects have no order
     place: Folder | Bucket
-
-    @pytest.fixture(autouse=True)
-    def on(self, folder: Folder) -> None:
-        self.place = folder
 
     def sink(self) -> Any:
         return ObjectSink(self.place.url, config=self.place.config, compression="gzip")
@@ -50,7 +46,16 @@ class TestObjectsInAFolder(SinkConformance[Item]):
         return [each | {"word": each["word"] or "x"} for each in items_in(found)]
 
 
-class TestObjectsInS3(TestObjectsInAFolder):
+@pytest.mark.long
+class TestObjectsInAFolder(Objects):
+    """On disk."""
+
+    @pytest.fixture(autouse=True)
+    def on(self, folder: Folder) -> None:
+        self.place = folder
+
+
+class TestObjectsInS3(Objects):
     """In a bucket."""
 
     @pytest.fixture(autouse=True)
@@ -58,8 +63,8 @@ class TestObjectsInS3(TestObjectsInAFolder):
         self.place = bucket
 
 
-class TestParquetInAFolder(TestObjectsInAFolder):
-    """Files of Parquet on disk."""
+class ParquetFiles(Objects):
+    """Files of Parquet."""
 
     def sink(self) -> Any:
         schema = {"id": "int64", "word": "string"}
@@ -73,7 +78,16 @@ class TestParquetInAFolder(TestObjectsInAFolder):
         return pa.RecordBatch.from_pylist(items)
 
 
-class TestParquetInS3(TestParquetInAFolder):
+class TestParquetInAFolder(ParquetFiles):
+    """On disk."""
+
+    @pytest.fixture(autouse=True)
+    def on(self, folder: Folder) -> None:
+        self.place = folder
+
+
+@pytest.mark.long
+class TestParquetInS3(ParquetFiles):
     """In a bucket."""
 
     @pytest.fixture(autouse=True)

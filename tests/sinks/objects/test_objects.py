@@ -254,8 +254,9 @@ async def test_what_is_on_disk_is_on_the_disk(
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], names: str) -> None:
+    given: dict[str, Any] = {"url": "s3://bucket", **arguments}
     with pytest.raises(ConfigError, match=names) as caught:
-        ObjectSink(**{"url": "s3://bucket", **arguments})
+        ObjectSink(**given)
     assert "secret" not in str(caught.value)
 
 

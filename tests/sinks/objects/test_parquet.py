@@ -200,8 +200,9 @@ async def test_options_of_the_file(real_clock: LoopClock, folder: Folder) -> Non
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], names: str) -> None:
+    given: dict[str, Any] = {"schema": {"id": "int64"}, **arguments}
     with pytest.raises(ConfigError, match=names):
-        ParquetSink(**{"url": "s3://bucket", "schema": {"id": "int64"}, **arguments})
+        ParquetSink("s3://bucket", **given)
 
 
 def test_it_is_pickled() -> None:

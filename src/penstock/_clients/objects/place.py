@@ -83,7 +83,7 @@ class StoreGiven:
     @property
     def folder(self) -> str:
         """The path of that folder."""
-        path: str = unquote(urlsplit(self.given).path)
+        path: str = unquote(urlsplit(str(self.given)).path)
         return path
 
     def made(self) -> Any:
@@ -92,7 +92,9 @@ class StoreGiven:
         """
         if callable(self.given):
             return self.given()
-        make = obstore().store.from_url
+        from obstore.store import from_url
+
+        make: Any = from_url
         try:
             if self.is_folder:
                 return make(self.given)
@@ -121,7 +123,6 @@ def obstore() -> Any:
     """The library. Raises `MissingExtra`."""
     try:
         import obstore as library
-        import obstore.store
     except ImportError:
         raise MissingExtra('pip install "penstock[objects]"') from None
     return library

@@ -30,8 +30,8 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         command.add_argument(
             "store",
-            help="path of a file written by FileSink, or postgresql://...; PG* variables "
-            "supply missing parts",
+            help="path of a file written by FileSink; postgresql://...; or s3://..., gs://..., az://... "
+            "or file://... written by ObjectSink; PG*, AWS_* and such variables supply missing parts",
         )
         _table_options(command)
         if name == "show":

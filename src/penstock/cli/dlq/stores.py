@@ -9,6 +9,7 @@ from ..._clients.objects.place import SCHEMES
 from ..._clients.postgres.names import table_name
 from ..._core.checks import bad
 from ...letters.file import FileStore
+from ...letters.objects import ObjectStore
 from ...letters.postgres import PostgresStore
 from ...letters.store import StoreError
 from ...letters.text import without_secrets
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 def store_of(name: str, table: str, schema: str | None) -> Store:
     """The store. Raises `StoreError` for a name of none, `ConfigError` for a wrong table or URL."""
     if is_url_of_objects(name):
-        from ...letters.objects import ObjectStore  # needs an extra
-
         return ObjectStore(name)
     if not is_dsn(name):
         return FileStore(path_of(name))

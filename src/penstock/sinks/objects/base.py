@@ -104,7 +104,7 @@ class ObjectBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Bodies:
+class BatchObjects:
     """The objects of a batch, and an error for each item that is in none."""
 
     objects: Sequence[ObjectBody]
@@ -127,7 +127,7 @@ class ObjectBase(Openable, ABC):
         self._uploads: Uploads | None = None
 
     @abstractmethod
-    def _bodies(self, batch: Batch[Any]) -> Bodies:
+    def _bodies(self, batch: Batch[Any]) -> BatchObjects:
         """Encode a batch. Runs in a thread."""
 
     async def _write(self, batch: Batch[Any]) -> WriteResult | None:

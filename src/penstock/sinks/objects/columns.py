@@ -5,6 +5,8 @@ datetime its date, and a structure loses fields that its type does not have. Her
 refused. Only a float may be rounded, to the precision of its type.
 """
 
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import math
@@ -12,7 +14,12 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, cast
 
-from ..._clients.encoding import item_error
+import pyarrow as pa
+from pyarrow import types
+
+from ..._core.causes import summarized
+from ..._core.errors import PermanentError
+from ..._core.told import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +51,8 @@ def _errors_of(
         try:
             make(values[index : index + 1], field)
         except Exception as error:
-            errors[index] = item_error(f"does not fit the column {field.name!r}", error)
+            what = f"the item does not fit the column {field.name!r}"
+            errors[index] = summarized(PermanentError(f"{what}: {text_of(error)}"), what)
     if not errors:
         raise TypeError(f"the column {field.name!r} cannot be made of its values together")
     return errors
@@ -52,9 +60,7 @@ def _errors_of(
 
 def of_values(values: Sequence[Any], field: Any) -> Any:
     """A column of Python's values. Raises for one that does not fit the field, or would change."""
-    import pyarrow as pa
-
-    made = pa.array(values, field.type)
+    made: Any = pa.array(values, field.type)
     if made.null_count and not field.nullable:
         raise ValueError("there is no value, and the column must have one")
     if not _keeps(field.type, values):
@@ -77,8 +83,6 @@ def of_column(column: Any, field: Any) -> Any:
 
 def _family(kind: Any) -> object:
     """Within one, a cast keeps a value or raises."""
-    from pyarrow import types
-
     if types.is_timestamp(kind):
         return ("timestamp", kind.tz is None)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
@@ -96,8 +100,6 @@ def _family(kind: Any) -> object:
 
 def _keeps(kind: Any, values: Sequence[Any]) -> bool:
     """Whether no value of these can change in a column of this type."""
-    from pyarrow import types
-
     found = {*map(type, values)} - {_NONE}
     if types.is_timestamp(kind):
         return (

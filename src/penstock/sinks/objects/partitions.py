@@ -44,7 +44,7 @@ class Partitions:
             for name in named:
                 check_name("partition_by", name)
             if not named:
-                raise bad("partition_by", given, "must name at least one column")
+                raise bad("partition_by", named, "must name at least one column")
             rule = "must be a field's name, or a function of an item"
             getters = {
                 name: _checked(f"partition_by[{name!r}]", value, rule)

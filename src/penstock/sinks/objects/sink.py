@@ -12,7 +12,7 @@ from ..._core.batch import RowBatch
 from ..._core.checks import bad
 from ..._core.errors import MissingExtra
 from ..._core.keywords import takes
-from .base import Bodies, ObjectBase, ObjectBody, ObjectOptions, object_settings
+from .base import BatchObjects, ObjectBase, ObjectBody, ObjectOptions, object_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class ObjectSink(ObjectBase):
             `access_key_id` and `secret_access_key`; default: the environment's. Never shown.
         client_options: options of obstore's HTTP client, such as `proxy_url`. Never shown.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without obstore (or zstandard).
+    Raises `ConfigError` for a bad argument and `MissingExtra` without obstore or, for `"zstd"`, zstandard.
     Constructing does not suspend. Opening connects to nothing, so a missing bucket or right shows at
     the first write, as `RefusedError`.
     """
@@ -75,7 +75,7 @@ class ObjectSink(ObjectBase):
         if compression not in _SUFFIXES:
             raise bad("compression", compression, 'must be "gzip", "zstd" or None')
         if compression == "zstd" and importlib.util.find_spec("zstandard") is None:
-            raise MissingExtra('pip install "penstock[files]"')
+            raise MissingExtra('pip install "penstock[objects]"')
         super().__init__(object_settings(url, **options))
         self._compression = compression
         self._suffix = _SUFFIXES[compression]
@@ -94,14 +94,14 @@ class ObjectSink(ObjectBase):
         """
         return await self._write(batch)
 
-    def _bodies(self, batch: Batch[Any]) -> Bodies:
+    def _bodies(self, batch: Batch[Any]) -> BatchObjects:
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         lines = encoded_items(self._encode, items, lines=True)
         groups, unplaced = self._settings.partitions.groups(items, lines.indices)
         by_index = (
             dict(zip(lines.indices, lines.records, strict=True)) if lines.errors else lines.records
         )
-        return Bodies(
+        return BatchObjects(
             [
                 ObjectBody(
                     folder,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .declaration import Declared, Source, Step
 
 _SECRET = re.compile(
-    r"auth|connect_options|client_options|credential|dsn|engine_options|headers|jaas|key$|nkeys|params|password|secret|servers|token|url",
+    r"auth|config|connect_options|client_options|credential|dsn|engine_options|headers|jaas|key$|nkeys|params|password|secret|servers|token|url",
     re.IGNORECASE,
 )
 _NOT_SECRET = {("kafka", "key"), ("kafka", "headers"), ("nats", "headers")}

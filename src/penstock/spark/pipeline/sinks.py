@@ -28,6 +28,8 @@ from ...sinks import (
     FileSink,
     HttpSink,
     Isolate,
+    ObjectSink,
+    ParquetSink,
     PostgresSink,
     RateLimit,
     Split,
@@ -49,6 +51,8 @@ TERMINALS: Mapping[str, Callable[..., Any]] = {
     "elasticsearch": ElasticsearchSink,
     "file": FileSink,
     "http": HttpSink,
+    "object": ObjectSink,
+    "parquet": ParquetSink,
     "postgres": PostgresSink,
     "sql": SqlSink,
 }
@@ -135,6 +139,8 @@ class SinkMaker:
                 return self._made_by_factory(arguments, path)
             case "file":
                 arguments.setdefault("per_process", True)
+            case "parquet":
+                arguments.setdefault("schema", None)  # the rows come as columns
             case "postgres" | "sql":
                 arguments = {
                     **(

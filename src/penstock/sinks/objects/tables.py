@@ -1,0 +1,120 @@
+"""Tables of Arrow made of rows or columns, and their Parquet files."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from ..._core.checks import bad
+from .columns import made_columns, of_column, of_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_RULE = "must be a schema of pyarrow, or a mapping from names to types, such as {'id': 'int64'}"
+
+
+def schema_of(given: object) -> Any:
+    """Check a schema. Raises `ConfigError`."""
+    if isinstance(given, pa.Schema):
+        made: Any = given
+    elif isinstance(given, Mapping):
+        named = cast("Mapping[str, Any]", given)
+        made = pa.schema([(name, _type_of(name, value)) for name, value in named.items()])
+    else:
+        raise bad("schema", given, _RULE)
+    if not made.names or len({*made.names}) != len(made.names):
+        raise bad("schema", made.names, "must have at least one column, each once")
+    return made
+
+
+def _type_of(name: str, value: Any) -> Any:
+    if isinstance(value, pa.DataType):
+        return value
+    try:
+        return pa.type_for_alias(value)
+    except (ValueError, TypeError):
+        raise bad(
+            f"schema[{name!r}]", value, "must be a type of pyarrow, or the name of one"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class MadeTable:
+    """A table, the position of each of its rows in what was given, and an error for each other."""
+
+    table: Any
+    positions: Sequence[int]
+    errors: Mapping[int, BaseException]
+
+
+def of_rows(rows: Sequence[Sequence[Any]], schema: Any) -> MadeTable:
+    """The table of these rows, without those that do not fit."""
+
+    def chosen(positions: Sequence[int]) -> Sequence[Sequence[Any]]:
+        kept = rows if len(positions) == len(rows) else [rows[each] for each in positions]
+        return list(zip(*kept, strict=True)) if kept else [()] * len(schema)
+
+    return _made(len(rows), chosen, schema, of_values)
+
+
+def of_columns(columns: Any, schema: Any) -> MadeTable:
+    """The table of these columns, which have the schema's names, without the rows that do not fit."""
+
+    def chosen(positions: Sequence[int]) -> Sequence[Any]:
+        if len(positions) == len(columns):
+            return list(columns.columns)
+        return [column.take(pa.array(positions, pa.int64())) for column in columns.columns]
+
+    return _made(len(columns), chosen, schema, of_column)
+
+
+def _made(
+    size: int,
+    chosen: Callable[[Sequence[int]], Sequence[Any]],
+    schema: Any,
+    make: Callable[[Any, Any], Any],
+) -> MadeTable:
+    positions: Sequence[int] = range(size)
+    columns, errors = made_columns(schema, chosen(positions), make)
+    if errors:
+        positions = [position for position in positions if position not in errors]
+        if not positions:
+            return MadeTable(schema.empty_table(), positions, errors)
+        columns, _ = made_columns(schema, chosen(positions), make)
+    return MadeTable(pa.Table.from_arrays(columns, schema=schema), positions, errors)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetEncoder:
+    """Makes Parquet files with some options of `pyarrow.parquet.write_table`."""
+
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, compression: str, row_group_rows: int | None, options: Mapping[str, Any]
+    ) -> ParquetEncoder:
+        """Check the options. Raises `ConfigError` for one that pyarrow does not take."""
+        ours = {"compression": compression, "row_group_size": row_group_rows}
+        for name in ours.keys() & options.keys():
+            raise bad(f"writer_options[{name!r}]", options[name], "has an argument of its own")
+        made = cls({**options, **ours})
+        try:
+            made.file(pa.table({"x": pa.array([], pa.int64())}), ())
+        except Exception as error:
+            raise bad("writer_options", dict(options), f"pyarrow refuses them ({error})") from error
+        return made
+
+    def file(self, table: Any, rows: Sequence[int]) -> memoryview:
+        """The bytes of a file with these rows of a table, in this order."""
+        part = table if len(rows) == len(table) else table.take(pa.array(rows, pa.int64()))
+        into = pa.BufferOutputStream()
+        parquet.write_table(part, into, **self.options)
+        return memoryview(into.getvalue()).cast("B")  # obstore takes unsigned bytes
