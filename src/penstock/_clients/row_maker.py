@@ -7,7 +7,7 @@ no copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from .._core.batch import RowBatch
@@ -31,6 +31,8 @@ class RowMaker:
         self._row = row
         getter = attrgetter(*columns) if all("." not in column for column in columns) else None
         self._attributes: Callable[[Any], Any] | None = getter
+        # of several columns only: that of one column makes no tuple
+        self._of_dict: RowFunction | None = itemgetter(*columns) if len(columns) > 1 else None
 
     def rows(self, batch: Batch[Any]) -> GivenRows:
         """Make rows; each index has a row or an error. Does not suspend."""
@@ -41,9 +43,12 @@ class RowMaker:
     def _all_at_once(self, items: Sequence[Any]) -> Sequence[Row] | None:
         """Every row, if all are plain and of the right length; no check in Python per row."""
         rows: Sequence[Any] = items
-        if self._row is not None:
+        make = self._row
+        if make is None and {*map(type, items)} == {dict}:
+            make = self._of_dict
+        if make is not None:
             try:
-                rows = list(map(self._row, items))
+                rows = list(map(make, items))
             except Exception:  # an item is at fault: the slow path finds which
                 return None
         return (

@@ -240,8 +240,10 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             own = [i for i in own if not self.delivery.distrusted(self.roots((i,)))]
         if not own:
             return
-        told = {i: details[i] for i in own if i in details} if details else None
-        by_root = None if told is None else by_roots(self, told)
+        told = details
+        if details and not (len(details) == len(own) == len(self)):
+            told = {i: details[i] for i in own if i in details}
+        by_root = by_roots(self, told) if told else None
         self.delivery.settle(self.roots(own), outcome, by_root)
 
     def unsettled(self) -> Sequence[int]:
