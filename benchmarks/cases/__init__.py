@@ -30,6 +30,7 @@ from . import (
     loops,
     memory,
     nats_sink,
+    objects,
     postgres,
     queues,
     resilience,
@@ -90,4 +91,5 @@ CASES: tuple[Case, ...] = (
     kafka_sink.CASE,
     jetstream.CASE,
     nats_sink.CASE,
+    *objects.CASES,
 )

@@ -57,14 +57,14 @@ class Uploads:
             )
             stored = await put
             if self._folder is not None:
-                await in_thread(_sync, self._folder / path, self._folder)
+                await in_thread(sync, self._folder / path, self._folder)
         except Exception as error:
             raise translated(error, self._place) from None
         tag: str | None = stored["e_tag"]
         return tag
 
 
-def _sync(path: Path, root: Path) -> None:
+def sync(path: Path, root: Path) -> None:
     """Write a file and the folders that lead to it to the disk. Blocks."""
     for each in (path, *path.parents):
         number = os.open(each, os.O_RDONLY)

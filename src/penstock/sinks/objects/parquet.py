@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ..._clients.row_maker import RowMaker
 from ..._core import checks
 from ..._core.arrow import ArrowBatch
+from ..._core.batch import RowBatch
 from ..._core.checks import bad
 from ..._core.errors import MissingExtra, PermanentError, RefusedError
 from ..._core.keywords import takes
@@ -79,6 +81,7 @@ class ParquetSink(ObjectBase):
         if self._schema is None and row is not None:
             raise bad("row", row, "needs schema=, the columns of its values")
         self._rows = None if self._schema is None else RowMaker(tuple(self._schema.names), row)
+        self._takes_names = row is None
         self._first: Any = None
 
     @property
@@ -108,10 +111,14 @@ class ParquetSink(ObjectBase):
                 f"{self!r} has no schema, and the items are no columns of Arrow",
                 repair="pass schema=, the columns of the files",
             )
+        items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
+        if self._takes_names and {*map(type, items)} == {dict}:
+            with suppress(KeyError):
+                made = _tables().of_rows(items, self._schema, are_named=True)
+                return self._divided(batch, items, made, range(len(items)), {})
         indices, rows, errors = self._rows.rows(batch)
-        return self._divided(
-            batch, tuple(batch), _tables().of_rows(rows, self._schema), indices, dict(errors)
-        )
+        made = _tables().of_rows(rows, self._schema)
+        return self._divided(batch, items, made, indices, dict(errors))
 
     def _in_files(self, batch: ArrowBatch) -> Any:
         """The columns that are not only in the folders' names."""
@@ -142,13 +149,19 @@ class ParquetSink(ObjectBase):
     ) -> BatchObjects:
         """The files of a table by partition; its rows were made of the items at `indices`."""
         errors |= {indices[position]: error for position, error in made.errors.items()}
-        row_of = {indices[position]: row for row, position in enumerate(made.positions)}
-        groups, unplaced = self._settings.partitions.groups(items, list(row_of))
+        if made.errors:
+            indices = [indices[position] for position in made.positions]
+        groups, unplaced = self._settings.partitions.groups(items, indices)
+        row_of = {} if len(groups) == 1 and not unplaced else {i: n for n, i in enumerate(indices)}
+
+        def part(group: Sequence[int]) -> Any:
+            return made.table.take([row_of[index] for index in group]) if row_of else made.table
+
         return BatchObjects(
             [
                 ObjectBody(
                     folder,
-                    self._encoder.file(made.table, [row_of[index] for index in group]),
+                    self._encoder.file(part(group)),
                     group,
                     batch.pick(group).write_key,
                 )

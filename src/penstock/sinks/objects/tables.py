@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -54,12 +55,15 @@ class MadeTable:
     errors: Mapping[int, BaseException]
 
 
-def of_rows(rows: Sequence[Sequence[Any]], schema: Any) -> MadeTable:
-    """The table of these rows, without those that do not fit."""
+def of_rows(rows: Sequence[Any], schema: Any, *, are_named: bool = False) -> MadeTable:
+    """The table of these rows, without those that do not fit: sequences, or with `are_named`
+    mappings. Raises `KeyError` for a mapping without one of the columns.
+    """
+    keys = schema.names if are_named else range(len(schema))
 
     def chosen(positions: Sequence[int]) -> Sequence[Sequence[Any]]:
         kept = rows if len(positions) == len(rows) else [rows[each] for each in positions]
-        return list(zip(*kept, strict=True)) if kept else [()] * len(schema)
+        return [list(map(itemgetter(key), kept)) for key in keys]
 
     return _made(len(rows), chosen, schema, of_values)
 
@@ -107,14 +111,13 @@ class ParquetEncoder:
             raise bad(f"writer_options[{name!r}]", options[name], "has an argument of its own")
         made = cls({**options, **ours})
         try:
-            made.file(pa.table({"x": pa.array([], pa.int64())}), ())
+            made.file(pa.table({"x": pa.array([], pa.int64())}))
         except Exception as error:
             raise bad("writer_options", dict(options), f"pyarrow refuses them ({error})") from error
         return made
 
-    def file(self, table: Any, rows: Sequence[int]) -> memoryview:
-        """The bytes of a file with these rows of a table, in this order."""
-        part = table if len(rows) == len(table) else table.take(pa.array(rows, pa.int64()))
+    def file(self, table: Any) -> memoryview:
+        """The bytes of a file with the rows of a table."""
         into = pa.BufferOutputStream()
-        parquet.write_table(part, into, **self.options)
+        parquet.write_table(table, into, **self.options)
         return memoryview(into.getvalue()).cast("B")  # obstore takes unsigned bytes
