@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .postgres import PostgresEffects, PostgresSink, classify_postgres
     from .postgres_queue import Enqueued, PostgresQueueSink
     from .postgres_stream import PostgresStreamSink
+    from .redis import RedisSink
     from .sql import SqlSink, classify_sql
 else:
     __getattr__, __dir__ = later(
@@ -48,6 +49,7 @@ else:
             "postgres": ["PostgresEffects", "PostgresSink", "classify_postgres"],
             "postgres_queue": ["Enqueued", "PostgresQueueSink"],
             "postgres_stream": ["PostgresStreamSink"],
+            "redis": ["RedisSink"],
             "sql": ["SqlSink", "classify_sql"],
         },
     )
@@ -75,6 +77,7 @@ __all__ = [
     "PublishAck",
     "RateLimit",
     "RecordMetadata",
+    "RedisSink",
     "Router",
     "Split",
     "SqlSink",
