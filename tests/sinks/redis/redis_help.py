@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import redis as redis_py
@@ -10,7 +11,7 @@ from penstock import RowBatch, send
 from penstock.sinks import RedisSink
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Self
 
     from tests.redis_server import RedisServer
@@ -32,6 +33,14 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
+
+    @staticmethod
+    @contextmanager
+    def beside(store: Store) -> Iterator[Any]:
+        """One more client."""
+        client: Any = redis_py.Redis.from_url(store.url)
+        with client:
+            yield client
 
     def entries(self, name: str = STREAM) -> list[tuple[str, dict[bytes, bytes]]]:
         """The entries of a stream, with their ids."""

@@ -122,8 +122,8 @@ class RedisConnections:
 
     @asynccontextmanager
     async def lend(self) -> AsyncGenerator[Line]:
-        """A connection. Suspends until one is free; raises `UnavailableError`, `RefusedError` or
-        `ThrottledError` if none can be made.
+        """A connection. Suspends until one is free; raises `UnavailableError` or `RefusedError`
+        if none can be made.
         """
         async with self._room:
             connection = await self._connected()

@@ -77,7 +77,9 @@ class RedisOptions:
             rule = "must be given, or client=" if url is None else "leaves no room for client="
             raise checks.bad("url", None if url is None else "...", rule)
         if client is not None:
-            checks.function("client", client, "must be a function that makes a client", takes=0)
+            if not callable(client) or not checks.accepts(client, 0):
+                rule = "must be a function, async or not, that makes a client"
+                raise checks.bad("client", client, rule)
             if client_options:
                 raise checks.bad("client_options", "...", "needs a URL: a client has its own")
         size = checks.optional_count("pool_size", pool_size)

@@ -17,7 +17,6 @@ from ..._core.causes import caused, causes, summarized
 from ..._core.errors import (
     PermanentError,
     RefusedError,
-    ThrottledError,
     TooLargeError,
     TransientError,
     UnavailableError,
@@ -62,6 +61,7 @@ _TEMPORARY = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLI
 DROPS = frozenset({"ASK", "MOVED", "READONLY"})
 """After these, the name of the server may lead to another one: the connection is made anew."""
 _KNOWN = _REPAIRS.keys() | _TEMPORARY
+_NO_LOGIN = "Authentication required."
 _NO_HIGHER_ID = "equal or smaller than"
 _QUOTE = ", with args beginning with"
 """What follows quotes an item."""
@@ -70,10 +70,11 @@ _UNKNOWN_COMMAND = ("unknown command", "unknown subcommand")
 
 def code_of(error: BaseException) -> str:
     """The first word of Redis's text."""
+    text = text_of(error)
     known = _CODES.get(type(error).__name__)
     if known is not None:
-        return known
-    first = text_of(error).partition(" ")[0]
+        return "NOAUTH" if text == _NO_LOGIN else known
+    first = text.partition(" ")[0]
     return first if first in _KNOWN else "ERR"
 
 
@@ -111,9 +112,7 @@ def connecting_error(error: BaseException, place: str) -> SinkError:
     code, text = code_of(error), text_of(error)
     told = f"{place}: {text}"
     made: SinkError
-    if "max number of clients" in text:
-        made = ThrottledError(told)
-    elif any(isinstance(link, ssl.SSLCertVerificationError) for link in causes(error)) or (
+    if any(isinstance(link, ssl.SSLCertVerificationError) for link in causes(error)) or (
         "CERTIFICATE_VERIFY_FAILED" in text
     ):
         made = RefusedError(told, repair="trust the server's certificate, by client_options")

@@ -168,8 +168,8 @@ class RedisSink(Openable):
         The details of an entry are its id. An item fails with `PermanentError` (it cannot become an
         entry or element, or its id is too low), `TooLargeError`, `RefusedError` (a login, a
         permission, a key of another type, a full memory, a replica, a stream that does not exist with
-        `create=False`), `ThrottledError` (too many clients), `UnavailableError` (no connection, or a
-        server that loads its data, runs a script or lacks its replicas; not stored),
+        `create=False`), `UnavailableError` (no connection, or a server that loads its data, runs a
+        script or lacks its replicas; not stored),
         `UnknownOutcomeError` (no answer: it may be stored), `UnverifiableError` (an earlier try may
         have stored it, and the entry is not there any more) or `KeyStopped` (behind a failed item of
         its key). With an `id`, an entry whose outcome was unknown and that is there is a `duplicate`.

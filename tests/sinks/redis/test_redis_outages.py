@@ -1,0 +1,306 @@
+"""`RedisSink` with lost answers and with servers that are killed, frozen and refuse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.redis_server import redis_server
+from tests.sinks.redis.proxy_help import proxied, refusing
+from tests.sinks.redis.redis_help import LIST, STREAM, Store, names, written
+
+from penstock import (
+    Batcher,
+    Limits,
+    Outcome,
+    RefusedError,
+    RowBatch,
+    UnavailableError,
+    UnknownOutcomeError,
+    WriteResult,
+    gather,
+    send,
+    stack,
+)
+from penstock._core.clock import LOOP_CLOCK
+from penstock._core.opening import opened
+from penstock.retry import Backoff, Retry
+from penstock.testing.servers.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock import Batch
+    from penstock.sinks import RedisSink
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+COUNT = 50
+ANSWERED = 20
+
+
+def numbered(count: int = COUNT) -> list[dict[str, int]]:
+    return [{"n": n} for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+async def test_only_items_without_an_answer_are_unknown(store: Store, *, has_ids: bool) -> None:
+    """What was answered before the connection was lost is delivered. Of the others a repeated write
+    makes second entries, or finds out by their ids that they are there.
+    """
+    async with proxied(store.url) as proxy:
+        async with store.sink(url=proxy.url, id="n" if has_ids else None) as sink:
+            batch = RowBatch(numbered())
+            proxy.pass_lines = 2 * ANSWERED
+            errors = await send(sink, batch)
+            assert {*errors} == {*range(ANSWERED, COUNT)}
+            assert {*names(errors).values()} == {"UnknownOutcomeError"}
+            assert store.numbers() == [*range(1, COUNT + 1)]
+            assert await send(sink, batch) == {}
+    unknown = [*range(ANSWERED + 1, COUNT + 1)]
+    assert store.numbers() == [*range(1, COUNT + 1)] + ([] if has_ids else unknown)
+    outcomes = Counter(batch.delivery.verdict(at) for at in range(COUNT))
+    again = Outcome.DUPLICATE if has_ids else Outcome.DELIVERED
+    assert outcomes == Counter({Outcome.DELIVERED: ANSWERED}) + Counter({again: COUNT - ANSWERED})
+
+
+async def test_an_entry_that_was_removed_meanwhile_stays_unknown(store: Store) -> None:
+    """Trimming has taken it, so nobody can tell; a stranger's entry is not taken for it."""
+    async with proxied(store.url) as proxy:
+        async with store.sink(url=proxy.url, id="n") as sink:
+            batch = RowBatch(numbered(3))
+            proxy.pass_lines = 2
+            assert names(await send(sink, batch)) == dict.fromkeys((1, 2), "UnknownOutcomeError")
+            store.client.xdel(STREAM, "2-0", "3-0")
+            assert names(await send(sink, batch)) == dict.fromkeys((1, 2), "UnverifiableError")
+    assert store.numbers() == [1]
+
+
+async def test_an_entry_of_the_same_id_with_other_fields_is_refused(store: Store) -> None:
+    async with store.sink(id="n", on_conflict="ignore") as sink:
+        assert await written(sink, [{"n": 5, "of": "others"}]) == {}
+        assert await written(sink, [{"n": 5, "of": "others"}]) == {}
+        errors = await written(sink, [{"n": 5, "of": "ours"}, {"n": 4}, {"n": 6}])
+    assert names(errors) == {0: "PermanentError", 1: "PermanentError"}
+    assert "another one" in str(errors[0])
+    assert store.numbers() == [5, 6]
+
+
+async def test_a_list_has_second_elements_only_of_what_was_unknown(store: Store) -> None:
+    """A push has one answer for all of its elements."""
+    async with proxied(store.url) as proxy, store.sink(url=proxy.url, list=LIST) as sink:
+        batch = RowBatch([b"a", b"b"])
+        proxy.pass_lines = 0
+        assert names(await send(sink, batch)) == dict.fromkeys((0, 1), "UnknownOutcomeError")
+        assert await send(sink, batch) == {}
+    assert store.elements() == [b"a", b"b"] * 2
+
+
+async def test_a_lost_part_leaves_later_parts_unsent(store: Store) -> None:
+    """They are tried again without a second entry."""
+    items = [{"n": n, "filling": "x" * 600_000} for n in range(4)]
+    async with proxied(store.url) as proxy, store.sink(url=proxy.url) as sink:
+        batch = RowBatch(items)
+        proxy.pass_lines = 3
+        assert names(await send(sink, batch)) == {
+            1: "UnknownOutcomeError",
+            2: "UnavailableError",
+            3: "UnavailableError",
+        }
+        assert store.numbers() == [0, 1]
+        assert await send(sink, batch) == {}
+    assert store.numbers() == [0, 1, 1, 2, 3]
+
+
+async def test_a_server_that_is_down_takes_nothing(own_store: Store) -> None:
+    """Nothing was sent; with the server, the connections come back."""
+    async with own_store.sink(pool_size=2) as sink:
+        assert await written(sink, [{"n": 1}]) == {}
+        await asyncio.to_thread(own_store.server.kill)
+        errors = await written(sink, [{"n": 2}, {"n": 3}])
+        assert {*names(errors).values()} == {"UnavailableError"}
+        with pytest.raises(UnavailableError):
+            await own_store.sink().__aenter__()
+        own_store.server.start()
+        assert await written(sink, [{"n": 4}]) == {}
+    assert own_store.numbers() == [1, 4]
+
+
+class Watched:
+    """A sink around another one that notes whose outcome was unknown."""
+
+    def __init__(self, inner: RedisSink) -> None:
+        self.inner = inner
+        self.unknown: set[int] = set()
+
+    async def write(self, batch: Batch[Any]) -> WriteResult:
+        errors = await send(self.inner, batch)
+        self.unknown |= {
+            batch[index]["n"]
+            for index, error in errors.items()
+            if isinstance(error, UnknownOutcomeError)
+        }
+        return WriteResult.failed(batch, errors)
+
+
+async def under_load(store: Store, trouble: Callable[[], None], **options: Any) -> set[int]:
+    """Write 4,000 items while the server has trouble twice; return those once of unknown outcome."""
+    total = 4_000
+    inner = store.sink(timeout=0.5, **options)
+    watched = Watched(inner)
+    retry = Retry(attempts=50, backoff=Backoff(base=0.02, jitter="none"))
+    workers = inner.capabilities.max_concurrency or 1
+    limits = Limits(max_items=50, max_delay=0.01, workers=min(workers, 4))
+    receipts: list[Any] = []
+    async with opened(inner), Batcher(stack(watched, retry), limits=limits) as batcher:
+
+        async def produce() -> None:
+            for n in range(1, total + 1):
+                receipts.append(await batcher.submit({"n": n}))
+                if n % 20 == 0:
+                    await LOOP_CLOCK.sleep(0.001)
+
+        producing = asyncio.create_task(produce())
+        for least in (800, 2_400):
+            while sum(receipt.done for receipt in receipts[:least]) < least:
+                await LOOP_CLOCK.sleep(0.01)
+            await asyncio.to_thread(trouble)
+        await producing
+        outcomes = await gather(receipts)
+    assert {*outcomes} <= {Outcome.DELIVERED, Outcome.DUPLICATE}
+    return watched.unknown
+
+
+def checked(found: list[int], unknown: set[int]) -> None:
+    """Nothing is lost, and only items of an unknown try are there twice."""
+    counts = Counter(found)
+    assert {*counts} == {*range(1, 4_001)}
+    assert {n for n, count in counts.items() if count > 1} <= unknown
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+async def test_a_server_that_is_killed_under_load(own_store: Store, *, has_ids: bool) -> None:
+    def kill() -> None:
+        own_store.server.kill()
+        own_store.server.start()
+
+    unknown = await under_load(own_store, kill, id="n" if has_ids else None)
+    found = own_store.numbers()
+    checked(found, unknown)
+    if has_ids:
+        assert found == [*range(1, 4_001)]
+
+
+@pytest.mark.parametrize("has_ids", [pytest.param(False, marks=pytest.mark.long), True])
+async def test_a_server_that_is_frozen_under_load(own_store: Store, *, has_ids: bool) -> None:
+    """It executes what it had received when it goes on."""
+
+    def freeze() -> None:
+        own_store.server.pause()
+        asyncio.run_coroutine_threadsafe(LOOP_CLOCK.sleep(1.2), loop).result()
+        own_store.server.resume()
+
+    loop = asyncio.get_running_loop()
+    unknown = await under_load(own_store, freeze, id="n" if has_ids else None)
+    assert unknown
+    found = own_store.numbers()
+    checked(found, unknown)
+    if has_ids:
+        assert found == [*range(1, 4_001)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ("LOADING Redis is loading the dataset in memory", "UnavailableError"),
+        ("BUSY Redis is busy running a script. You can only call SCRIPT KILL", "UnavailableError"),
+        ("MASTERDOWN Link with MASTER is down", "UnavailableError"),
+        ("CLUSTERDOWN The cluster is down", "UnavailableError"),
+        ("NOREPLICAS Not enough good replicas to write.", "UnavailableError"),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", "UnavailableError"),
+        ("READONLY You can't write against a read only replica.", "RefusedError"),
+        ("MOVED 3999 127.0.0.1:6381", "RefusedError"),
+        ("ASK 3999 127.0.0.1:6381", "RefusedError"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", "RefusedError"),
+        ("MISCONF Redis is configured to save RDB snapshots", "RefusedError"),
+        ("NOAUTH Authentication required.", "RefusedError"),
+        ("NOPERM this user has no permissions to run the 'xadd' command", "RefusedError"),
+        ("WRONGTYPE Operation against a key", "RefusedError"),
+        ("ERR unknown command 'XADD', with args beginning with: 'very secret'", "RefusedError"),
+        ("ERR something new", "PermanentError"),
+    ],
+)
+async def test_what_redis_answers_is_the_error_of_each_item(
+    answer: str, kind: str, redis: object
+) -> None:
+    """All answers are read, whatever the first one says; nothing is called unknown."""
+    async with refusing(answer) as url:
+        async with Store(redis).sink(url=url) as sink:  # type: ignore[arg-type]
+            errors = await written(sink, [{"n": 1}, {"n": 2}])
+    assert names(errors) == dict.fromkeys((0, 1), kind)
+    assert answer.partition(" ")[0] in str(errors[0])
+    assert "secret" not in str(errors[0])
+    if kind == "RefusedError":
+        assert isinstance(errors[0], RefusedError)
+        assert errors[0].repair
+
+
+async def test_a_server_without_its_replicas_is_waited_for(own_store: Store) -> None:
+    async with own_store.sink() as sink:
+        own_store.client.config_set("min-replicas-to-write", 1)
+        assert names(await written(sink, [{"n": 1}])) == {0: "UnavailableError"}
+        own_store.client.config_set("min-replicas-to-write", 0)
+        assert await written(sink, [{"n": 2}]) == {}
+
+
+async def test_a_replica_in_place_of_its_master_is_refused(own_store: Store) -> None:
+    """The connection is made anew, since the name may lead to the new master then."""
+    async with own_store.sink(pool_size=1) as sink:
+        before = own_store.client.client_list()
+        own_store.client.replicaof("127.0.0.1", 1)
+        errors = await written(sink, [{"n": 1}])
+        own_store.client.replicaof("NO", "ONE")
+        assert await written(sink, [{"n": 2}]) == {}
+        after = own_store.client.client_list()
+    assert names(errors) == {0: "RefusedError"}
+    assert {each["id"] for each in after} != {each["id"] for each in before}
+
+
+async def test_a_node_of_a_cluster_is_told(redis: object) -> None:
+    options = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
+    with redis_server(**options) as server:
+        async with Store(server).sink() as sink:
+            assert names(await written(sink, [{"n": 1}])) == {0: "UnavailableError"}
+
+
+async def test_a_server_that_runs_a_script_is_waited_for(own_store: Store) -> None:
+    own_store.client.config_set("busy-reply-threshold", 50)
+    script = "while true do end"
+    async with own_store.sink() as sink:
+        running = asyncio.create_task(
+            asyncio.to_thread(_ignoring, own_store.client.eval, script, 0)
+        )
+        with Store.beside(own_store) as client:
+            errors: dict[int, BaseException] = {}
+            while not errors:  # the script begins in a thread
+                errors = await written(sink, [{"n": 1}])
+            client.script_kill()
+        await running
+    assert names(errors) == {0: "UnavailableError"}
+
+
+async def test_too_many_clients_are_waited_for(own_store: Store) -> None:
+    own_store.client.config_set("maxclients", 1)
+    with pytest.raises(UnavailableError):
+        await own_store.sink().__aenter__()
+    own_store.client.config_set("maxclients", 100)
+    async with own_store.sink() as sink:
+        assert await written(sink, [{"n": 1}]) == {}
+
+
+def _ignoring(call: Any, *args: Any) -> None:
+    try:
+        call(*args)
+    except Exception as error:
+        assert "killed" in str(error).lower()  # noqa: PT017
