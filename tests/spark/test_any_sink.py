@@ -8,6 +8,7 @@ import asyncio
 import json
 import sqlite3
 import threading
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.redis_server import redis_server
 from tests.sinks.nats.nats_help import new_stream, read
 
 from penstock import Batch, DeadLetter, PermanentError, Retry, Timeout, WriteResult, stack
@@ -27,12 +29,14 @@ from penstock.sinks import (
     HttpSink,
     MemorySink,
     NatsSink,
+    RedisSink,
     SqlSink,
 )
 from penstock.spark import write_dataframe
+from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROWS = 200
 BAD = 150
@@ -174,12 +178,41 @@ def sql(request: pytest.FixtureRequest, folder: Path) -> Case:
     return Case(sink, stored, refuses=True)
 
 
+def redis(request: pytest.FixtureRequest, _: Path) -> Case:
+    """Redis refuses an entry whose id is 0."""
+    redis_py = pytest.importorskip("redis")
+    server = redis_server()
+    url = (
+        request.getfixturevalue("stack_of_servers")
+        .enter_context(there_or_skip("redis", server))
+        .url
+    )
+
+    def stored() -> list[int]:
+        with redis_py.Redis.from_url(url) as client:
+            return [int(fields[b"n"]) for _, fields in client.xrange("rows")]
+
+    return Case(RedisSink(url, stream="rows", id=_zero), stored, refuses=True)
+
+
+def _zero(row: dict[str, Any]) -> str | None:
+    return "0-0" if row["n"] == BAD else None
+
+
 def _padded(row: dict[str, Any]) -> dict[str, str]:
     return {"padding": "x" * 100} if row["n"] == BAD else {}
 
 
+@pytest.fixture
+def stack_of_servers() -> Iterator[ExitStack]:
+    """Servers of one test."""
+    with ExitStack() as opened:
+        yield opened
+
+
 @pytest.fixture(
-    params=[memory, function, file, http, elasticsearch, nats, sql], ids=lambda case: case.__name__
+    params=[memory, function, file, http, elasticsearch, nats, sql, redis],
+    ids=lambda case: case.__name__,
 )
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     made: Case = request.param(request, tmp_path)

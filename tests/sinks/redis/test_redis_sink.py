@@ -7,7 +7,7 @@ import datetime as dt
 import logging
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import redis.asyncio as redis_asyncio
@@ -23,15 +23,10 @@ from penstock import (
     RowBatch,
     send,
 )
-from penstock._core.classify import classified
 from penstock._core.clock import LOOP_CLOCK
 from penstock.sinks import RedisSink
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 pytestmark = pytest.mark.usefixtures("real_clock")
-NO_ITEM: Any = None
 
 
 @dataclass
@@ -145,7 +140,7 @@ async def test_what_does_not_exist_is_not_created_unless_allowed(
     store: Store, options: dict[str, str]
 ) -> None:
     async with store.sink(create=False, **options) as sink:
-        with pytest.raises(RefusedError, match="create the (stream|list)"):
+        with pytest.raises(RefusedError, match=r"create the (stream|list)"):
             await sink.write(RowBatch([{"n": 1}, {"n": 2}]))
         store.client.xadd(STREAM, {"n": 0})
         store.client.rpush(LIST, "0")
@@ -273,7 +268,7 @@ async def test_a_wrong_or_missing_password_is_refused_when_opening(own_store: St
     own_store.client.config_set("requirepass", "real-secret")
     with pytest.raises(RefusedError, match="NOAUTH") as missing:
         await own_store.sink().__aenter__()
-    with pytest.raises(RefusedError, match="invalid DB index|out of range"):
+    with pytest.raises(RefusedError, match="out of range"):
         url = own_store.url.replace("//", "//:real-secret@") + "/99"
         await own_store.sink(url=url).__aenter__()
     async with own_store.sink(url=own_store.url.replace("//", "//:real-secret@")) as sink:
@@ -335,7 +330,7 @@ async def test_a_cancelled_write_leaves_no_answer_behind(own_store: Store) -> No
         await asyncio.to_thread(own_store.server.resume)
         result = await sink.write(RowBatch([{"n": 3}]))
     assert result is not None
-    ids = {entry: fields for entry, fields in own_store.entries()}
+    ids = dict(own_store.entries())
     assert ids[str(result.details[0])] == {b"n": b"3"}
 
 

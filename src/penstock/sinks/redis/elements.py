@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..._clients.encoding import item_error
 from ..._core.errors import RefusedError
 from .commands import Command, bulk, joined, packed
-from .prepared import Prepared, name_of
+from .items import RedisItems, name_of
 from .stream import AUTO, too_large
 from .values import LONGEST
 
@@ -32,9 +32,9 @@ class ListForm:
     ordered = False
     ignores_known = False
 
-    def prepared(self, items: Iterable[Any]) -> Prepared:
+    def prepared(self, items: Iterable[Any]) -> RedisItems:
         """The elements of all items. Does not suspend."""
-        made = Prepared()
+        made = RedisItems()
         for index, item in enumerate(items):
             try:
                 name, value = name_of(self.name, item), self.element(item)
@@ -51,7 +51,7 @@ class ListForm:
             made.sizes.append(len(value))
         return made
 
-    def commands(self, made: Prepared, places: Iterable[int], now: float) -> list[Command]:
+    def commands(self, made: RedisItems, places: Iterable[int], now: float) -> list[Command]:
         """One push for all elements of a list, and one that trims it."""
         of_name: dict[bytes, list[int]] = {}
         for place in places:
@@ -77,6 +77,6 @@ class ListForm:
             return RefusedError(told, repair=f"create the list {name!r}, or leave create=True")
         return "" if isinstance(answer, int) else None
 
-    def lookups(self, made: Prepared, places: Iterable[int]) -> list[Command]:
+    def lookups(self, made: RedisItems, places: Iterable[int]) -> list[Command]:
         """None: elements have no ids."""
         return []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .options import RedisOptions
 
 
-class Line:
+class RedisLine:
     """A connection, for one write."""
 
     def __init__(self, connection: Any, options: RedisOptions) -> None:
@@ -121,13 +121,13 @@ class RedisConnections:
             raise refusal(answer, self._options.place) from answer
 
     @asynccontextmanager
-    async def lend(self) -> AsyncGenerator[Line]:
+    async def lend(self) -> AsyncGenerator[RedisLine]:
         """A connection. Suspends until one is free; raises `UnavailableError` or `RefusedError`
         if none can be made.
         """
         async with self._room:
             connection = await self._connected()
-            line = Line(connection, self._options)
+            line = RedisLine(connection, self._options)
             try:
                 yield line
             finally:

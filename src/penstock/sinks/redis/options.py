@@ -77,7 +77,7 @@ class RedisOptions:
             rule = "must be given, or client=" if url is None else "leaves no room for client="
             raise checks.bad("url", None if url is None else "...", rule)
         if client is not None:
-            if not callable(client) or not checks.accepts(client, 0):
+            if not callable(cast("object", client)) or not checks.accepts(client, 0):
                 rule = "must be a function, async or not, that makes a client"
                 raise checks.bad("client", client, rule)
             if client_options:
@@ -99,7 +99,9 @@ class RedisOptions:
             made = self.client()
             if inspect.isawaitable(made):
                 made = await made
-            if not callable(getattr(getattr(made, "connection_pool", None), "release", None)):
+            if not callable(
+                getattr(getattr(made, "connection_pool", None), "get_connection", None)
+            ):
                 rule = "must return a redis.asyncio.Redis; one for a Redis Cluster is not supported"
                 raise checks.bad("client", type(made).__name__, rule)
             return made
@@ -108,8 +110,9 @@ class RedisOptions:
         from redis.backoff import NoBackoff
 
         options: dict[str, Any] = {"protocol": 2, **self.client_options}
-        return Redis.from_url(
-            cast("str", self.url),
+        kind = cast("Any", Redis)
+        return kind.from_url(
+            self.url,
             **options,
             max_connections=_UNLIMITED,
             retry=Retry(NoBackoff(), 0),

@@ -17,13 +17,13 @@ from ..._core.order.keys import accepted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .prepared import Prepared
+    from .items import RedisItems
 
 PART_BYTES = 1 << 20
 
 
 def parts_of(
-    made: Prepared, keys: Sequence[object] | None, *, joins: bool, ordered: bool
+    made: RedisItems, keys: Sequence[object] | None, *, joins: bool, ordered: bool
 ) -> list[list[int]]:
     """The places of each part.
 
@@ -39,7 +39,7 @@ def parts_of(
 
 
 def _waves(
-    made: Prepared, keys: Sequence[object], *, joins: bool, ordered: bool
+    made: RedisItems, keys: Sequence[object], *, joins: bool, ordered: bool
 ) -> list[list[int]]:
     last: dict[object, tuple[bytes, int]] = {}
     highest: dict[bytes, int] = {}

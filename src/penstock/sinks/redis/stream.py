@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..._clients.encoding import item_error
 from ..._core.errors import PermanentError, RefusedError, TooLargeError
 from ..._core.text import repr_of
 from .commands import Command, bulk, joined, packed
-from .prepared import Prepared, name_of
+from .items import RedisItems, name_of
 from .values import LONGEST
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ class StreamForm:
         """Whether entries must stay in their order."""
         return self.id is not None
 
-    def prepared(self, items: Iterable[Any]) -> Prepared:
+    def prepared(self, items: Iterable[Any]) -> RedisItems:
         """The entries of all items. Does not suspend."""
-        made = Prepared()
+        made = RedisItems()
         for index, item in enumerate(items):
             try:
                 name = name_of(self.name, item)
@@ -70,7 +70,7 @@ class StreamForm:
             made.sizes.append(size)
         return made
 
-    def commands(self, made: Prepared, places: Iterable[int], now: float) -> list[Command]:
+    def commands(self, made: RedisItems, places: Iterable[int], now: float) -> list[Command]:
         """An `XADD` for each place; `now` is in seconds since 1970."""
         options = self._options(now)
         count, heads = 3 + len(options), dict[bytes, bytes]()
@@ -92,7 +92,7 @@ class StreamForm:
             return RefusedError(told, repair=f"create the stream {name!r}, or leave create=True")
         return answer.decode() if isinstance(answer, bytes) else None
 
-    def lookups(self, made: Prepared, places: Iterable[int]) -> list[Command]:
+    def lookups(self, made: RedisItems, places: Iterable[int]) -> list[Command]:
         """An `XRANGE` for each entry that has an id of its own."""
         return [
             Command(
@@ -148,7 +148,5 @@ def too_large(size: int) -> PermanentError:
 
 def same_entry(answer: object, values: Sequence[bytes]) -> bool | None:
     """Whether the answer to a lookup has an entry with these fields; `None` if it has no entry."""
-    if not isinstance(answer, list) or not answer:
-        return None
-    entry: Any = answer[0]
-    return bool(entry[1] == list(values))
+    entries = cast("list[Any]", answer) if isinstance(answer, list) else []
+    return bool(entries[0][1] == list(values)) if entries else None

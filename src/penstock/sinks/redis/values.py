@@ -42,7 +42,7 @@ def fields_of(fields: object, encode: Encode | None) -> Callable[[Any], Sequence
         make = checks.function("fields", fields, _RULE)
         return lambda item: _flat(make(item))
     if isinstance(fields, (str, bytes)) or not isinstance(fields, Sequence) or not fields:
-        raise checks.bad("fields", fields, _RULE)
+        raise checks.bad("fields", cast("object", fields), _RULE)
     names = cast("Sequence[object]", fields)
     getters = [(_name(checks.text("fields", name)), getter("fields", name)) for name in names]
 
@@ -69,7 +69,7 @@ def value_of(value: Any) -> bytes:
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
+        return bytes(cast("bytes", value))
     made = to_json(value)
     return json.loads(made).encode() if made.startswith(b'"') else made
 
@@ -80,8 +80,8 @@ def _own_fields(item: Any) -> Sequence[bytes]:
         made = None if form is None else form(item)
         if not isinstance(made, Mapping):
             return VALUE, value_of(item)
-        item = made
-    return _flat(cast("Mapping[Any, Any]", item))
+        return _flat(cast("object", made))
+    return _flat(cast("object", item))
 
 
 def _flat(given: object) -> Sequence[bytes]:

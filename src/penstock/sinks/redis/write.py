@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from ..._core.batch import Batch
     from .commands import Command
     from .elements import ListForm
-    from .line import Line, RedisConnections
-    from .prepared import Prepared
+    from .items import RedisItems
+    from .line import RedisConnections, RedisLine
     from .stream import StreamForm
 
 logger = logging.getLogger("penstock.sinks.redis")
@@ -54,7 +54,7 @@ class RedisWrite:
         self,
         connections: RedisConnections,
         batch: Batch[Any],
-        made: Prepared,
+        made: RedisItems,
         form: StreamForm | ListForm,
     ) -> None:
         self._connections = connections
@@ -101,7 +101,7 @@ class RedisWrite:
                     return
                 self._stop_behind()
 
-    async def _exchange(self, line: Line, commands: Sequence[Command]) -> None:
+    async def _exchange(self, line: RedisLine, commands: Sequence[Command]) -> None:
         def take(number: int, answer: object) -> None:
             self._take(line, commands[number], answer)
 
@@ -110,7 +110,7 @@ class RedisWrite:
 
     # -- answers ------------------------------------------------------------------------------------
 
-    def _take(self, line: Line, command: Command, answer: object) -> None:
+    def _take(self, line: RedisLine, command: Command, answer: object) -> None:
         name, indices = command.name, self._made.indices
         if not command.places:
             if isinstance(answer, BaseException):
@@ -155,7 +155,7 @@ class RedisWrite:
         )
         return is_asked and is_complete(self._made.ids[place])
 
-    async def _look_up(self, line: Line) -> None:
+    async def _look_up(self, line: RedisLine) -> None:
         """Find out whether the entries with these ids are those of an earlier try."""
         doubtful, self._doubtful = self._doubtful, []
         commands = self._form.lookups(self._made, doubtful)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class RedisItems:
     """What is stored for each item, beside its index, and an error for each other item.
 
     A *place* is a position in these columns.
