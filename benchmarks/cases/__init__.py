@@ -32,6 +32,7 @@ from . import (
     nats_sink,
     postgres,
     queues,
+    redis,
     resilience,
     shapes,
     shutdown,
@@ -90,4 +91,5 @@ CASES: tuple[Case, ...] = (
     kafka_sink.CASE,
     jetstream.CASE,
     nats_sink.CASE,
+    redis.CASE,
 )

@@ -113,6 +113,20 @@ async def test_a_lost_part_leaves_later_parts_unsent(store: Store) -> None:
     assert store.numbers() == [0, 1, 1, 2, 3]
 
 
+async def test_a_value_over_the_limit_of_the_server_fails_alone(own_store: Store) -> None:
+    """Redis closes the connection, and has executed nothing behind it."""
+    own_store.client.config_set("proto-max-bulk-len", "1mb")
+    items = [{"n": 1}, {"n": 2, "data": "x" * (1 << 20) + "x"}, {"n": 3}, {"n": 4}]
+    async with own_store.sink() as sink:
+        batch = RowBatch(items)
+        errors = await send(sink, batch)
+        assert names(errors)[1] == "TooLargeError"
+        assert {*names(errors).values()} <= {"TooLargeError", "TransientError", "UnavailableError"}
+        rest = await send(sink, batch.pick([index for index in errors if index != 1]))
+    assert rest == {}
+    assert own_store.numbers() == [1, 3, 4]
+
+
 async def test_a_server_that_is_down_takes_nothing(own_store: Store) -> None:
     """Nothing was sent; with the server, the connections come back."""
     async with own_store.sink(pool_size=2) as sink:

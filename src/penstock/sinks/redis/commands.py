@@ -23,10 +23,10 @@ def bulk(value: bytes) -> bytes:
 
 
 def packed(*arguments: bytes) -> bytes:
-    """A command of few arguments."""
-    return b"".join((b"*%d\r\n" % len(arguments), *map(bulk, arguments)))
+    """A command."""
+    return joined(len(arguments), map(bulk, arguments))
 
 
-def joined(count: int, head: bytes, arguments: Iterable[bytes]) -> bytes:
-    """A command of `count` arguments in all, of which the first ones are packed in `head`."""
-    return b"".join((b"*%d\r\n" % count, head, *map(bulk, arguments)))
+def joined(count: int, bulks: Iterable[bytes]) -> bytes:
+    """A command of `count` arguments, which are in this form already."""
+    return b"".join((b"*%d\r\n" % count, *bulks))

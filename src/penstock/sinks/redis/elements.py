@@ -9,7 +9,7 @@ from ..._clients.encoding import item_error
 from ..._core.errors import RefusedError
 from .commands import Command, bulk, joined, packed
 from .items import RedisItems, name_of
-from .stream import AUTO, too_large
+from .stream import too_large
 from .values import LONGEST
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ class ListForm:
             made.indices.append(index)
             made.names.append(name)
             made.values.append((value,))
-            made.ids.append(AUTO)
             made.sizes.append(len(value))
         return made
 
@@ -60,7 +59,7 @@ class ListForm:
         found: list[Command] = []
         for name, own in of_name.items():
             elements = [made.values[place][0] for place in own]
-            data = joined(2 + len(own), bulk(verb) + bulk(name), elements)
+            data = joined(2 + len(own), (bulk(verb), bulk(name), *elements))
             found.append(Command(name, own, data))
             if self.maxlen is not None:
                 kept = (-self.maxlen, -1) if self.push == "right" else (0, self.maxlen - 1)

@@ -22,9 +22,9 @@ class RedisItems:
     names: list[bytes] = field(default_factory=list[bytes])
     """The key of the stream or list."""
     values: list[Sequence[bytes]] = field(default_factory=cast("Any", list))
-    """The fields of an entry, or one element."""
+    """The fields of an entry, or one element, as arguments in the form of the protocol."""
     ids: list[bytes] = field(default_factory=list[bytes])
-    """The ids of entries."""
+    """The ids of entries; none for elements."""
     sizes: list[int] = field(default_factory=list[int])
     errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
 

@@ -79,7 +79,7 @@ class StreamForm:
             name, values = made.names[place], made.values[place]
             if (head := heads.get(name)) is None:
                 head = heads[name] = b"".join(map(bulk, (b"XADD", name, *options)))
-            data = joined(count + len(values), head, (made.ids[place], *values))
+            data = joined(count + len(values), (head, bulk(made.ids[place]), *values))
             found.append(Command(name, (place,), data))
         return found
 
@@ -149,4 +149,4 @@ def too_large(size: int) -> PermanentError:
 def same_entry(answer: object, values: Sequence[bytes]) -> bool | None:
     """Whether the answer to a lookup has an entry with these fields; `None` if it has no entry."""
     entries = cast("list[Any]", answer) if isinstance(answer, list) else []
-    return bool(entries[0][1] == list(values)) if entries else None
+    return [*map(bulk, entries[0][1])] == [*values] if entries else None

@@ -1,4 +1,4 @@
-"""Items as fields of entries and as elements of lists. Pure.
+"""Items as fields of entries and as elements of lists, in the form of the protocol. Pure.
 
 1. An item that is a mapping, or an object with fields, becomes an entry with a field for each of its
    own; anything else becomes one field, `value`. As an element of a list an item is one value.
@@ -18,13 +18,14 @@ from ..._clients.encoding import to_json
 from ..._clients.fields import getter
 from ..._clients.forms import form_for
 from ..._core import checks
+from .commands import bulk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..._clients.encoding import Encode
 
-VALUE = b"value"
+VALUE = bulk(b"value")
 """The field of an item that has none."""
 LONGEST = 512 << 20
 """Bytes of a value, by default of the server's `proto-max-bulk-len`."""
@@ -35,7 +36,7 @@ def fields_of(fields: object, encode: Encode | None) -> Callable[[Any], Sequence
     if encode is not None:
         if fields is not None:
             raise checks.bad("fields", fields, "leaves no room for encode")
-        return lambda item: (VALUE, value_of(encode(item)))
+        return lambda item: (VALUE, bulk(value_of(encode(item))))
     if fields is None:
         return _own_fields
     if callable(fields):
@@ -50,7 +51,7 @@ def fields_of(fields: object, encode: Encode | None) -> Callable[[Any], Sequence
         found: list[bytes] = []
         for name, get in getters:
             if get is not None and (value := get(item)) is not None:
-                found += (name, value_of(value))
+                found += (name, bulk(value_of(value)))
         return found
 
     return chosen
@@ -61,11 +62,16 @@ _RULE = "must be names of fields, or a function from an item to a mapping"
 
 def element_of(encode: Encode | None) -> Callable[[Any], bytes]:
     """The function from an item to its element in a list."""
-    return value_of if encode is None else lambda item: value_of(encode(item))
+    if encode is None:
+        return lambda item: bulk(value_of(item))
+    return lambda item: bulk(value_of(encode(item)))
 
 
 def value_of(value: Any) -> bytes:
     """A value as bytes. Raises `TypeError` or `ValueError` for one without a form."""
+    kind = type(value)
+    if kind is int:
+        return b"%d" % value
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -79,7 +85,7 @@ def _own_fields(item: Any) -> Sequence[bytes]:
         form = None if isinstance(item, (str, bytes)) else form_for(item)
         made = None if form is None else form(item)
         if not isinstance(made, Mapping):
-            return VALUE, value_of(item)
+            return VALUE, bulk(value_of(item))
         return _flat(cast("object", made))
     return _flat(cast("object", item))
 
@@ -90,10 +96,11 @@ def _flat(given: object) -> Sequence[bytes]:
     found: list[bytes] = []
     for name, value in cast("Mapping[Any, Any]", given).items():
         if value is not None:
-            found += (_name(name) if type(name) is str else value_of(name), value_of(value))
+            found.append(_name(name) if type(name) is str else bulk(value_of(name)))
+            found.append(bulk(value_of(value)))
     return found
 
 
 @lru_cache(maxsize=1024)
 def _name(name: str) -> bytes:
-    return name.encode()
+    return bulk(name.encode())

@@ -111,29 +111,37 @@ class RedisWrite:
     # -- answers ------------------------------------------------------------------------------------
 
     def _take(self, line: RedisLine, command: Command, answer: object) -> None:
-        name, indices = command.name, self._made.indices
-        if not command.places:
-            if isinstance(answer, BaseException):
-                self._not_trimmed(name, answer)
-            return
         if isinstance(answer, BaseException):
-            if code_of(answer) in DROPS:
-                line.spoil()
-            error = self._refusal(name, answer)
-            if ends_connection(answer):
-                self._ended_by = error
-            if is_low_id(answer) and self._may_be_there(command.places[0]):
-                self._doubtful += command.places
-                return
-            self._errors |= {indices[place]: error for place in command.places}
+            self._refused(line, command, answer)
             return
-        told = self._form.detail(answer, name)
+        if not command.places:  # the list is trimmed
+            return
+        told, indices = self._form.detail(answer, command.name), self._made.indices
         if isinstance(told, str):
-            self._stored |= {indices[place]: told for place in command.places}
+            for place in command.places:
+                self._stored[indices[place]] = told
             return
-        error = told or ResultMismatch(f"{self._connections.place} has given another answer")
-        known = self._told.setdefault((name, str(error)), error)
-        self._errors |= {indices[place]: known for place in command.places}
+        if told is None:
+            told = ResultMismatch(f"{self._connections.place} has given another answer")
+        self._fail(command, self._told.setdefault((command.name, str(told)), told))
+
+    def _refused(self, line: RedisLine, command: Command, answer: BaseException) -> None:
+        if code_of(answer) in DROPS:
+            line.spoil()
+        if not command.places:
+            self._not_trimmed(command.name, answer)
+            return
+        error = self._refusal(command.name, answer)
+        if ends_connection(answer):
+            self._ended_by = error
+        if is_low_id(answer) and self._may_be_there(command.places[0]):
+            self._doubtful += command.places
+        else:
+            self._fail(command, error)
+
+    def _fail(self, command: Command, error: SinkError) -> None:
+        for place in command.places:
+            self._errors[self._made.indices[place]] = error
 
     def _refusal(self, name: bytes, answer: BaseException) -> SinkError:
         """One error for all items that are refused for the same reason."""
