@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from penstock import RowBatch, send
 
@@ -46,12 +46,16 @@ async def by_sink(url: str) -> AsyncGenerator[Write]:
         yield write
 
 
+def _asyncio() -> Any:
+    import redis.asyncio
+
+    return redis.asyncio
+
+
 @asynccontextmanager
 async def by_pipeline(url: str) -> AsyncGenerator[Write]:
     """All commands of a batch at once, without a transaction."""
-    from redis.asyncio import Redis
-
-    client: Any = Redis.from_url(url)
+    client: Any = _asyncio().Redis.from_url(url)
     async with client:
 
         async def write(batch: Sequence[Entry]) -> None:
@@ -66,9 +70,7 @@ async def by_pipeline(url: str) -> AsyncGenerator[Write]:
 @asynccontextmanager
 async def one_by_one(url: str) -> AsyncGenerator[Write]:
     """A round trip for each entry."""
-    from redis.asyncio import Redis
-
-    client: Any = Redis.from_url(url)
+    client: Any = _asyncio().Redis.from_url(url)
     async with client:
 
         async def write(batch: Sequence[Entry]) -> None:
@@ -86,7 +88,7 @@ def _turn(url: str, size: int, count: int, way: Any) -> TimedTurn:
         for n in range(count + size)
     ]
     batches = [entries[at : at + size] for at in range(0, count + size, size)]
-    look: Any = redis.Redis.from_url(url)
+    look: Any = cast("Any", redis).Redis.from_url(url)
 
     async def turn() -> Took:
         async with way(url) as write:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .postgres_stream import PostgresStreamSink
     from .redis import RedisSink
     from .sql import SqlSink, classify_sql
+    from .udp import UdpSink
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -51,6 +52,7 @@ else:
             "postgres_stream": ["PostgresStreamSink"],
             "redis": ["RedisSink"],
             "sql": ["SqlSink", "classify_sql"],
+            "udp": ["UdpSink"],
         },
     )
 
@@ -82,6 +84,7 @@ __all__ = [
     "Split",
     "SqlSink",
     "Timeout",
+    "UdpSink",
     "classify_file",
     "classify_http",
     "classify_postgres",

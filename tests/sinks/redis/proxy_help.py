@@ -14,12 +14,14 @@ LINE = b"\r\n"
 
 
 class RedisProxy:
-    """Passes everything on; once, only some answers, before it closes the connection."""
+    """Passes everything on; once, only some answers, before it closes the connection, or is silent."""
 
     def __init__(self) -> None:
         self.url = ""
         self.pass_lines: int | None = None
-        """Lines of answers to pass on before the cut; an id takes two, a number one."""
+        """Lines of answers to pass on before that; an id takes two, a number one."""
+        self.is_silent = False
+        self.cut = asyncio.Event()
 
     async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass on until one side ends."""
@@ -36,7 +38,10 @@ class RedisProxy:
                     data = b"".join(line + LINE for line in lines[: self.pass_lines])
                     self.pass_lines = None
                     writer.write(data)
-                    return
+                    self.cut.set()
+                    if not self.is_silent:
+                        return
+                    continue
                 self.pass_lines -= len(lines) - 1
             writer.write(data)
 

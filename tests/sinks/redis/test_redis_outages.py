@@ -65,6 +65,30 @@ async def test_only_items_without_an_answer_are_unknown(store: Store, *, has_ids
     assert outcomes == Counter({Outcome.DELIVERED: ANSWERED}) + Counter({again: COUNT - ANSWERED})
 
 
+async def test_a_cancelled_write_books_what_has_its_answer(store: Store) -> None:
+    async with proxied(store.url) as proxy, store.sink(url=proxy.url) as sink:
+        batch = RowBatch(numbered())
+        proxy.pass_lines, proxy.is_silent = 2 * ANSWERED, True
+        write = asyncio.create_task(send(sink, batch))
+        await proxy.cut.wait()
+        await LOOP_CLOCK.sleep(0.02)
+        write.cancel()
+        await asyncio.wait([write])
+        assert write.cancelled()
+        assert [at for at in range(COUNT) if batch.delivery.is_settled(at)] == [*range(ANSWERED)]
+
+
+async def test_an_id_that_is_not_complete_cannot_be_looked_up(store: Store) -> None:
+    """After a lost answer the entry may be there under any number."""
+    async with proxied(store.url) as proxy, store.sink(url=proxy.url, id="id") as sink:
+        batch = RowBatch([{"id": "5-*", "n": 1}])
+        proxy.pass_lines = 0
+        assert names(await send(sink, batch)) == {0: "UnknownOutcomeError"}
+        store.client.xadd(STREAM, {"n": 2}, id="6-0")
+        assert names(await send(sink, batch)) == {0: "UnverifiableError"}
+    assert store.numbers() == [1, 2]
+
+
 async def test_an_entry_that_was_removed_meanwhile_stays_unknown(store: Store) -> None:
     """Trimming has taken it, so nobody can tell; a stranger's entry is not taken for it."""
     async with proxied(store.url) as proxy:

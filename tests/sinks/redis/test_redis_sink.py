@@ -327,8 +327,10 @@ async def test_a_cancelled_write_leaves_no_answer_behind(own_store: Store) -> No
         write.cancel()
         await asyncio.wait([write])
         assert write.cancelled()
+        following = asyncio.create_task(sink.write(RowBatch([{"n": 3}])))
+        await LOOP_CLOCK.sleep(0.05)
         await asyncio.to_thread(own_store.server.resume)
-        result = await sink.write(RowBatch([{"n": 3}]))
+        result = await following
     assert result is not None
     ids = dict(own_store.entries())
     assert ids[str(result.details[0])] == {b"n": b"3"}

@@ -69,8 +69,7 @@ def element_of(encode: Encode | None) -> Callable[[Any], bytes]:
 
 def value_of(value: Any) -> bytes:
     """A value as bytes. Raises `TypeError` or `ValueError` for one without a form."""
-    kind = type(value)
-    if kind is int:
+    if type(value) is int:
         return b"%d" % value
     if isinstance(value, str):
         return value.encode()

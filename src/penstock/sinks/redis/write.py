@@ -134,8 +134,9 @@ class RedisWrite:
         error = self._refusal(command.name, answer)
         if ends_connection(answer):
             self._ended_by = error
-        if is_low_id(answer) and self._may_be_there(command.places[0]):
-            self._doubtful += command.places
+        if is_low_id(answer):
+            (place,) = command.places
+            self._has_low_id(place, error)
         else:
             self._fail(command, error)
 
@@ -156,12 +157,16 @@ class RedisWrite:
             told = refusal(answer, "LTRIM")
             say(logger, logging.WARNING, _GROWS, self._connections.place, name.decode(), told)
 
-    def _may_be_there(self, place: int) -> bool:
-        """Whether an earlier try may have stored this entry, and its id says which it is."""
-        is_asked = (
-            self._form.ignores_known or self._made.indices[place] in self._batch.maybe_applied
-        )
-        return is_asked and is_complete(self._made.ids[place])
+    def _has_low_id(self, place: int, error: SinkError) -> None:
+        """Fail an entry that its stream is beyond, unless an earlier try may have stored it."""
+        index = self._made.indices[place]
+        is_maybe = index in self._batch.maybe_applied
+        if is_complete(self._made.ids[place]) and (is_maybe or self._form.ignores_known):
+            self._doubtful.append(place)
+        else:
+            self._errors[index] = (
+                caused(UnverifiableError(f"{error}"), error) if is_maybe else error
+            )
 
     async def _look_up(self, line: RedisLine) -> None:
         """Find out whether the entries with these ids are those of an earlier try."""
