@@ -20,6 +20,7 @@ pytest.importorskip("pyspark")
 
 from tests.redis_server import redis_server
 from tests.sinks.nats.nats_help import new_stream, read
+from tests.sinks.udp.udp_help import Receiver
 
 from penstock import Batch, DeadLetter, PermanentError, Retry, Timeout, WriteResult, stack
 from penstock.sinks import (
@@ -31,6 +32,7 @@ from penstock.sinks import (
     NatsSink,
     RedisSink,
     SqlSink,
+    UdpSink,
 )
 from penstock.spark import write_dataframe
 from penstock.testing.servers.require import there_or_skip
@@ -195,6 +197,20 @@ def redis(request: pytest.FixtureRequest, _: Path) -> Case:
     return Case(RedisSink(url, stream="rows", id=_zero), stored, refuses=True)
 
 
+def udp(request: pytest.FixtureRequest, _: Path) -> Case:
+    """What the kernel has handed over; a name that breaks the protocol is refused."""
+    receiver = request.getfixturevalue("stack_of_servers").enter_context(Receiver())
+
+    def stored() -> list[int]:
+        return [int(each.partition(":")[2].partition("|")[0]) for each in receiver.lines()]
+
+    return Case(UdpSink(receiver.host, receiver.port, encode=_metric), stored, refuses=True)
+
+
+def _metric(row: dict[str, Any]) -> str:
+    return f"{row['word']}:{row['n']}|c" + ("\n" if row["n"] == BAD else "")
+
+
 def _zero(row: dict[str, Any]) -> str | None:
     return "0-0" if row["n"] == BAD else None
 
@@ -211,7 +227,7 @@ def stack_of_servers() -> Iterator[ExitStack]:
 
 
 @pytest.fixture(
-    params=[memory, function, file, http, elasticsearch, nats, sql, redis],
+    params=[memory, function, file, http, elasticsearch, nats, sql, redis, udp],
     ids=lambda case: case.__name__,
 )
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:

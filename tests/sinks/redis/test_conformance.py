@@ -77,6 +77,7 @@ class TestStreamRefusing(TestStreamWithIds):
     }
 
 
+@pytest.mark.long
 class TestTrimmedStream(TestStream):
     """With a limit that is not reached."""
 
@@ -92,6 +93,7 @@ class TestList(TestStream):
         return [json.loads(each) for each in await asyncio.to_thread(self.store.elements)]
 
 
+@pytest.mark.long
 class TestTrimmedList(TestList):
     """With a limit that is not reached."""
 

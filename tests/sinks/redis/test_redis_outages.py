@@ -46,8 +46,8 @@ def numbered(count: int = COUNT) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize("has_ids", [False, True])
 async def test_only_items_without_an_answer_are_unknown(store: Store, *, has_ids: bool) -> None:
-    """What was answered before the connection was lost is delivered. Of the others a repeated write
-    makes second entries, or finds out by their ids that they are there.
+    """batcher/4b.11: what was answered before the connection was lost is delivered. Of the others a
+    repeated write makes second entries, or finds out by their ids that they are there.
     """
     async with proxied(store.url) as proxy:
         async with store.sink(url=proxy.url, id="n" if has_ids else None) as sink:
@@ -185,7 +185,7 @@ class Watched:
 async def under_load(store: Store, trouble: Callable[[], None], **options: Any) -> set[int]:
     """Write 4,000 items while the server has trouble twice; return those once of unknown outcome."""
     total = 4_000
-    inner = store.sink(timeout=0.5, **options)
+    inner = store.sink(timeout=0.2, **options)
     watched = Watched(inner)
     retry = Retry(attempts=50, backoff=Backoff(base=0.02, jitter="none"))
     workers = inner.capabilities.max_concurrency or 1
@@ -236,7 +236,7 @@ async def test_a_server_that_is_frozen_under_load(own_store: Store, *, has_ids: 
 
     def freeze() -> None:
         own_store.server.pause()
-        asyncio.run_coroutine_threadsafe(LOOP_CLOCK.sleep(1.2), loop).result()
+        asyncio.run_coroutine_threadsafe(LOOP_CLOCK.sleep(0.6), loop).result()
         own_store.server.resume()
 
     loop = asyncio.get_running_loop()

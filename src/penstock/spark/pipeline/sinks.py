@@ -33,6 +33,7 @@ from ...sinks import (
     Split,
     SqlSink,
     Timeout,
+    UdpSink,
 )
 from ...telemetry import Metrics
 from .declaration import Destination
@@ -51,6 +52,7 @@ TERMINALS: Mapping[str, Callable[..., Any]] = {
     "http": HttpSink,
     "postgres": PostgresSink,
     "sql": SqlSink,
+    "udp": UdpSink,
 }
 LAYERS: Mapping[str, Callable[..., Any]] = {
     "circuit_breaker": CircuitBreaker,
