@@ -95,6 +95,33 @@ class RedisServer:
             return False
 
 
+class RedisSentinel(RedisServer):
+    """A Sentinel that watches a server under the name `main`, and never promotes another one."""
+
+    def __init__(self, watched: RedisServer) -> None:
+        super().__init__()
+        config = self._server.folder.path / "sentinel.conf"
+        lines = (
+            "bind 127.0.0.1",
+            f"port {self.port}",
+            f"dir {self._server.home}",
+            f"sentinel monitor main 127.0.0.1 {watched.port} 1",
+        )
+        config.write_text("\n".join(lines))
+        self._server.configure([*program(), str(config), "--sentinel"])
+
+
+@contextlib.contextmanager
+def redis_sentinel(watched: RedisServer) -> Generator[RedisSentinel]:
+    """A Sentinel; killed and removed when the context ends."""
+    server = RedisSentinel(watched)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
 @contextlib.contextmanager
 def redis_server(**options: str) -> Generator[RedisServer]:
     """A server; killed and removed when the context ends. Raises `EmbeddedUnavailable`."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from tests.redis_server import redis_server
+import trustme
+from redis.asyncio.sentinel import Sentinel
+from tests.redis_server import redis_sentinel, redis_server
 from tests.sinks.redis.proxy_help import proxied, refusing
 from tests.sinks.redis.redis_help import LIST, STREAM, Store, names, written
 
@@ -27,13 +29,14 @@ from penstock import (
 from penstock._core.clock import LOOP_CLOCK
 from penstock._core.opening import opened
 from penstock.retry import Backoff, Retry
+from penstock.sinks import RedisSink
 from penstock.testing.servers.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from penstock import Batch
-    from penstock.sinks import RedisSink
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 COUNT = 50
@@ -303,6 +306,45 @@ async def test_a_replica_in_place_of_its_master_is_refused(own_store: Store) -> 
         after = own_store.client.client_list()
     assert names(errors) == {0: "RefusedError"}
     assert {each["id"] for each in after} != {each["id"] for each in before}
+
+
+async def test_a_master_of_sentinel_that_becomes_a_replica_is_waited_for(own_store: Store) -> None:
+    """redis-py would end the connection at the first refusal, and leave all other items unknown."""
+    with redis_sentinel(own_store.server) as sentinel:
+        asked: Any = cast("Any", Sentinel)([("127.0.0.1", sentinel.port)])
+        async with RedisSink(client=lambda: asked.master_for("main"), stream=STREAM) as sink:
+            assert await written(sink, numbered(3)) == {}
+            own_store.client.replicaof("127.0.0.1", 1)
+            errors = await written(sink, numbered(3))
+            own_store.client.replicaof("NO", "ONE")
+            assert names(errors) == dict.fromkeys(range(3), "RefusedError")
+            assert await written(sink, [{"n": 4}]) == {}
+        for each in asked.sentinels:
+            await each.aclose()
+    assert own_store.numbers() == [1, 2, 3, 4]
+
+
+async def test_a_certificate_that_is_not_trusted_is_refused(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(
+        tmp_path / "s.pem"
+    )
+    port = free_port()
+    options = {
+        "tls-port": str(port),
+        "tls-auth-clients": "no",
+        **dict.fromkeys(("tls-cert-file", "tls-key-file"), str(tmp_path / "s.pem")),
+        "tls-ca-cert-file": str(tmp_path / "ca.pem"),
+    }
+    with redis_server(**options) as server:
+        store, url = Store(server), f"rediss://localhost:{port}"
+        with pytest.raises(RefusedError, match="trust the server's certificate"):
+            await store.sink(url=url).__aenter__()
+        trusting = {"ssl_ca_certs": str(tmp_path / "ca.pem")}
+        async with store.sink(url=url, client_options=trusting) as sink:
+            assert await written(sink, [{"n": 1}]) == {}
+        assert store.numbers() == [1]
 
 
 async def test_a_node_of_a_cluster_is_told(redis: object) -> None:

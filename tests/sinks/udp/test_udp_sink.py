@@ -218,6 +218,32 @@ async def test_a_cancelled_write_leaves_no_socket_behind(receiver: Receiver) -> 
             assert other.lines()[-1] == "hits:2|c"
 
 
+async def test_what_a_cancelled_write_had_sent_is_delivered(receiver: Receiver) -> None:
+    """The second datagram is refused, for the first one's sake, and looks for the receiver."""
+    receiver.close()
+    async with UdpSink(receiver.host, receiver.port, max_datagram=10) as sink:
+        batch = RowBatch(hits(3))
+        write = asyncio.create_task(send(sink, batch))
+        await LOOP_CLOCK.sleep(0)
+        write.cancel()
+        await asyncio.wait([write])
+    assert write.cancelled()
+    assert [batch.delivery.is_settled(at) for at in range(3)] == [True, False, False]
+
+
+async def test_writes_beside_each_other_look_one_after_another(receiver: Receiver) -> None:
+    """The first one finds the receiver for all, and leaves one socket."""
+    receiver.close()
+    async with UdpSink(receiver.host, receiver.port) as sink:
+        await send(sink, RowBatch(hits(1)))
+        with Receiver(port=receiver.port) as other:
+            answers = await asyncio.gather(
+                *(send(sink, RowBatch(hits(5, 5 * n))) for n in range(4))
+            )
+            assert answers == [{}] * 4
+            assert other.lines() == [f"hits:{n}|c" for n in range(20)]
+
+
 # -- a full send buffer ----------------------------------------------------------------------------
 
 

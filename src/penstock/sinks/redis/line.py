@@ -3,13 +3,16 @@
 1. Commands and answers go over a connection without redis-py's pipeline: that forgets all answers
    when the connection is lost behind one of them, and may send the commands again.
 2. A connection with an answer on its way is closed, never lent again.
-3. An answer is an error of Redis as a value: what follows it is read all the same.
+3. An answer is an error of Redis as a value: what follows it is read all the same. So the answers of
+   a connection to a master of Sentinel are read as those of any other one; its own way of reading
+   ends the connection at the first `READONLY`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..._core.causes import caused
@@ -29,6 +32,7 @@ class RedisLine:
     """A connection, for one write."""
 
     def __init__(self, connection: Any, options: RedisOptions) -> None:
+        from redis.asyncio.connection import AbstractConnection
         from redis.exceptions import (
             AuthenticationError,
             AuthorizationError,
@@ -38,6 +42,7 @@ class RedisLine:
         )
 
         self._connection = connection
+        self._read: Callable[..., Any] = partial(AbstractConnection.read_response, connection)
         self._timeout = options.timeout
         self._place = options.place
         self._refusals = (
@@ -88,9 +93,7 @@ class RedisLine:
 
     async def _answer(self) -> object:
         try:
-            return await self._connection.read_response(
-                disable_decoding=True, disconnect_on_error=False
-            )
+            return await self._read(disable_decoding=True, disconnect_on_error=False)
         except self._refusals as error:
             return error
 
@@ -104,6 +107,8 @@ class RedisConnections:
         self._options = options
         size = options.pool_size
         self._room = nullcontext() if size is None else asyncio.Semaphore(size)
+        self.untrimmed: set[bytes] = set()
+        """Lists that cannot be trimmed, which the log has told."""
 
     @property
     def place(self) -> str:

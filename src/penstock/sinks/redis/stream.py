@@ -136,11 +136,6 @@ def _id_text(given: object) -> bytes:
     return made if isinstance(made, bytes) else b""
 
 
-def is_complete(entry_id: bytes) -> bool:
-    """Whether an id says which entry it is."""
-    return not entry_id.endswith(AUTO)
-
-
 def too_large(size: int) -> PermanentError:
     """The error of a value that no server takes."""
     return TooLargeError(f"{size:,} bytes are more than Redis takes in one value ({LONGEST:,})")

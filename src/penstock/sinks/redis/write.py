@@ -30,7 +30,7 @@ from ..._core.result import WriteResult
 from ..._core.say import say
 from .parts import parts_of
 from .refusals import DROPS, code_of, ends_connection, is_low_id, not_executed, refusal
-from .stream import is_complete, same_entry
+from .stream import same_entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,25 +148,25 @@ class RedisWrite:
         """One error for all items that are refused for the same reason."""
         known = self._told.get((name, str(answer)))
         if known is None:
-            shown = name.decode(errors="backslashreplace")
-            known = self._told[name, str(answer)] = refusal(answer, f"the key {shown!r}")
+            where = f"the key {_shown(name)!r}"
+            known = self._told[name, str(answer)] = refusal(answer, where)
         return known
 
     def _not_trimmed(self, name: bytes, answer: BaseException) -> None:
-        if code_of(answer) not in {"WRONGTYPE", "READONLY", "OOM"}:  # nothing was pushed
-            told = refusal(answer, "LTRIM")
-            say(logger, logging.WARNING, _GROWS, self._connections.place, name.decode(), told)
+        connections = self._connections
+        if code_of(answer) in {"WRONGTYPE", "READONLY", "OOM"} or name in connections.untrimmed:
+            return  # nothing was pushed, or it was told before
+        connections.untrimmed.add(name)
+        told = refusal(answer, "LTRIM")
+        say(logger, logging.WARNING, _GROWS, connections.place, _shown(name), told)
 
     def _has_low_id(self, place: int, error: SinkError) -> None:
-        """Fail an entry that its stream is beyond, unless an earlier try may have stored it."""
+        """Fail an entry that its stream is beyond, unless it may be there: then look it up."""
         index = self._made.indices[place]
-        is_maybe = index in self._batch.maybe_applied
-        if is_complete(self._made.ids[place]) and (is_maybe or self._form.ignores_known):
+        if self._form.ignores_known or index in self._batch.maybe_applied:
             self._doubtful.append(place)
         else:
-            self._errors[index] = (
-                caused(UnverifiableError(f"{error}"), error) if is_maybe else error
-            )
+            self._errors[index] = error
 
     async def _look_up(self, line: RedisLine) -> None:
         """Find out whether the entries with these ids are those of an earlier try."""
@@ -248,3 +248,7 @@ class RedisWrite:
         return WriteResult(
             size, {index: of_item(error) for index, error in errors.items()}, known, details
         )
+
+
+def _shown(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
