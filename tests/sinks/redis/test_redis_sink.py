@@ -236,7 +236,7 @@ async def test_a_key_of_another_type_is_refused(store: Store) -> None:
 
 async def test_a_full_memory_is_refused_until_there_is_room(own_store: Store) -> None:
     async with own_store.sink() as sink:
-        own_store.client.config_set("maxmemory", "1mb")
+        own_store.client.config_set("maxmemory", "100kb")
         errors = await written(sink, [{"n": n} for n in range(10)])
         assert {*names(errors).values()} == {"RefusedError"}
         assert "maxmemory" in str(errors[0])
@@ -375,7 +375,7 @@ async def test_a_sink_that_is_not_open_writes_nothing(store: Store) -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    url = "rediss://user:much-too-secret@host:6380/2?ssl_password=another-secret"
+    url = "rediss://user:much-too-secret@host:6380/2?client_name=another-secret"
     sink = RedisSink(url, stream=STREAM, client_options={"ssl_keyfile": "third-secret"})
     assert repr(sink) == "RedisSink('rediss://host:6380/2', stream='events')"
     told = repr(vars(sink))
