@@ -31,6 +31,7 @@ from penstock._core.opening import opened
 from penstock.retry import Backoff, Retry
 from penstock.sinks import RedisSink
 from penstock.testing.servers.ports import free_port
+from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,6 +103,18 @@ async def test_an_entry_that_was_removed_meanwhile_stays_unknown(store: Store) -
             store.client.xdel(STREAM, "2-0", "3-0")
             assert names(await send(sink, batch)) == dict.fromkeys((1, 2), "UnverifiableError")
     assert store.numbers() == [1]
+
+
+async def test_a_lookup_without_an_answer_is_made_again(store: Store) -> None:
+    """Nothing is said of an entry that was not seen."""
+    async with proxied(store.url) as proxy:
+        async with store.sink(url=proxy.url, id="n", on_conflict="ignore") as sink:
+            assert await written(sink, numbered(3)) == {}
+            batch = RowBatch(numbered(3))
+            proxy.pass_lines = 3  # the refusals
+            assert {*names(await send(sink, batch)).values()} == {"UnknownOutcomeError"}
+            assert await send(sink, batch) == {}
+    assert store.numbers() == [1, 2, 3]
 
 
 async def test_an_entry_of_the_same_id_with_other_fields_is_refused(store: Store) -> None:
@@ -272,13 +285,10 @@ async def test_a_server_that_is_frozen_under_load(own_store: Store, *, has_ids: 
         ("ERR something new", "PermanentError"),
     ],
 )
-async def test_what_redis_answers_is_the_error_of_each_item(
-    answer: str, kind: str, redis: object
-) -> None:
+async def test_what_redis_answers_is_the_error_of_each_item(answer: str, kind: str) -> None:
     """All answers are read, whatever the first one says; nothing is called unknown."""
-    async with refusing(answer) as url:
-        async with Store(redis).sink(url=url) as sink:  # type: ignore[arg-type]
-            errors = await written(sink, [{"n": 1}, {"n": 2}])
+    async with refusing(answer) as url, RedisSink(url, stream=STREAM) as sink:
+        errors = await written(sink, [{"n": 1}, {"n": 2}])
     assert names(errors) == dict.fromkeys((0, 1), kind)
     assert answer.partition(" ")[0] in str(errors[0])
     assert "secret" not in str(errors[0])
@@ -324,6 +334,16 @@ async def test_a_master_of_sentinel_that_becomes_a_replica_is_waited_for(own_sto
     assert own_store.numbers() == [1, 2, 3, 4]
 
 
+async def test_a_connection_that_was_closed_while_idle_is_made_anew(store: Store) -> None:
+    """Nothing is sent over the old one."""
+    async with store.sink(pool_size=1) as sink:
+        assert await written(sink, [{"n": 1}]) == {}
+        store.client.client_kill_filter(_type="normal", skipme=True)
+        await LOOP_CLOCK.sleep(0.02)
+        assert await written(sink, [{"n": 2}]) == {}
+    assert store.numbers() == [1, 2]
+
+
 async def test_a_certificate_that_is_not_trusted_is_refused(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -337,7 +357,7 @@ async def test_a_certificate_that_is_not_trusted_is_refused(tmp_path: Path) -> N
         **dict.fromkeys(("tls-cert-file", "tls-key-file"), str(tmp_path / "s.pem")),
         "tls-ca-cert-file": str(tmp_path / "ca.pem"),
     }
-    with redis_server(**options) as server:
+    with there_or_skip("redis", redis_server(**options)) as server:
         store, url = Store(server), f"rediss://localhost:{port}"
         with pytest.raises(RefusedError, match="trust the server's certificate"):
             await store.sink(url=url).__aenter__()
@@ -347,9 +367,9 @@ async def test_a_certificate_that_is_not_trusted_is_refused(tmp_path: Path) -> N
         assert store.numbers() == [1]
 
 
-async def test_a_node_of_a_cluster_is_told(redis: object) -> None:
+async def test_a_node_of_a_cluster_is_told() -> None:
     options = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
-    with redis_server(**options) as server:
+    with there_or_skip("redis", redis_server(**options)) as server:
         async with Store(server).sink() as sink:
             assert names(await written(sink, [{"n": 1}])) == {0: "UnavailableError"}
 

@@ -264,6 +264,18 @@ async def test_a_user_without_the_right_is_refused_until_it_has_it(store: Store)
     assert store.numbers() == [1, 2]
 
 
+async def test_a_lookup_that_is_not_allowed_waits_for_the_right(store: Store) -> None:
+    rights: dict[str, Any] = {"enabled": True, "passwords": ["+pw"], "keys": [STREAM]}
+    store.client.acl_setuser("blind", reset=True, commands=["+xadd"], **rights)
+    url = store.url.replace("//", "//blind:pw@")
+    async with store.sink(url=url, id="n", on_conflict="ignore") as sink:
+        assert await written(sink, [{"n": 1}]) == {}
+        assert names(await written(sink, [{"n": 1}, {"n": 2}])) == {0: "RefusedError"}
+        store.client.acl_setuser("blind", commands=["+xrange"], **rights)
+        assert await written(sink, [{"n": 1}, {"n": 2}]) == {}
+    assert store.numbers() == [1, 2]
+
+
 async def test_a_wrong_or_missing_password_is_refused_when_opening(own_store: Store) -> None:
     with pytest.raises(RefusedError, match="give the user and password") as wrong:
         await own_store.sink(url=own_store.url.replace("//", "//nobody:guess@")).__aenter__()

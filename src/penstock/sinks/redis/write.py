@@ -182,16 +182,17 @@ class RedisWrite:
                 lambda _, answer: answers.append(answer),
             )
         finally:
-            for number, place in enumerate(doubtful):
-                answer = answers[number] if number < len(answers) else None
+            for place, answer in zip(doubtful, answers, strict=False):  # the others have none
                 self._found(place, answer)
 
     def _found(self, place: int, answer: object) -> None:
         index = self._made.indices[place]
         shown = self._made.ids[place].decode()
         if isinstance(answer, BaseException):
-            told = f"the entry {shown} cannot be looked up: {refusal(answer, 'XRANGE')}"
-            self._errors[index] = UnverifiableError(told)
+            error = refusal(answer, f"XRANGE of the entry {shown}")
+            if isinstance(error, PermanentError):  # such as that of an id without its number
+                error = caused(UnverifiableError(f"{error}"), error)
+            self._errors[index] = error
             return
         is_same = same_entry(answer, self._made.values[place])
         if is_same:
