@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import trustme
+from redis.asyncio.retry import Retry as RedisRetry
 from redis.asyncio.sentinel import Sentinel
+from redis.backoff import NoBackoff
 from tests.redis_server import redis_sentinel, redis_server
 from tests.sinks.redis.proxy_help import proxied, refusing
 from tests.sinks.redis.redis_help import LIST, STREAM, Store, names, written
@@ -322,7 +324,11 @@ async def test_a_master_of_sentinel_that_becomes_a_replica_is_waited_for(own_sto
     """redis-py would end the connection at the first refusal, and leave all other items unknown."""
     with redis_sentinel(own_store.server) as sentinel:
         asked: Any = cast("Any", Sentinel)([("127.0.0.1", sentinel.port)])
-        async with RedisSink(client=lambda: asked.master_for("main"), stream=STREAM) as sink:
+
+        def master() -> Any:
+            return asked.master_for("main", retry=RedisRetry(NoBackoff(), 0))
+
+        async with RedisSink(client=master, stream=STREAM) as sink:
             assert await written(sink, numbered(3)) == {}
             own_store.client.replicaof("127.0.0.1", 1)
             errors = await written(sink, numbered(3))
