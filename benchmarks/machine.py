@@ -28,6 +28,7 @@ LIBRARIES = (
     "elasticsearch",
     "aiohttp",
     "aiokafka",
+    "redis",
     "tenacity",
     "stamina",
     "purgatory",

@@ -14,9 +14,8 @@ AUDIT_LOG = Limits(max_items=500, max_delay=1.0, max_pending_items=2_048 + 500 *
 # COPY costs little per row, so its knee lies ten times as far out.
 AUDIT_LOG_BY_COPY = Limits(max_items=5_000, max_delay=1.0, max_pending_items=8_192 + 5_000 * 2)
 
-# A packet must fit into the network's frame, so what counts is its size: set max_bytes (about
-# 1,400) and size_of as well. Old metrics are worth little, so the ledger is small;
-# overflow="drop_oldest" fits.
+# UdpSink packs records into datagrams that fit into the network's frame; 50 of them fill one. Old
+# metrics are worth little, so the ledger is small; overflow="drop_oldest" fits.
 METRICS_BY_UDP = Limits(max_items=50, max_delay=0.1, max_pending_items=256 + 50 * 2)
 
 # A broker takes very large batches, and the traffic fills them: the delay only ends a lull.

@@ -35,7 +35,7 @@ SIGNPOSTS = {"pyspark_penstock": {"penstock.spark.source"}}
 
 CLIENTS = [
     "aiokafka", "asyncpg", "confluent_kafka", "httpx", "hypothesis", "nats", "numpy", "opentelemetry", "pandas", "prometheus_client",
-    "psutil", "pyarrow", "pyspark", "pytest", "rich", "sqlalchemy", "sqlglot", "uvicorn",
+    "psutil", "pyarrow", "pyspark", "pytest", "redis", "rich", "sqlalchemy", "sqlglot", "uvicorn",
 ]  # fmt: skip
 
 

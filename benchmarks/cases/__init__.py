@@ -33,6 +33,7 @@ from . import (
     objects,
     postgres,
     queues,
+    redis,
     resilience,
     shapes,
     shutdown,
@@ -92,4 +93,5 @@ CASES: tuple[Case, ...] = (
     jetstream.CASE,
     nats_sink.CASE,
     *objects.CASES,
+    redis.CASE,
 )

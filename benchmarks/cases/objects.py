@@ -151,19 +151,20 @@ def prepare_objects(count: int) -> Iterator[Sequence[Contender]]:
             pages = client.get_paginator("list_objects_v2").paginate(Bucket="events")
             return sum(page["KeyCount"] for page in pages)
 
-        places = {
+        config: Any = server.config()
+        places: dict[str, tuple[str, Any, Any, Callable[[], int]]] = {
             FOLDER: (folder.as_uri(), None, from_url(folder.as_uri()), in_folder),
             S3: (
                 url,
-                server.config(),
-                from_url(url, config=server.config(), client_options={"allow_http": True}),
+                config,
+                from_url(url, config=config, client_options={"allow_http": True}),
                 in_bucket,
             ),
         }
         items, batches = _items(), max(1, count // SIZE)
         found: list[Contender] = []
-        for at, (place, config, store, counted) in places.items():
-            sink = ObjectSink(place, config=config)
+        for at, (place, given, store, counted) in places.items():
+            sink = ObjectSink(place, config=given)
             ways = {
                 OBJECTS: _by_sink(sink, RowBatch),
                 BY_HAND: _by_hand(store, _lines, folder=folder if at == FOLDER else None),

@@ -54,6 +54,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sinks/objects/tables.py": ("parquet",),
     "sinks/postgres": ("postgres",),
     "sinks/postgres_stream": ("postgres",),
+    "sinks/redis": ("redis",),
     "sinks/sql": ("sql",),
     "sources/files": ("files",),
     "sources/files/parquet_rows.py": ("parquet",),

@@ -8,6 +8,7 @@ import asyncio
 import json
 import sqlite3
 import threading
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.redis_server import redis_server
 from tests.sinks.nats.nats_help import new_stream, read
+from tests.sinks.udp.udp_help import Receiver
 
 from penstock import Batch, DeadLetter, PermanentError, Retry, Timeout, WriteResult, stack
 from penstock.sinks import (
@@ -28,12 +31,15 @@ from penstock.sinks import (
     MemorySink,
     NatsSink,
     ParquetSink,
+    RedisSink,
     SqlSink,
+    UdpSink,
 )
 from penstock.spark import write_dataframe
+from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 ROWS = 200
 BAD = 150
@@ -188,12 +194,54 @@ def parquet(request: pytest.FixtureRequest, folder: Path) -> Case:
     return Case(sink, stored, refuses=False)
 
 
+def redis(request: pytest.FixtureRequest, _: Path) -> Case:
+    """Redis refuses an entry whose id is 0."""
+    redis_py = pytest.importorskip("redis")
+    server = redis_server()
+    url = (
+        request.getfixturevalue("stack_of_servers")
+        .enter_context(there_or_skip("redis", server))
+        .url
+    )
+
+    def stored() -> list[int]:
+        with redis_py.Redis.from_url(url) as client:
+            return [int(fields[b"n"]) for _, fields in client.xrange("rows")]
+
+    return Case(RedisSink(url, stream="rows", id=_zero), stored, refuses=True)
+
+
+def udp(request: pytest.FixtureRequest, _: Path) -> Case:
+    """What the kernel has handed over; a name that breaks the protocol is refused."""
+    receiver = request.getfixturevalue("stack_of_servers").enter_context(Receiver())
+
+    def stored() -> list[int]:
+        return [int(each.partition(":")[2].partition("|")[0]) for each in receiver.lines()]
+
+    return Case(UdpSink(receiver.host, receiver.port, encode=_metric), stored, refuses=True)
+
+
+def _metric(row: dict[str, Any]) -> str:
+    return f"{row['word']}:{row['n']}|c" + ("\n" if row["n"] == BAD else "")
+
+
+def _zero(row: dict[str, Any]) -> str | None:
+    return "0-0" if row["n"] == BAD else None
+
+
 def _padded(row: dict[str, Any]) -> dict[str, str]:
     return {"padding": "x" * 100} if row["n"] == BAD else {}
 
 
+@pytest.fixture
+def stack_of_servers() -> Iterator[ExitStack]:
+    """Servers of one test."""
+    with ExitStack() as opened:
+        yield opened
+
+
 @pytest.fixture(
-    params=[memory, function, file, http, elasticsearch, nats, parquet, sql],
+    params=[memory, function, file, http, elasticsearch, nats, parquet, sql, redis, udp],
     ids=lambda case: case.__name__,
 )
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:

@@ -240,11 +240,10 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             own = [i for i in own if not self.delivery.distrusted(self.roots((i,)))]
         if not own:
             return
-        told = details
-        if details and not (len(details) == len(own) == len(self)):
-            told = {i: details[i] for i in own if i in details}
-        by_root = by_roots(self, told) if told else None
-        self.delivery.settle(self.roots(own), outcome, by_root)
+        if details and not len(details) == len(own) == len(self):
+            details = {i: details[i] for i in own if i in details}
+        told = by_roots(self, details) if details else None
+        self.delivery.settle(self.roots(own), outcome, told)
 
     def unsettled(self) -> Sequence[int]:
         """The indices that have no outcome yet."""
@@ -255,8 +254,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             return ()
         if self._groups is None:
             return states.unsettled_among(self.roots())
-        done = states.is_settled
-        return [i for i, group in enumerate(self._groups) if not all(map(done, group))]
+        return [i for i, own in enumerate(self._groups) if not all(map(states.is_settled, own))]
 
     def hold(self, indices: Iterable[int], *, tried: bool = False) -> None:
         """Mark items as not at the destination while others of a write in parts are.

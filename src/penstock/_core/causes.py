@@ -6,7 +6,7 @@ from itertools import repeat
 from operator import is_
 from typing import TYPE_CHECKING, TypeVar
 
-from .errors import PenstockError, SinkError, UnavailableError
+from .errors import PenstockError, RefusedError, SinkError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -82,3 +82,11 @@ def summarized(made: SinkErrorT, summary: str) -> SinkErrorT:
     """Return `made` with a text for log lines in place of its message."""
     made.summary = summary
     return made
+
+
+def of_item(error: BaseException) -> BaseException:
+    """A refusal that the destination has given for one item, while others had answers of their own."""
+    if not isinstance(error, RefusedError) or error.of_item:
+        return error
+    text = str(error).removesuffix(f"; to repair: {error.repair}")
+    return caused(RefusedError(text, repair=error.repair, of_item=True), error.__cause__)

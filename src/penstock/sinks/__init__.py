@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from .postgres import PostgresEffects, PostgresSink, classify_postgres
     from .postgres_queue import Enqueued, PostgresQueueSink
     from .postgres_stream import PostgresStreamSink
+    from .redis import RedisSink
     from .sql import SqlSink, classify_sql
+    from .udp import UdpSink
 else:
     __getattr__, __dir__ = later(
         __name__,
@@ -50,7 +52,9 @@ else:
             "postgres": ["PostgresEffects", "PostgresSink", "classify_postgres"],
             "postgres_queue": ["Enqueued", "PostgresQueueSink"],
             "postgres_stream": ["PostgresStreamSink"],
+            "redis": ["RedisSink"],
             "sql": ["SqlSink", "classify_sql"],
+            "udp": ["UdpSink"],
         },
     )
 
@@ -79,11 +83,13 @@ __all__ = [
     "PublishAck",
     "RateLimit",
     "RecordMetadata",
+    "RedisSink",
     "Router",
     "Split",
     "SqlSink",
     "StoredObject",
     "Timeout",
+    "UdpSink",
     "classify_file",
     "classify_http",
     "classify_postgres",

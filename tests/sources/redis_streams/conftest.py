@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.sources.redis_streams.server import RedisServer, redis_server
+from tests.redis_server import RedisServer, redis_server
 
 from penstock.testing.servers.require import there_or_skip
 

@@ -19,7 +19,7 @@ from penstock.testing.conformance import SourceConformance
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from tests.sources.redis_streams.server import RedisServer
+    from tests.redis_server import RedisServer
 
     from penstock.sources import Source
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process
     from collections.abc import AsyncIterator
 
-    from tests.sources.redis_streams.server import RedisServer
+    from tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(90)]
 

@@ -18,7 +18,7 @@ from penstock.testing.conformance.source.reader import ClaimReader
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.sources.redis_streams.server import RedisServer
+    from tests.redis_server import RedisServer
 
 pytestmark = [pytest.mark.usefixtures("real_clock"), pytest.mark.timeout(60)]
 

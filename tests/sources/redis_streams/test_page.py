@@ -8,7 +8,7 @@ import pytest
 from tests.examples.example import load, printed_on
 
 if TYPE_CHECKING:
-    from tests.sources.redis_streams.server import RedisServer
+    from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 

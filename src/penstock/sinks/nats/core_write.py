@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from nats.errors import OutboundBufferLimitError
 
-from ..._core.causes import caused
+from ..._core.causes import caused, of_item
 from ..._core.errors import UnavailableError, UnknownOutcomeError
 from ..._core.order.stopped import stopped_behind
 from ..._core.result import WriteResult
 from .messages import command
-from .write import IN_FLIGHT_BYTES, of_item
+from .write import IN_FLIGHT_BYTES
 
 if TYPE_CHECKING:
     from ..._clients.nats.insides import PatientClient

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from nats.errors import OutboundBufferLimitError
 
 from ..._clients.nats.errors import no_stream
-from ..._core.causes import caused
+from ..._core.causes import caused, of_item
 from ..._core.errors import (
     PermanentError,
     RefusedError,
@@ -66,14 +66,6 @@ def refuse_large(messages: Messages, limit: int) -> None:
                 messages.payloads,
             ):
                 del column[place]
-
-
-def of_item(error: BaseException) -> BaseException:
-    """A refusal that the server has given for one item, while others had answers of their own."""
-    if not isinstance(error, RefusedError) or error.of_item:
-        return error
-    text = str(error).removesuffix(f"; to repair: {error.repair}")
-    return caused(RefusedError(text, repair=error.repair, of_item=True), error.__cause__)
 
 
 class JetStreamWrite:

@@ -90,9 +90,11 @@ def _write(pipeline: Declared) -> Iterator[str]:
 
 
 def _at_most_once(sink: object) -> Iterator[str]:
-    if not isinstance(sink, Destination) or sink.kind != "nats":
+    if not isinstance(sink, Destination):
         return
-    if sink.arguments.get("delivery") == "core":
+    if sink.kind == "udp":
+        yield "          at most once: nothing tells whether a datagram has arrived"
+    elif sink.kind == "nats" and sink.arguments.get("delivery") == "core":
         yield "          at most once: nothing stores a message for those who do not listen"
 
 

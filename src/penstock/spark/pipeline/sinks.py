@@ -35,6 +35,7 @@ from ...sinks import (
     Split,
     SqlSink,
     Timeout,
+    UdpSink,
 )
 from ...telemetry import Metrics
 from .declaration import Destination
@@ -55,6 +56,7 @@ TERMINALS: Mapping[str, Callable[..., Any]] = {
     "parquet": ParquetSink,
     "postgres": PostgresSink,
     "sql": SqlSink,
+    "udp": UdpSink,
 }
 LAYERS: Mapping[str, Callable[..., Any]] = {
     "circuit_breaker": CircuitBreaker,
@@ -66,7 +68,7 @@ LAYERS: Mapping[str, Callable[..., Any]] = {
     "split": Split,
     "timeout": Timeout,
 }
-KINDS = frozenset({*TERMINALS, "fan_out", "kafka", "nats", "python"})
+KINDS = frozenset({*TERMINALS, "fan_out", "kafka", "nats", "python", "redis"})
 _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("retry", "backoff"): Backoff,
     ("retry", "budget"): RetryBudget,
@@ -85,9 +87,10 @@ _FIELDS: Mapping[str, Sequence[str]] = {
         "message_id",
         "expected_last_subject_sequence",
     ),
+    "redis": ("stream_field", "list_field", "id"),
 }
 """Arguments that may name columns, of the sinks for brokers."""
-_CLASSES = {"kafka": "KafkaSink", "nats": "NatsSink"}
+_CLASSES = {"kafka": "KafkaSink", "nats": "NatsSink", "redis": "RedisSink"}
 """Sinks whose modules need their clients."""
 _ANY: Mapping[str, object] = {"table": "?", "columns": ("?",)}
 """Valid values to go on with after a refused argument that has no default."""
@@ -148,7 +151,7 @@ class SinkMaker:
                     ),
                     **arguments,
                 }
-            case "kafka" | "nats" as broker:
+            case "kafka" | "nats" | "redis" as broker:
                 return self._for_broker(broker, arguments, path, is_for_letters=is_for_letters)
             case kind if kind not in KINDS:
                 self._say((*path, "kind"), f"{kind!r} is no sink; {meant(kind, KINDS)}")

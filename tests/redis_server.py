@@ -34,21 +34,22 @@ def program() -> list[str]:
 
 class RedisServer:
     """One server, whose data survive `kill` and `start`: each change is in its file before its
-    answer.
+    answer. `options` are those of `redis.conf`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **options: str) -> None:
         args = program()
         self.port = free_port()
         self._server = ServerProgram("Redis", self._is_ready)
-        options = {
+        all_options = {
             "bind": "127.0.0.1",
             "port": str(self.port),
             "save": "",
             "appendonly": "yes",
             "dir": str(self._server.home),
+            **options,
         }
-        told = [part for name, value in options.items() for part in (f"--{name}", value)]
+        told = [part for name, value in all_options.items() for part in (f"--{name}", value)]
         self._server.configure([*args, *told])
 
     @property
@@ -63,6 +64,14 @@ class RedisServer:
     def kill(self) -> None:
         """Kill it with SIGKILL."""
         self._server.kill()
+
+    def pause(self) -> None:
+        """Freeze it."""
+        self._server.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._server.resume()
 
     def close(self) -> None:
         """Kill it, and remove its data."""
@@ -86,10 +95,37 @@ class RedisServer:
             return False
 
 
+class RedisSentinel(RedisServer):
+    """A Sentinel that watches a server under the name `main`, and never promotes another one."""
+
+    def __init__(self, watched: RedisServer) -> None:
+        super().__init__()
+        config = self._server.folder.path / "sentinel.conf"
+        lines = (
+            "bind 127.0.0.1",
+            f"port {self.port}",
+            f"dir {self._server.home}",
+            f"sentinel monitor main 127.0.0.1 {watched.port} 1",
+        )
+        config.write_text("\n".join(lines))
+        self._server.configure([*program(), str(config), "--sentinel"])
+
+
 @contextlib.contextmanager
-def redis_server() -> Generator[RedisServer]:
+def redis_sentinel(watched: RedisServer) -> Generator[RedisSentinel]:
+    """A Sentinel; killed and removed when the context ends."""
+    server = RedisSentinel(watched)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+@contextlib.contextmanager
+def redis_server(**options: str) -> Generator[RedisServer]:
     """A server; killed and removed when the context ends. Raises `EmbeddedUnavailable`."""
-    server = RedisServer()
+    server = RedisServer(**options)
     try:
         server.start()
         yield server

@@ -1,0 +1,167 @@
+"""How to reach Redis: a URL with options of redis-py, or a function that makes a client; checked.
+
+1. redis-py tries a failed command again by itself. A repeated `XADD` or `RPUSH` is a second entry, so
+   its retries are off: `Retry` decides, and knows which items may be there already.
+2. Its own time limits are off, too: the sink has one for each exchange with the server.
+3. A URL may hold a password, and is shown without its user and its query.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from ..._core import checks
+from ..._core.errors import ConfigError, MissingExtra
+from ..._core.options import Options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+POOL_SIZE = 10
+_SCHEMES = ("redis", "rediss", "unix")
+_LIMIT = "timeout=... says it"
+_RETRIES = "a command that is tried again is a second entry; use Retry()"
+_BY_URL = "the URL says it"
+_OWNED = {
+    "auto_close_connection_pool": "the sink closes its connections",
+    "connection_pool": "give a function that makes a client, as client=...",
+    "decode_responses": "the sink reads its own answers",
+    "host": _BY_URL,
+    "max_connections": "pool_size=... says it",
+    "port": _BY_URL,
+    "retry": _RETRIES,
+    "retry_on_error": _RETRIES,
+    "retry_on_timeout": _RETRIES,
+    "single_connection_client": "pool_size=... says it",
+    "socket_connect_timeout": _LIMIT,
+    "socket_timeout": _LIMIT,
+    "unix_socket_path": _BY_URL,
+}
+_UNLIMITED = 2**31 - 1
+"""Connections of redis-py's pool: the sink has its own limit, which a lost one does not lower."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RedisOptions:
+    """The connections of a sink. Times are seconds."""
+
+    url: str | None
+    place: str
+    """For messages, without a password."""
+    client: Callable[[], Any] | None
+    client_options: Options
+    pool_size: int | None
+    timeout: float
+    close_timeout: float
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        url: object,
+        client: Callable[[], Any] | None,
+        client_options: Mapping[str, Any] | None,
+        pool_size: int | None,
+        timeout: object,
+        close_timeout: object,
+    ) -> RedisOptions:
+        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without redis-py."""
+        if importlib.util.find_spec("redis") is None:
+            raise MissingExtra('RedisSink needs redis-py: pip install "penstock[redis]"')
+        if (url is None) == (client is None):
+            rule = "must be given, or client=" if url is None else "leaves no room for client="
+            raise checks.bad("url", None if url is None else "...", rule)
+        if client is not None:
+            if not callable(cast("object", client)) or not checks.accepts(client, 0):
+                rule = "must be a function, async or not, that makes a client"
+                raise checks.bad("client", client, rule)
+            if client_options:
+                raise checks.bad("client_options", "...", "needs a URL: a client has its own")
+        size = checks.optional_count("pool_size", pool_size)
+        return cls(
+            url=None if url is None else _checked_url(url),
+            place="the client of a function" if url is None else _place(cast("str", url)),
+            client=client,
+            client_options=_checked_options(client_options),
+            pool_size=size or (POOL_SIZE if client is None else None),
+            timeout=checks.seconds("timeout", timeout, usual=checks.LONG_TIMEOUT),
+            close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
+        )
+
+    async def made(self) -> Any:
+        """The client, which has connected to nothing. Raises `ConfigError`."""
+        if self.client is not None:
+            made = self.client()
+            if inspect.isawaitable(made):
+                made = await made
+            if not callable(
+                getattr(getattr(made, "connection_pool", None), "get_connection", None)
+            ):
+                rule = "must return a redis.asyncio.Redis; one for a Redis Cluster is not supported"
+                raise checks.bad("client", type(made).__name__, rule)
+            return made
+        from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        options: dict[str, Any] = {"protocol": 2, **self.client_options}
+        kind = cast("Any", Redis)
+        return kind.from_url(
+            self.url,
+            **options,
+            max_connections=_UNLIMITED,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=None,
+            socket_connect_timeout=self.timeout,
+        )
+
+    def __repr__(self) -> str:
+        return f"RedisOptions({self.place})"
+
+
+def _checked_url(url: object) -> str:
+    rule = 'must be a URL such as "redis://host:6379/0", "rediss://..." or "unix:///path"'
+    if not isinstance(url, str):
+        raise checks.bad("url", type(url).__name__, rule)
+    from redis.asyncio.connection import parse_url
+
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in _SCHEMES or not (parts.hostname or parts.path):
+            raise ValueError("of another kind")
+        given = set(parse_url(url))
+    except ValueError:  # its text may show the URL
+        raise ConfigError(f"url=...: {rule}") from None
+    given -= {"host", "port", "path", "db", "username", "password", "connection_class"}
+    for name in sorted(given):
+        _check_option("url", name)
+    return url
+
+
+def _checked_options(options: Mapping[str, Any] | None) -> Options:
+    if options is not None and not isinstance(cast("object", options), Mapping):
+        rule = "must be a mapping of options of redis.asyncio.Redis"
+        raise checks.bad("client_options", type(options).__name__, rule)
+    for name in options or {}:
+        _check_option("client_options", name)
+    return Options(options or {})
+
+
+def _check_option(argument: str, name: str) -> None:
+    from redis.asyncio import Redis
+
+    if (why := _OWNED.get(name)) is not None:
+        raise ConfigError(f"{argument} with {name}: is set by Penstock: {why}")
+    if name not in inspect.signature(Redis).parameters:
+        raise ConfigError(f"{argument} with {name}: is not an option of redis.asyncio.Redis")
+
+
+def _place(url: str) -> str:
+    """Without user and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

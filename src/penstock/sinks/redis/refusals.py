@@ -1,0 +1,130 @@
+"""What an error of Redis means for the items. Pure.
+
+1. Redis names the reason in the first word of its text, which redis-py drops for the errors that it
+   has classes for.
+2. What only an operator can repair is refused: a login, a permission, a key of another type, a full
+   memory, a disk that is not written to, a replica in place of its master. Good items wait.
+3. What ends by itself is unavailable: a server that loads its data, runs a script, or has lost its
+   master or its replicas.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from ..._core.causes import caused, causes, summarized
+from ..._core.errors import (
+    PermanentError,
+    RefusedError,
+    TooLargeError,
+    TransientError,
+    UnavailableError,
+)
+from ..._core.text import text_of
+
+if TYPE_CHECKING:
+    from ..._core.errors import SinkError
+
+_CODES = {
+    "AskError": "ASK",
+    "AuthenticationError": "WRONGPASS",
+    "AuthenticationWrongNumberOfArgsError": "WRONGPASS",
+    "AuthorizationError": "WRONGPASS",
+    "BusyLoadingError": "LOADING",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
+    "NoPermissionError": "NOPERM",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
+"""The first words that redis-py replaces by classes."""
+_CLUSTER = (
+    "give the address of a single server or of Sentinel's master; nodes of a Redis Cluster are not "
+    "followed"
+)
+_REPAIRS = {
+    "ASK": _CLUSTER,
+    "CROSSSLOT": _CLUSTER,
+    "MISCONF": "let the server write its snapshots to the disk again, as its own log says",
+    "MOVED": _CLUSTER,
+    "NOAUTH": "give the user and password that the server asks for, in the URL",
+    "NOPERM": "allow the user the commands and the key of this sink (ACL SETUSER)",
+    "OOM": "raise the server's maxmemory, or make room: trim the stream or list by maxlen=",
+    "READONLY": "give the address of the master; this server is a replica",
+    "WRONGPASS": "give the user and password that the server accepts, in the URL",
+    "WRONGTYPE": "give another name, or remove what has this one",
+}
+_TEMPORARY = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN"})
+DROPS = frozenset({"ASK", "MOVED", "READONLY"})
+"""After these, the name of the server may lead to another one: the connection is made anew."""
+_KNOWN = _REPAIRS.keys() | _TEMPORARY
+_NO_LOGIN = "Authentication required."
+_NO_HIGHER_ID = "equal or smaller than"
+_QUOTE = ", with args beginning with"
+"""What follows quotes an item."""
+_UNKNOWN_COMMAND = ("unknown command", "unknown subcommand")
+
+
+def code_of(error: BaseException) -> str:
+    """The first word of Redis's text."""
+    text = text_of(error)
+    known = _CODES.get(type(error).__name__)
+    if known is not None:
+        return "NOAUTH" if text == _NO_LOGIN else known
+    first = text.partition(" ")[0]
+    return first if first in _KNOWN else "ERR"
+
+
+def is_low_id(error: BaseException) -> bool:
+    """Whether a stream has a higher id already, or this one."""
+    return _NO_HIGHER_ID in text_of(error)
+
+
+def ends_connection(error: BaseException) -> bool:
+    """Whether the server closes the connection, and has executed nothing behind this."""
+    return text_of(error).removeprefix("ERR ").startswith("Protocol error")
+
+
+def refusal(error: BaseException, where: str) -> SinkError:
+    """The error of a command that Redis has refused; `where` says which one."""
+    code = code_of(error)
+    text = text_of(error).partition(_QUOTE)[0]
+    told = f"{where}: {text if text.startswith(code) else f'{code} {text}'}"
+    made: SinkError
+    if code in _TEMPORARY:
+        made = UnavailableError(told)
+    elif code in _REPAIRS:
+        made = RefusedError(told, repair=_REPAIRS[code])
+    elif text.removeprefix("ERR ").startswith(_UNKNOWN_COMMAND):
+        made = RefusedError(told, repair="use a server that has the command")
+    elif ends_connection(error):
+        made = TooLargeError(told)
+    else:
+        made = PermanentError(told)
+    return summarized(caused(made, error), told)
+
+
+def connecting_error(error: BaseException, place: str) -> SinkError:
+    """The error of a connection that could not be made; nothing was sent."""
+    code, text = code_of(error), text_of(error)
+    told = f"{place}: {text}"
+    made: SinkError
+    if any(isinstance(link, ssl.SSLCertVerificationError) for link in causes(error)) or (
+        "CERTIFICATE_VERIFY_FAILED" in text
+    ):
+        made = RefusedError(told, repair="trust the server's certificate, by client_options")
+    elif code in _REPAIRS:
+        made = RefusedError(told, repair=_REPAIRS[code])
+    elif type(error).__name__ == "ResponseError":  # such as a database that does not exist
+        made = RefusedError(told, repair="correct the URL or the client_options")
+    else:
+        made = UnavailableError(told)
+    return caused(made, error)
+
+
+def not_executed(error: SinkError) -> TransientError:
+    """The error of items behind one that has ended the connection."""
+    return caused(TransientError("not executed, since the server closed the connection"), error)

@@ -1,0 +1,232 @@
+"""The sink for streams and lists of Redis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..._clients.fields import getter
+from ..._core import checks
+from ..._core.batch import RowBatch
+from ..._core.errors import ClosedError
+from ..._core.keywords import known_arguments
+from ..._core.opening import Openable
+from ..._core.sink import Capabilities
+from .elements import ListForm
+from .line import RedisConnections
+from .options import RedisOptions
+from .stream import StreamForm
+from .values import element_of, fields_of
+from .write import RedisWrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AsyncExitStack
+    from datetime import timedelta
+
+    from ..._clients.encoding import Encode
+    from ..._core.batch import Batch
+    from ..._core.result import WriteResult
+
+
+@known_arguments()
+class RedisSink(Openable):
+    """Writes items as entries of a stream of Redis, or as elements of a list, many in one exchange.
+
+    Give one of `stream`, `stream_field`, `list` and `list_field`.
+
+    Args:
+        url: `"redis://user:password@host:6379/0"`, `"rediss://..."` with TLS, or `"unix:///path"`.
+            Its password is never shown.
+        stream: the stream's name, or a function from an item to it.
+        stream_field: the field that holds the name of an item's stream.
+        list: the list's name, or a function from an item to it.
+        list_field: the field that holds the name of an item's list.
+        fields: for streams, the names of an item's fields to store, or a function from an item to a
+            mapping. Default: all fields of a mapping, dataclass, model and so on; one field `value`
+            for any other item. Bytes are stored as they are, text in UTF-8, other values as JSON,
+            and a field with `None` is left out.
+        encode: a function from an item to bytes or text: a list's element, or the field `value` of
+            an entry. Default for lists: bytes as they are, text in UTF-8, anything else as JSON.
+        id: the field that holds an entry's id, or a function from an item to it: `"1700000000000-0"`,
+            or milliseconds. Ids must rise within a stream. Default: Redis makes them.
+        on_conflict: for entries with an `id`. `"error"` (default): one that the stream is beyond is
+            refused. `"ignore"`: it is delivered if it is there with the same fields.
+        maxlen: the most entries or elements that stay; the oldest are removed. Default: no limit.
+        max_age: for streams, seconds for which entries stay, by their ids and this machine's clock.
+        approximate: for streams, whether a few more may stay, which is far cheaper. Default `True`.
+        create: whether a stream or list that does not exist is created. Default `True`.
+        push: for lists, the end: `"right"` (`RPUSH`, default) or `"left"` (`LPUSH`).
+        client: a function, async or not, that returns the `redis.asyncio.Redis` to use, such as that
+            of a Sentinel's master; in place of `url`. The sink closes it.
+        client_options: other options of `redis.asyncio.Redis`, such as `ssl_ca_certs` or
+            `client_name`. Never shown.
+        pool_size: number of connections, and so of concurrent writes; default 10, with `client=` no
+            limit.
+        timeout: seconds for connecting, for sending a part of a batch and until each next answer;
+            default 5.
+        close_timeout: seconds for closing; default 5.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without redis-py. Constructing does not
+    suspend and connects to nothing. Opening suspends; it connects. It raises `RefusedError` for a
+    refused login or certificate, and `UnavailableError` if no server answers, or one that still loads
+    its data.
+    """
+
+    _run_time = ("_connections",)
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        stream: str | Callable[[Any], str] | None = None,
+        stream_field: str | None = None,
+        list: str | Callable[[Any], str] | None = None,  # noqa: A002  # Redis's own word
+        list_field: str | None = None,
+        fields: Sequence[str] | Callable[[Any], Mapping[str, Any]] | None = None,
+        encode: Encode | None = None,
+        id: str | Callable[[Any], str | int | None] | None = None,  # noqa: A002  # Redis's own word
+        on_conflict: Literal["error", "ignore"] = "error",
+        maxlen: int | None = None,
+        max_age: float | timedelta | None = None,
+        approximate: bool = True,
+        create: bool = True,
+        push: Literal["right", "left"] = "right",
+        client: Callable[[], Any] | None = None,
+        client_options: Mapping[str, Any] | None = None,
+        pool_size: int | None = None,
+        timeout: float | timedelta = 5.0,
+        close_timeout: float | timedelta = 5.0,
+    ) -> None:
+        self._options = RedisOptions.of(
+            url=url,
+            client=client,
+            client_options=client_options,
+            pool_size=pool_size,
+            timeout=timeout,
+            close_timeout=close_timeout,
+        )
+        self._client_options = self._options.client_options  # by this name, for errors of pickling
+        self._connections: RedisConnections | None = None
+        name, self._kind, self._name = _chosen(
+            stream=stream, stream_field=stream_field, list=list, list_field=list_field
+        )
+        encode = checks.optional_function("encode", encode, "must be a function of an item")
+        maxlen = checks.optional_count("maxlen", maxlen)
+        self._form: StreamForm | ListForm
+        if self._kind == "list":
+            _refuse_all("streams", fields=fields, id=id, max_age=max_age)
+            _refuse_unusual("streams", approximate=approximate, on_conflict=on_conflict)
+            self._form = ListForm(
+                name=name,
+                element=element_of(encode),
+                push=checks.choice("push", push, ("right", "left")),
+                maxlen=maxlen,
+                create=_flag("create", create),
+            )
+            return
+        _refuse_unusual("lists", push=push)
+        if maxlen is not None and max_age is not None:
+            raise checks.bad("max_age", max_age, "leaves no room for maxlen; Redis trims by one")
+        checks.choice("on_conflict", on_conflict, ("error", "ignore"))
+        if on_conflict == "ignore" and id is None:
+            raise checks.bad("on_conflict", on_conflict, "needs id=, by which an entry is known")
+        self._form = StreamForm(
+            name=name,
+            fields=fields_of(fields, encode),
+            id=_getter("id", id),
+            maxlen=maxlen,
+            max_age=checks.optional_seconds("max_age", max_age),
+            approximate=_flag("approximate", approximate),
+            create=_flag("create", create),
+            ignores_known=on_conflict == "ignore",
+        )
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """`key_prefix_safe`: in a batch with keys, nothing is stored behind a failed item of its key.
+
+        Idempotent only with ids and `on_conflict="ignore"`. One write at a time to a stream with
+        ids, since they must rise; otherwise one for each connection.
+        """
+        is_single = self._form.ordered and self._name is not None
+        return Capabilities(
+            key_prefix_safe=True,
+            idempotent=self._form.ignores_known,
+            several_destinations=self._name is None,
+            max_concurrency=1 if is_single else self._options.pool_size,
+        )
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        connections = RedisConnections(await self._options.made(), self._options)
+        stack.push_async_callback(connections.close)
+        await connections.check()
+        self._connections = connections
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Write every item of `batch`, in order; suspends until Redis has answered for each.
+
+        The details of an entry are its id. An item fails with `PermanentError` (it cannot become an
+        entry or element, or its id is too low), `TooLargeError`, `RefusedError` (a login, a
+        permission, a key of another type, a full memory, a replica, a stream that does not exist with
+        `create=False`), `UnavailableError` (no connection, or a server that loads its data, runs a
+        script or lacks its replicas; not stored),
+        `UnknownOutcomeError` (no answer: it may be stored), `UnverifiableError` (an earlier try may
+        have stored it, and the entry is not there any more) or `KeyStopped` (behind a failed item of
+        its key). With an `id`, an entry whose outcome was unknown and that is there is a `duplicate`.
+        Raises `ClosedError` while the sink is not open. What a cancelled write had on its way may be
+        stored.
+        """
+        connections = self._connections
+        if connections is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        if not len(batch):
+            return None
+        items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
+        return await RedisWrite(connections, batch, self._form.prepared(items), self._form).run()
+
+    def __repr__(self) -> str:
+        name = "..." if self._name is None else repr(self._name)
+        return f"RedisSink({self._options.place!r}, {self._kind}={name})"
+
+
+def _chosen(**given: Any) -> tuple[Any, str, str | None]:
+    """What finds an item's name, whether it is a stream's, and the name if all items have one."""
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) != 1:
+        rule = "must be one of stream, stream_field, list and list_field"
+        raise checks.bad(names[1] if names else "stream", given[names[1]] if names else None, rule)
+    (argument,) = names
+    value, kind = given[argument], argument.removesuffix("_field")
+    if argument != kind:
+        return getter(argument, checks.text(argument, value)), kind, None
+    if callable(value):
+        return _getter(argument, value), kind, None
+    name = checks.text(argument, value)
+    return name, kind, name
+
+
+def _getter(name: str, value: Any) -> Any:
+    if callable(value):
+        checks.function(name, value, "must be a field's name or a function of an item")
+    return getter(name, value)
+
+
+_USUAL = {"approximate": True, "on_conflict": "error", "push": "right"}
+
+
+def _refuse_all(of: str, **given: object) -> None:
+    """Refuse the arguments of the other kind."""
+    for name, value in given.items():
+        if value is not None:
+            raise checks.bad(name, value, f"is for {of}")
+
+
+def _refuse_unusual(of: str, **given: object) -> None:
+    """Refuse those that have a default."""
+    _refuse_all(of, **{n: None if value == _USUAL[n] else value for n, value in given.items()})
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise checks.bad(name, value, "must be True or False")
+    return value

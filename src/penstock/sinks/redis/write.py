@@ -1,0 +1,255 @@
+"""One write: the parts of a batch sent to Redis, and an answer for each item.
+
+1. A part is sent at once, and its answers are read in order. An item is stored when its command has
+   its answer. A connection that is lost leaves the items without one unknown, and those of later
+   parts unsent.
+2. An id that is too low is refused. That may be the same entry from an earlier try: it is looked up,
+   and is a `duplicate` only if it is there with the same fields. If it is not there any more
+   (trimmed, deleted), nobody can tell.
+3. In a batch with keys, items behind a failed one of their key are left out; see `parts`.
+4. A cancelled write settles the items that have an answer, and closes its connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ..._core.causes import caused, of_item
+from ..._core.errors import (
+    PermanentError,
+    ResultMismatch,
+    SinkError,
+    UnavailableError,
+    UnknownOutcomeError,
+    UnverifiableError,
+)
+from ..._core.order.stopped import stopped_behind
+from ..._core.outcome import Outcome
+from ..._core.result import WriteResult
+from ..._core.say import say
+from .parts import parts_of
+from .refusals import DROPS, code_of, ends_connection, is_low_id, not_executed, refusal
+from .stream import same_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..._core.batch import Batch
+    from .commands import Command
+    from .elements import ListForm
+    from .items import RedisItems
+    from .line import RedisConnections, RedisLine
+    from .stream import StreamForm
+
+logger = logging.getLogger("penstock.sinks.redis")
+
+_GROWS = "%s: the list %r cannot be trimmed (%s), and grows; what was written is in it"
+
+
+class RedisWrite:
+    """Sends the items of one batch, and answers for each of them."""
+
+    def __init__(
+        self,
+        connections: RedisConnections,
+        batch: Batch[Any],
+        made: RedisItems,
+        form: StreamForm | ListForm,
+    ) -> None:
+        self._connections = connections
+        self._batch = batch
+        self._made = made
+        self._form = form
+        self._errors = made.errors
+        self._stored: dict[int, str] = {}
+        """Their ids, by index; empty for elements."""
+        self._known: set[int] = set()
+        """Indices that an earlier try has stored."""
+        self._doubtful: list[int] = []
+        """Places whose id is too low, perhaps since they are stored."""
+        self._told: dict[tuple[bytes, str], SinkError] = {}
+        self._ended_by: SinkError | None = None
+        """The item that has ended the connection."""
+
+    async def run(self) -> WriteResult | None:
+        """Send everything, and read the answers. Raises the error that all items have."""
+        self._stop_behind()
+        form, made = self._form, self._made
+        parts = parts_of(made, self._batch.keys, joins=form.joins, ordered=form.ordered)
+        try:
+            if parts:
+                await self._send(parts)
+        except SinkError as error:
+            self._fail_others(error)
+        except BaseException:
+            self._settle()
+            raise
+        return self._result()
+
+    async def _send(self, parts: Sequence[Sequence[int]]) -> None:
+        now = self._batch.delivery.clock.wall_time()
+        async with self._connections.lend() as line:
+            for part in parts:
+                places = [place for place in part if not self._has_error(place)]
+                commands = self._form.commands(self._made, places, now)
+                try:
+                    await self._exchange(line, commands)
+                    await self._look_up(line)
+                except UnknownOutcomeError as error:
+                    self._lost(places, error)
+                    return
+                self._stop_behind()
+
+    async def _exchange(self, line: RedisLine, commands: Sequence[Command]) -> None:
+        def take(number: int, answer: object) -> None:
+            self._take(line, commands[number], answer)
+
+        if commands:
+            await line.exchange((each.data for each in commands), len(commands), take)
+
+    # -- answers ------------------------------------------------------------------------------------
+
+    def _take(self, line: RedisLine, command: Command, answer: object) -> None:
+        if isinstance(answer, BaseException):
+            self._refused(line, command, answer)
+            return
+        if not command.places:  # the list is trimmed
+            return
+        told, indices = self._form.detail(answer, command.name), self._made.indices
+        if isinstance(told, str):
+            for place in command.places:
+                self._stored[indices[place]] = told
+            return
+        if told is None:
+            told = ResultMismatch(f"{self._connections.place} has given another answer")
+        self._fail(command, self._told.setdefault((command.name, str(told)), told))
+
+    def _refused(self, line: RedisLine, command: Command, answer: BaseException) -> None:
+        if code_of(answer) in DROPS:
+            line.spoil()
+        if not command.places:
+            self._not_trimmed(command.name, answer)
+            return
+        error = self._refusal(command.name, answer)
+        if ends_connection(answer):
+            self._ended_by = error
+        if is_low_id(answer):
+            (place,) = command.places
+            self._has_low_id(place, error)
+        else:
+            self._fail(command, error)
+
+    def _fail(self, command: Command, error: SinkError) -> None:
+        for place in command.places:
+            self._errors[self._made.indices[place]] = error
+
+    def _refusal(self, name: bytes, answer: BaseException) -> SinkError:
+        """One error for all items that are refused for the same reason."""
+        known = self._told.get((name, str(answer)))
+        if known is None:
+            where = f"the key {_shown(name)!r}"
+            known = self._told[name, str(answer)] = refusal(answer, where)
+        return known
+
+    def _not_trimmed(self, name: bytes, answer: BaseException) -> None:
+        connections = self._connections
+        if code_of(answer) in {"WRONGTYPE", "READONLY", "OOM"} or name in connections.untrimmed:
+            return  # nothing was pushed, or it was told before
+        connections.untrimmed.add(name)
+        told = refusal(answer, "LTRIM")
+        say(logger, logging.WARNING, _GROWS, connections.place, _shown(name), told)
+
+    def _has_low_id(self, place: int, error: SinkError) -> None:
+        """Fail an entry that its stream is beyond, unless it may be there: then look it up."""
+        index = self._made.indices[place]
+        if self._form.ignores_known or index in self._batch.maybe_applied:
+            self._doubtful.append(place)
+        else:
+            self._errors[index] = error
+
+    async def _look_up(self, line: RedisLine) -> None:
+        """Find out whether the entries with these ids are those of an earlier try."""
+        doubtful, self._doubtful = self._doubtful, []
+        commands = self._form.lookups(self._made, doubtful)
+        if not commands:
+            return
+        answers: list[object] = []
+        try:
+            await line.exchange(
+                (each.data for each in commands),
+                len(commands),
+                lambda _, answer: answers.append(answer),
+            )
+        finally:
+            for place, answer in zip(doubtful, answers, strict=False):  # the others have none
+                self._found(place, answer)
+
+    def _found(self, place: int, answer: object) -> None:
+        index = self._made.indices[place]
+        shown = self._made.ids[place].decode()
+        if isinstance(answer, BaseException):
+            error = refusal(answer, f"XRANGE of the entry {shown}")
+            if isinstance(error, PermanentError):  # such as that of an id without its number
+                error = caused(UnverifiableError(f"{error}"), error)
+            self._errors[index] = error
+            return
+        is_same = same_entry(answer, self._made.values[place])
+        if is_same:
+            self._stored[index] = shown
+            if index in self._batch.maybe_applied:
+                self._known.add(index)
+        elif is_same is None and index in self._batch.maybe_applied:
+            told = f"the stream is beyond the id {shown}, and has no such entry (any more)"
+            self._errors[index] = UnverifiableError(f"{told}; an earlier try may have stored it")
+        else:
+            told = f"the stream is beyond the id {shown}"
+            why = "the entry of that id is another one" if is_same is False else "has no such entry"
+            self._errors[index] = PermanentError(f"{told}, and {why}")
+
+    # -- ends ---------------------------------------------------------------------------------------
+
+    def _has_error(self, place: int) -> bool:
+        return self._made.indices[place] in self._errors
+
+    def _stop_behind(self) -> None:
+        """Leave out the items behind failed ones of their keys."""
+        self._errors |= stopped_behind(self._batch.keys, self._errors, self._stored)
+
+    def _lost(self, places: Sequence[int], error: UnknownOutcomeError) -> None:
+        """End the write: what has no answer is unknown, and what follows was not sent."""
+        ended = self._ended_by
+        rest = error if ended is None else not_executed(ended)
+        for place in places:
+            index = self._made.indices[place]
+            if index not in self._stored and index not in self._errors:
+                self._errors[index] = rest
+        self._fail_others(caused(UnavailableError(f"not sent, since {rest}"), rest))
+
+    def _fail_others(self, error: SinkError) -> None:
+        for index in range(len(self._batch)):
+            if index not in self._stored and index not in self._errors:
+                self._errors[index] = error
+
+    def _settle(self) -> None:
+        """Book what is stored, before a cancellation passes."""
+        for outcome, is_known in ((Outcome.DELIVERED, False), (Outcome.DUPLICATE, True)):
+            stored = {i: told for i, told in self._stored.items() if (i in self._known) is is_known}
+            self._batch.settle(stored, outcome, {i: told for i, told in stored.items() if told})
+
+    def _result(self) -> WriteResult | None:
+        errors, size = self._errors, len(self._batch)
+        assert len(errors) + len(self._stored) == size, "each item has one answer"
+        if size and len(errors) == size and len({*map(id, errors.values())}) == 1:
+            raise next(iter(errors.values()))
+        details = {index: told for index, told in self._stored.items() if told}
+        if not errors and not details and not self._known:
+            return None
+        known = dict.fromkeys(self._known, Outcome.DUPLICATE)
+        return WriteResult(
+            size, {index: of_item(error) for index, error in errors.items()}, known, details
+        )
+
+
+def _shown(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")

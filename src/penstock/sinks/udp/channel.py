@@ -1,0 +1,184 @@
+"""The socket of an open sink: connected to one address, and to another one after a failure.
+
+1. A datagram is sent when the kernel has taken it. A full send buffer is waited for.
+2. Where nothing listens at the port, its host may say so (ICMP). The kernel reports that for some
+   earlier datagram, with the next call, and does not send that one. So the next datagram goes over a
+   new socket, to each address that the name has now, and waits for `PROBE_SECONDS` whether it is
+   refused as well. Only such a datagram is known to be refused.
+3. A name with several addresses (`localhost`: `::1` and `127.0.0.1`) begins in the same way, since any
+   of them can be "connected" whether something listens there or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ..._core.causes import caused
+from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import RefusedError, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ..._core.errors import SinkError
+
+PROBE_SECONDS = 0.05
+_REPAIRS = {
+    errno.EMSGSIZE: "lower max_datagram=, which is more than the way to the receiver takes",
+    errno.EACCES: "allow this process to send to the receiver; a broadcast address is not supported",
+    errno.EPERM: "let the firewall of this machine pass datagrams to the receiver",
+}
+
+
+class UdpChannel:
+    """One socket at a time. Used on one loop, by one write at a time."""
+
+    def __init__(self, host: str, port: int, *, timeout: float) -> None:
+        self._host = host
+        self._port = port
+        self._timeout = timeout
+        self._socket: socket.socket | None = None
+
+    @property
+    def place(self) -> str:
+        """The receiver, for messages."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port}"
+
+    async def open(self) -> None:
+        """Look the name up. Suspends; raises `UnavailableError`."""
+        addresses = await self._addresses()
+        if len(addresses) == 1:
+            try:
+                self._socket = _connected(addresses[0])
+            except OSError as error:
+                raise self._error(error) from error
+
+    def close(self) -> None:
+        """Close the socket. What the kernel has taken is sent all the same."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def send(self, data: bytes) -> None:
+        """Send one datagram; suspends while the send buffer is full. Raises a `SinkError` if it was
+        not sent, or is known to be refused.
+        """
+        if self._socket is not None:
+            try:
+                await push(self._socket, data, self._timeout)
+            except OSError:  # perhaps about an earlier one
+                self.close()
+            except BaseException:
+                self.close()
+                raise
+            else:
+                return
+        await self._send_anew(data)
+
+    async def _send_anew(self, data: bytes) -> None:
+        trouble: OSError | None = None
+        for address in await self._addresses():
+            made: socket.socket | None = None
+            try:
+                made = _connected(address)
+                await push(made, data, self._timeout)
+                if (code := await _refused(made)) != 0:
+                    raise OSError(code, os.strerror(code))
+            except OSError as error:
+                trouble = error
+                if made is not None:
+                    made.close()
+            except BaseException:
+                if made is not None:
+                    made.close()
+                raise
+            else:
+                self._socket = made
+                return
+        assert trouble is not None, "a name has an address"
+        raise self._error(trouble) from trouble
+
+    async def _addresses(self) -> Sequence[Any]:
+        loop = asyncio.get_running_loop()
+        try:
+            async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._timeout):
+                return await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
+        except TimeoutError as error:
+            told = f"{self.place}: the name was not found within {self._timeout:g} s (timeout)"
+            raise UnavailableError(told) from error
+        except (OSError, UnicodeError) as error:
+            raise UnavailableError(
+                f"{self.place}: the name cannot be looked up: {error}"
+            ) from error
+
+    def _error(self, error: OSError) -> SinkError:
+        told = f"{self.place}: {error.strerror or error}"
+        repair = _REPAIRS.get(error.errno or 0)
+        if repair is not None:
+            return caused(RefusedError(told, repair=repair), error)
+        return caused(UnavailableError(told), error)
+
+
+async def push(sock: socket.socket, data: bytes, timeout: float) -> None:
+    """Hand a datagram to the kernel. Suspends while the send buffer is full.
+
+    Raises `OSError` if the kernel does not take it, and `UnavailableError` if the buffer stays full
+    for `timeout` seconds.
+    """
+    until: float | None = None
+    while True:
+        try:
+            sock.send(data)
+        except BlockingIOError:
+            until = LOOP_CLOCK.now() + timeout if until is None else until
+        else:
+            return
+        if not await _ready(sock, until, write=True):
+            raise UnavailableError(f"the send buffer was full for {timeout:g} s (timeout)")
+
+
+async def _refused(sock: socket.socket) -> int:
+    """The error that comes back within `PROBE_SECONDS`; 0 without any."""
+    if not await _ready(sock, LOOP_CLOCK.now() + PROBE_SECONDS, write=False):
+        return 0
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+
+
+async def _ready(sock: socket.socket, until: float, *, write: bool) -> bool:
+    """Whether the socket can be written to, or has something to tell, by then."""
+    loop = asyncio.get_running_loop()
+    woken: asyncio.Future[None] = loop.create_future()
+    begin: Callable[..., Any] = loop.add_writer if write else loop.add_reader
+    end: Callable[..., Any] = loop.remove_writer if write else loop.remove_reader
+
+    def wake() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    begin(sock, wake)
+    try:
+        with suppress(TimeoutError):
+            async with LOOP_CLOCK.timeout_at(until):
+                await woken
+    finally:
+        end(sock)
+    return woken.done() and not woken.cancelled()
+
+
+def _connected(found: Any) -> socket.socket:
+    """A socket that sends to one address. Raises `OSError`."""
+    family, kind, protocol, _, address = found
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)
+        made.connect(address)
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,102 @@
+"""Items as points of InfluxDB's line protocol. Pure.
+
+    measurement,tag=value field=1i,other="text" 1700000000000000000
+
+1. An item is a mapping, or an object with attributes: `measurement` and `fields`, and perhaps `tags`
+   and `timestamp`.
+2. Commas, spaces and equals signs are escaped where they would end a part. Two things have no form
+   and are refused: a line break, and a backslash in front of what has to be escaped or at an end.
+3. A line that begins with `#` is a comment, which the receiver drops without a word: refused.
+4. Whole numbers are integers (`1i`) within 64 bits, and booleans, floats and texts are themselves. A
+   field or tag with `None`, and a tag with an empty text, is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from ..._core.text import repr_of
+from .values import number, part_of
+
+_BREAK = re.compile(r"[\x00-\x1f\x7f]")
+_ENDS = re.compile(r"\\(?=[,= ]|$)")
+_SPECIAL = re.compile(r"([,= ])")
+_IN_NAME = re.compile(r"([, ])")
+_QUOTED = re.compile(r'(["\\])')
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def line(item: Any) -> str:
+    """The line of a point. Raises `ValueError` or `TypeError` for an item that is none."""
+    measurement = _escaped("measurement", part_of(item, "measurement"), _IN_NAME)
+    if measurement.startswith("#"):
+        raise ValueError(f"the measurement {measurement!r} would be a comment")
+    fields = ",".join(_fields(_mapping("fields", part_of(item, "fields"))))
+    if not fields:
+        raise ValueError("a point needs a field, and this one has none")
+    tags = "".join(_tags(_mapping("tags", part_of(item, "tags") or {})))
+    return f"{measurement}{tags} {fields}{_time(part_of(item, 'timestamp'))}"
+
+
+def _tags(tags: Mapping[Any, Any]) -> list[str]:
+    """By their keys in order, which InfluxDB asks for."""
+    found = [
+        (_escaped("tag", key), _escaped("value of a tag", str(value)))
+        for key, value in tags.items()
+        if value is not None and value != ""
+    ]
+    return [f",{key}={value}" for key, value in sorted(found)]
+
+
+def _fields(fields: Mapping[Any, Any]) -> list[str]:
+    return [
+        f"{_escaped('field', key)}={_value(value)}"
+        for key, value in fields.items()
+        if value is not None
+    ]
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        if value not in _INT64:
+            raise ValueError(f"the whole number {value} has more than 64 bits")
+        return f"{value}i"
+    if isinstance(value, str):
+        if _BREAK.search(value):
+            raise ValueError("the text of a field has a line break")
+        return '"' + _QUOTED.sub(r"\\\1", value) + '"'
+    return number("the value of a field", value)
+
+
+def _time(time: Any) -> str:
+    """In nanoseconds since 1970; empty for the receiver's own."""
+    if time is None:
+        return ""
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise ValueError("the timestamp has no time zone")
+        return f" {(time - _EPOCH) // _MICROSECOND * 1_000}"
+    if isinstance(time, bool) or not isinstance(time, int) or time not in _INT64:
+        raise TypeError(f"the timestamp is {repr_of(time)}; expected nanoseconds or a datetime")
+    return f" {time}"
+
+
+def _mapping(what: str, given: Any) -> Mapping[Any, Any]:
+    if not isinstance(given, Mapping):
+        raise TypeError(f"the {what} are {type(given).__name__}; expected a mapping")
+    return cast("Mapping[Any, Any]", given)
+
+
+def _escaped(what: str, text: Any, special: re.Pattern[str] = _SPECIAL) -> str:
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"the {what} {repr_of(text)} must be a text that is not empty")
+    if _BREAK.search(text) or _ENDS.search(text):
+        raise ValueError(f"the {what} {text!r} has a line break, or a backslash where none can be")
+    return special.sub(r"\\\1", text)

@@ -1,0 +1,16 @@
+"""The page on metrics by UDP: its program prints what the page shows."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.examples.example import load, printed_on
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_metrics_reach_a_socket(capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(load("metrics_by_udp").main())
+    assert capsys.readouterr().out == printed_on("how-to/send-metrics-by-udp.md")[0]

@@ -1,0 +1,47 @@
+"""A receiver of datagrams on this machine."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
+
+ROOM = 4 << 20
+
+
+class Receiver:
+    """A bound socket. The kernel hands datagrams of this machine over before `send` returns."""
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, ROOM)
+        self._socket.bind((host, port))
+        self._socket.setblocking(False)
+        self.host = host
+        self.port: int = self._socket.getsockname()[1]
+        self._received: list[bytes] = []
+
+    def datagrams(self) -> list[bytes]:
+        """All of them so far."""
+        while True:
+            try:
+                self._received.append(self._socket.recv(1 << 16))
+            except BlockingIOError:
+                return self._received
+
+    def lines(self) -> list[str]:
+        """Their records."""
+        return [line for each in self.datagrams() for line in each.decode().split("\n")]
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
