@@ -140,6 +140,13 @@ TOPICS: dict[str, list[Mistake]] = {
         Mistake("NATS: a wildcard to publish to", 'from penstock.sinks import NatsSink\n\nNatsSink("orders.*", servers="nats:4222")'),
         Mistake("NATS: an end to reconnecting", 'from penstock.sinks import NatsSink\n\nNatsSink("orders.new", servers="nats:4222", max_reconnect_attempts=60)'),
         Mistake("NATS: a stream at most once", 'from penstock.sinks import NatsSink\n\nNatsSink("orders.new", servers="nats:4222", stream="ORDERS", delivery="core")'),
+        Mistake("SQL: a database without a driver of its own", 'from penstock.sinks import SqlSink\n\nSqlSink("oracle+oracledb://app:secret@db/shop", table="stock", columns=["item"])'),
+        Mistake("Objects: a key in the URL", 'from penstock.sinks import ObjectSink\n\nObjectSink("s3://AKIA1234:secret@bucket/events")'),
+        Mistake("Objects: a URL of the web", 'from penstock.sinks import ObjectSink\n\nObjectSink("http://minio:9000/bucket/events")'),
+        Mistake("Parquet: a type that does not exist", 'from penstock.sinks import ParquetSink\n\nParquetSink("s3://bucket/events", schema={"id": "integer"})'),
+        Mistake("Parquet: one name in place of a list", 'from penstock.sinks import ParquetSink\n\nParquetSink("s3://bucket/events", schema={"id": "int64"}, partition_by="day")'),
+        Mistake("Redis: a stream and a list", 'from penstock.sinks import RedisSink\n\nRedisSink("redis://localhost", stream="events", list="jobs")'),
+        Mistake("UDP: a datagram that no network carries", 'from penstock.sinks import UdpSink\n\nUdpSink("metrics", 8125, max_datagram=100_000)'),
     ],
     "The consumer and its source": [
         Mistake("Consumer: a sink as the source", 'Consumer(FileSink("events.jsonl"))'),

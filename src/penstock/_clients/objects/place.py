@@ -15,7 +15,7 @@ from .errors import translated
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "file", "https")
+SCHEMES = ("s3", "gs", "az", "abfs", "abfss", "file")
 CONNECT_TIMEOUT = 5.0
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _RULE = (
@@ -53,6 +53,9 @@ class StoreGiven:
         if not isinstance(given, str):
             raise bad("url", type(given).__name__, _RULE)
         parts = urlsplit(given)
+        if parts.scheme in {"http", "https"}:
+            rule = "is an endpoint; write url='s3://bucket/folder' and config={'endpoint': '...'}"
+            raise bad("url", f"{parts.scheme}://...", rule)
         if parts.scheme not in SCHEMES:
             raise bad("url", f"{parts.scheme}://...", _RULE)
         if parts.query or parts.fragment or "@" in parts.netloc:
