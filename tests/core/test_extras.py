@@ -46,6 +46,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "letters/lines.py": ("files",),
     "sinks/http": ("http",),
     "sinks/kafka": ("kafka",),
+    "sinks/clickhouse": ("clickhouse",),
     "sinks/nats": ("nats",),
     "sinks/postgres": ("postgres",),
     "sinks/postgres_stream": ("postgres",),

@@ -82,6 +82,15 @@ _SHOWN = 500
 """Characters of server text shown in a message."""
 
 
+class RecordRefused(PermanentError):
+    """A body that was refused, and not applied, because of one of its records.
+
+    `at` is the index of that record in the body, if the server told it.
+    """
+
+    at: int | None = None
+
+
 class HttpStatusError(Exception):
     """An unsuccessful response; the `__cause__` of the error that the sink raises.
 

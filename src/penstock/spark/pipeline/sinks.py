@@ -21,6 +21,7 @@ from ..._core.errors import ConfigError, MissingExtra
 from ..._core.function_sink import as_sink
 from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
 from ...sinks import (
+    ClickHouseSink,
     DeadLetter,
     DeadLetterRecord,
     ElasticsearchSink,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from .mistakes import Path
 
 TERMINALS: Mapping[str, Callable[..., Any]] = {
+    "clickhouse": ClickHouseSink,
     "elasticsearch": ElasticsearchSink,
     "file": FileSink,
     "http": HttpSink,
