@@ -9,13 +9,18 @@ stream that was cut off.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 
 from ..._clients.encoding import Records, item_error
-from ..._core.errors import PermanentError
+from ..._core.errors import ConfigError, PermanentError
 from .arrow_columns import TargetColumn, UnfitType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .types import ColumnType
 
 MakeArray = Callable[[TargetColumn, Any], Any]
 
@@ -52,31 +57,68 @@ def ipc_stream(records: Any) -> bytes:
     return bytes(output.getvalue())
 
 
-def records_of_rows(
-    columns: Sequence[TargetColumn],
-    indices: Sequence[int],
-    rows: Sequence[Sequence[Any]],
-    errors: dict[int, BaseException],
-) -> Records:
-    """Rows of Python's values; a row with one that does not fit gets an error."""
-    values = list(zip(*rows, strict=True)) if rows else [() for _ in columns]
-    return _records(columns, indices, values, errors, make=TargetColumn.of_values, pick=_picked)
-
-
-def records_of_columns(
-    columns: Sequence[TargetColumn], record_batch: Any, errors: dict[int, BaseException]
-) -> Records:
-    """The columns of a record batch, in the table's types; a row with a value that does not fit gets
-    an error. Raises `PermanentError` if no value of a column could fit.
+class ArrowRows:
+    """Makes record batches of these columns of a table. Raises `ConfigError` for types that Arrow does
+    not have.
     """
-    found = [record_batch.column(column.name) for column in columns]
-    for column, each in zip(columns, found, strict=True):
-        try:
-            column.check_type(each.type)
-        except UnfitType as error:
-            raise PermanentError(f"column {column.name!r}: {error}") from error
-    indices = range(record_batch.num_rows)
-    return _records(columns, indices, found, errors, make=TargetColumn.of_column, pick=_taken)
+
+    def __init__(self, columns: Mapping[str, ColumnType], table: str) -> None:
+        self._table = table
+        self._targets = {name: _target(name, kind) for name, kind in columns.items()}
+
+    join = staticmethod(ipc_stream)
+
+    def of_rows(
+        self,
+        indices: Sequence[int],
+        rows: Sequence[Sequence[Any]],
+        errors: dict[int, BaseException],
+    ) -> Records:
+        """Rows of Python's values; a row with one that does not fit gets an error."""
+        columns = [*self._targets.values()]
+        values = list(zip(*rows, strict=True)) if rows else [() for _ in columns]
+        return _records(columns, indices, values, errors, make=TargetColumn.of_values, pick=_picked)
+
+    def of_columns(self, record_batch: Any, names: Sequence[str]) -> Records:
+        """These columns of a record batch; a row with a value that does not fit gets an error. Raises
+        `PermanentError` for a column that is missing, on either side, or whose type never fits.
+        """
+        has = record_batch.schema.names
+        for name in names:
+            if name not in has:
+                raise PermanentError(f"the batch has no column {name!r}; it has {has}")
+            if name not in self._targets:
+                raise PermanentError(
+                    f"{self._table} has no column {name!r} that takes values; drop it, or give columns="
+                )
+        columns = [self._targets[name] for name in names]
+        found = [record_batch.column(name) for name in names]
+        for column, each in zip(columns, found, strict=True):
+            try:
+                column.check_type(each.type)
+            except UnfitType as error:
+                raise PermanentError(f"column {column.name!r}: {error}") from error
+        indices = range(record_batch.num_rows)
+        return _records(columns, indices, found, {}, make=TargetColumn.of_column, pick=_taken)
+
+    def refused(self, schema: Any) -> dict[str, str]:
+        """The columns of a schema whose types never fit, and the remedy."""
+        found: dict[str, str] = {}
+        for name, target in self._targets.items():
+            if name in schema.names:
+                try:
+                    target.check_type(schema.field(name).type)
+                except UnfitType as error:
+                    found[name] = f"{error}; cast it"
+        return found
+
+
+def _target(name: str, kind: ColumnType) -> TargetColumn:
+    try:
+        return TargetColumn(name, kind)
+    except UnfitType as error:
+        rule = 'give format="json", or columns= without it'
+        raise ConfigError(f"columns={name!r}: {error}; {rule}") from error
 
 
 def _records(

@@ -76,10 +76,9 @@ def for_code(
     if kind is ErrorClass.THROTTLE:
         return caused(ThrottledError(message, retry_after=retry_after), cause, summary=summary)
     if kind is ErrorClass.PERMANENT:
-        made = RecordRefused(message)
         found = _ROW.search(text)
-        made.at = None if found is None else int(found[1]) - 1
-        return caused(made, cause, summary=summary)
+        at = None if found is None else int(found[1]) - 1
+        return caused(RecordRefused(message, at=at), cause, summary=summary)
     return caused(_MADE[kind](message), cause, summary=summary, retry_after=retry_after)
 
 

@@ -26,7 +26,7 @@ class JsonRows:
         self._names = tuple(columns)
         self._rules = tuple(map(rule_of, columns.values()))
 
-    def records(
+    def of_rows(
         self,
         indices: Sequence[int],
         rows: Sequence[Sequence[Any]],

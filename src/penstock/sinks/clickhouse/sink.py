@@ -27,7 +27,7 @@ from ..http.config import HttpOptions, endpoint
 from ..http.write import RequestFormat
 from .codes import ALTERED
 from .errors import ClickHouseError, code_of, for_code
-from .open_table import OpenTable
+from .opened import OpenClickHouseTable
 from .request import TOKEN_SETTING, base_url, checked_settings, own_settings
 from .table import TableName, check_server, read_table
 
@@ -125,7 +125,7 @@ class ClickHouseSink(HttpBase):
             ),
             reads_answers=True,
         )
-        self._table: OpenTable | None = None
+        self._table: OpenClickHouseTable | None = None
         self._is_stale: bool | None = None
 
     @property
@@ -169,7 +169,9 @@ class ClickHouseSink(HttpBase):
             self._is_stale = any(map(_is_altered, distinct(result.errors.values())))
         return result
 
-    async def _encoded(self, table: OpenTable, batch: Batch[Any]) -> tuple[OpenTable, Records]:
+    async def _encoded(
+        self, table: OpenClickHouseTable, batch: Batch[Any]
+    ) -> tuple[OpenClickHouseTable, Records]:
         """The records of a batch, by the table as it is if any of them is refused."""
         if not self._is_stale:
             try:
@@ -218,7 +220,7 @@ class ClickHouseSink(HttpBase):
             raise ConfigError(str(error)) from error
         self._is_stale = False
 
-    async def _read_again(self) -> OpenTable:
+    async def _read_again(self) -> OpenClickHouseTable:
         """The table as it is now. Raises `RefusedError` if the columns do not fit it any more."""
         try:
             return await self._read()
@@ -226,10 +228,12 @@ class ClickHouseSink(HttpBase):
             text = f"the table or the server was altered: {error}"
             raise RefusedError(text, repair="alter it back, or open the sink anew") from error
 
-    async def _read(self) -> OpenTable:
+    async def _read(self) -> OpenClickHouseTable:
         facts = await read_table(self._ask, self._name)
         check_server(facts, deduplicate=self._deduplicate, is_arrow=self._is_arrow)
-        return OpenTable(facts, self._name, self._columns, self._row, is_arrow=self._is_arrow)
+        return OpenClickHouseTable(
+            facts, self._name, self._columns, self._row, is_arrow=self._is_arrow
+        )
 
     async def _ask(self, query: str) -> bytes:
         """The answer to a SELECT, which has no effect: an unknown outcome is that of no item."""

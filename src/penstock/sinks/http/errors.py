@@ -88,7 +88,9 @@ class RecordRefused(PermanentError):
     `at` is the index of that record in the body, if the server told it.
     """
 
-    at: int | None = None
+    def __init__(self, message: str, *, at: int | None = None) -> None:
+        super().__init__(message)
+        self.at = at
 
 
 class HttpStatusError(Exception):
