@@ -55,14 +55,11 @@ CONFIG = """\
 <users_config>users.xml</users_config>
 <default_profile>default</default_profile><default_database>default</default_database>
 <mark_cache_size>5368709120</mark_cache_size>
-<max_concurrent_queries>100</max_concurrent_queries>
 </yandex>
 """
 USERS = """\
 <yandex>
-<profiles><default></default><reads><readonly>1</readonly></reads>
-<little><max_memory_usage>1000</max_memory_usage></little>
-<alone><max_concurrent_queries_for_user>1</max_concurrent_queries_for_user></alone></profiles>
+<profiles><default></default><reads><readonly>2</readonly></reads></profiles>
 <users>
 {users}
 </users>
@@ -96,6 +93,11 @@ class ClickHouseServer:
         """The rows of a query, as texts."""
         return [tuple(line.split("\t")) for line in self.run(query).splitlines()]
 
+    def post(self, insert: str, settings: dict[str, str], body: bytes) -> int:
+        """Send the body of an INSERT; return the status of the answer."""
+        asked = {"query": insert, **settings}
+        return self._client.post(self.url, params=asked, content=body).status_code
+
     def close(self) -> None:
         """Kill it, and remove its data."""
         self._client.close()
@@ -114,8 +116,8 @@ class ClickHouseServer:
 class OldServer(ClickHouseServer):
     """That of Debian's packages: 18.16, without Arrow, tokens and asynchronous inserts.
 
-    Its users beside `default`: `reader` may not write, `little` has no memory, `alone` may run one
-    query at a time, `elsewhere` has no access to the database `default`. Their password is `secret`.
+    Its users beside `default`: `reader` may not write, and `elsewhere` has no access to the database
+    `default`. Their password is `secret`.
     """
 
     def __init__(self) -> None:
@@ -125,8 +127,6 @@ class OldServer(ClickHouseServer):
         users = [
             ("default", "", "default", "default"),
             ("reader", "secret", "reads", "default"),
-            ("little", "secret", "little", "default"),
-            ("alone", "secret", "alone", "default"),
             ("elsewhere", "secret", "default", "system"),
         ]
         names = ("name", "password", "profile", "database")

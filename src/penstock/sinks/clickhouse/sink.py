@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ..._core.result import WriteResult
     from ..http.write import HttpResponse
 
-Format = Literal["arrow", "json"]
 _NO_ITEMS: RowBatch[Any] = RowBatch(())
 """What a SELECT is sent for."""
 _SHOWN = 8192
@@ -95,7 +94,7 @@ class ClickHouseSink(HttpBase):
         table: str,
         columns: Sequence[str] | None = None,
         database: str | None = None,
-        format: Format = "arrow",  # noqa: A002  # ClickHouse's word
+        format: Literal["arrow", "json"] = "arrow",  # noqa: A002  # ClickHouse's word
         row: Callable[[Any], Sequence[Any]] | None = None,
         deduplicate: bool = True,
         async_insert: bool = False,

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from ..._core.errors import ConfigError, RefusedError, ResultMismatch
+from ..._core.errors import ConfigError, RefusedError
 from .request import TOKEN_SETTING, literal, own_settings, quoted
 from .types import parsed
 
@@ -90,7 +90,8 @@ async def _rows(ask: Ask, query: str) -> list[list[Any]]:
     try:
         return cast("list[list[Any]]", json.loads(answer)["data"])
     except (ValueError, KeyError, TypeError) as error:
-        raise ResultMismatch("the answer is not one of ClickHouse; correct the URL") from error
+        text = "what answers is not one of ClickHouse"
+        raise RefusedError(text, repair="correct the URL") from error
 
 
 def check_server(facts: TableFacts, *, deduplicate: bool, is_arrow: bool) -> None:
