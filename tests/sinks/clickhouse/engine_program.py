@@ -22,7 +22,7 @@ from chdb.session import Session
 
 INSERT = re.compile(r"(INSERT INTO .+) (FORMAT [A-Za-z]+)", re.DOTALL)
 CODE = re.compile(r"Code: ([0-9]+)\.")
-OF_HTTP = {"query", "wait_end_of_query"}
+OF_HTTP = {"wait_end_of_query", "client_protocol_version", "session_id", "query_id", "database"}
 STATUSES = {60: 404, 81: 404, 115: 404, **dict.fromkeys((6, 26, 27, 38, 41, 53, 72, 117), 400)}
 
 
@@ -30,25 +30,25 @@ class Front(BaseHTTPRequestHandler):
     """One connection."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     session: Any
     file: Path
     lock = threading.Lock()
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.headers.get("content-encoding") == "gzip":
-            body = gzip.decompress(body)
+        body = self.body()
         asked = dict(parse_qsl(urlsplit(self.path).query, keep_blank_values=True))
-        statement = asked.get("query", "").encode() + body
-        insert = INSERT.fullmatch(asked.get("query", ""))
+        query = asked.pop("query", "")
+        if not query and body.startswith(b"INSERT"):  # as clickhouse-connect has it
+            line, _, body = body.partition(b"\n")
+            query = line.decode()
+        insert = INSERT.fullmatch(query)
+        statement = query.encode() + body
         if insert is not None:
-            given = ((name, text) for name, text in asked.items() if name not in OF_HTTP)
-            settings = ", ".join(f"{name} = '{text}'" for name, text in given)
-            told = f" SETTINGS {settings}" if settings else ""
-            if insert[2].endswith("Stream"):  # bytes within a statement would be taken for its end
-                statement = f"{insert[1]} FROM INFILE '{self.file}'{told} {insert[2]}".encode()
-            else:
-                statement = f"{insert[1]}{told} {insert[2]}\n".encode() + body
+            statement = f"{insert[1]}{self.settings(asked)} {insert[2]}\n".encode() + body
+            if not insert[2].endswith("Row"):  # bytes within a statement would be taken for its end
+                file = f" FROM INFILE '{self.file}'"
+                statement = f"{insert[1]}{file}{self.settings(asked)} {insert[2]}".encode()
         try:
             with self.lock:
                 self.file.write_bytes(body)
@@ -61,6 +61,21 @@ class Front(BaseHTTPRequestHandler):
             self.answer(STATUSES.get(number, 500), text.encode(), headers)
         else:
             self.answer(200, found or b"", {})
+
+    def body(self) -> bytes:
+        if self.headers.get("transfer-encoding") == "chunked":
+            parts: list[bytes] = []
+            while length := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(length))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+        body = self.rfile.read(int(self.headers["content-length"]))
+        return gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body
+
+    def settings(self, asked: dict[str, str]) -> str:
+        given = [f"{name} = '{text}'" for name, text in asked.items() if name not in OF_HTTP]
+        return f" SETTINGS {', '.join(given)}" if given else ""
 
     def do_GET(self) -> None:
         self.answer(200, b"Ok.\n", {})

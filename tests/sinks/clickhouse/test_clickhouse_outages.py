@@ -62,6 +62,7 @@ async def _through_deaths(words: Words) -> tuple[list[Outcome], list[tuple[str, 
     return list(outcomes), await words.looked()
 
 
+@pytest.mark.long
 async def test_a_server_that_is_killed_under_load(old: Words) -> None:
     """Without tokens: nothing is lost, and what is there twice was of unknown outcome."""
     outcomes, rows = await _through_deaths(old)
@@ -137,7 +138,7 @@ async def test_a_user_that_may_not_write_gives_no_row_up(old: Words) -> None:
 
 async def test_too_many_parts_are_a_throttle(old: Words) -> None:
     """Until the server has merged them."""
-    old.make(after=" SETTINGS parts_to_throw_insert = 2, parts_to_delay_insert = 1")
+    old.make(after=" SETTINGS parts_to_throw_insert = 2, parts_to_delay_insert = 2")
     old.server.run("SYSTEM STOP MERGES")
     async with old.sink() as sink:
         assert await written(sink, [(1, "a")]) == {}
@@ -153,7 +154,7 @@ async def test_too_many_parts_are_a_throttle(old: Words) -> None:
 async def test_too_many_queries_are_a_throttle(old: Words) -> None:
     """And too little memory is no row's fault."""
     async with old.sink(settings={"max_concurrent_queries_for_user": 1}) as sink:
-        other = asyncio.create_task(asyncio.to_thread(old.server.run, "SELECT sleep(1)"))
+        other = asyncio.create_task(asyncio.to_thread(old.server.run, "SELECT sleep(0.5)"))
         while "SELECT sleep" not in await asyncio.to_thread(old.server.run, "SHOW PROCESSLIST"):
             pass
         assert type((await written(sink, [(1, "a")]))[0]) is ThrottledError

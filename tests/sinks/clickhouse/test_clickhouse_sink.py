@@ -297,11 +297,11 @@ async def test_a_table_that_changes_under_an_open_sink(words: Words) -> None:
 
 async def test_an_insert_of_too_many_partitions_is_sent_in_parts(words: Words) -> None:
     words.make(partition="id")
-    async with words.sink() as sink:
-        batch = RowBatch(ROWS[:110])
+    async with words.sink(settings={"max_partitions_per_insert_block": 10}) as sink:
+        batch = RowBatch(ROWS[:25])
         for _ in range(2):
             assert await sink.write(batch) is None
-    assert await words.looked() == told(ROWS[:110])
+    assert await words.looked() == told(ROWS[:25])
 
 
 async def test_names_are_taken_literally(words: Words) -> None:

@@ -144,8 +144,7 @@ def _records(
             make(column, pick(each, places)) for column, each in zip(columns, values, strict=True)
         ]
         indices = [indices[place] for place in places]
-    schema = pa.schema([pa.field(column.name, column.type) for column in columns])
-    made = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    made = pa.RecordBatch.from_arrays(arrays, [column.name for column in columns])
     return Records(indices, ArrowRecords(made), errors)
 
 

@@ -2,7 +2,7 @@
 
 1. The types are those that ClickHouse takes without a conversion that could change a value: see
    `values`. Text, UUIDs, addresses and names of enums are bytes, which the server parses.
-2. Values of plain types are converted by Arrow, all at once. Others pass the rules of `values`.
+2. Values of plain types, or of any where Arrow is strict enough, are converted by Arrow, all at once. Others pass the rules of `values`.
 3. A column of another type is cast, and only if nothing is lost. Digits of a second beyond those
    of the type are cut.
 """
@@ -45,6 +45,10 @@ _NUMBERS = {
         ("String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16"), pa.binary()
     ),
 }
+_STRICT = frozenset(
+    {"String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16", "Float64", "Bool"}
+)
+"""Types for which Arrow takes no value that the rules refuse, but for nulls."""
 _LONG = {"Int128": 16, "UInt128": 16, "Int256": 32, "UInt256": 32}
 _UNITS = ("s", "ms", "ms", "ms", "us", "us", "us", "ns", "ns", "ns")
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -73,15 +77,18 @@ class TargetColumn:
         elif self._form is not None or kind.head in _LONG:
             rule = ValueRule(rule.convert)
         self._rule = rule
+        self._is_strict = kind.head in _STRICT
+        self._fits: set[Any] = set()
 
     def of_values(self, values: Sequence[Any]) -> Any:
         """An array of Python's values. Raises what a value that does not fit causes."""
         rule, form = self._rule, self._form
-        if rule.plain.issuperset(map(type, values)):
+        if self._is_strict or rule.plain.issuperset(map(type, values)):
             with suppress(Exception):  # below, it is told better
                 made = pa.array(values, self.type)
-                _check_range(self._kind, made)
-                return made
+                if self._kind.is_nullable or not made.null_count:
+                    _check_range(self._kind, made)
+                    return made
         converted = list(map(rule.convert, values))
         if form is not None:
             converted = [None if each is None else form(each) for each in converted]
@@ -98,7 +105,9 @@ class TargetColumn:
 
     def check_type(self, given: Any) -> None:
         """Raise `UnfitType` for a type whose columns cannot be cast."""
-        self._cast(pa.array([], given))
+        if given not in self._fits:
+            self._cast(pa.array([], given))
+            self._fits.add(given)
 
     def _cast(self, column: Any) -> Any:
         given = column.type

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .types import ColumnType
 
 
+_SEQUENCES = frozenset({tuple, list})
+
+
 class OpenClickHouseTable:
     """One table as it is, for the columns of a sink. Raises `ConfigError` for columns that it does
     not have, and for types that Arrow does not have.
@@ -122,6 +125,8 @@ class OpenClickHouseTable:
     ) -> tuple[Sequence[int], Sequence[Any]]:
         """Refuse mappings with fields that the table does not have: they would be lost silently."""
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
+        if _SEQUENCES.issuperset(map(type, items)):
+            return indices, rows
         known = self._columns.keys()
         strange: dict[int, BaseException] = {}
         for index in indices:
