@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.sinks.clickhouse.clickhouse_help import Words
+from tests.sinks.clickhouse.servers import EngineServer, running
 from tests.sinks.nats.nats_help import new_stream, read
 
 from penstock import Batch, DeadLetter, PermanentError, Retry, Timeout, WriteResult, stack
@@ -30,6 +32,7 @@ from penstock.sinks import (
     SqlSink,
 )
 from penstock.spark import write_dataframe
+from penstock.testing.servers.require import there_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,12 +177,25 @@ def sql(request: pytest.FixtureRequest, folder: Path) -> Case:
     return Case(sink, stored, refuses=True)
 
 
+def clickhouse(request: pytest.FixtureRequest, _: Path) -> Case:
+    """The embedded engine; a constraint refuses the bad row."""
+    there = there_or_skip("clickhouse", running(EngineServer))
+    words = Words(there.__enter__())
+    request.addfinalizer(lambda: there.__exit__(None, None, None))
+    words.make("n Int64, word String, CONSTRAINT good CHECK word <> 'no number'", order="n")
+
+    def stored() -> list[int]:
+        return [int(n) for (n,) in words.rows("n", "n")]
+
+    return Case(words.sink(), stored, refuses=True)
+
+
 def _padded(row: dict[str, Any]) -> dict[str, str]:
     return {"padding": "x" * 100} if row["n"] == BAD else {}
 
 
 @pytest.fixture(
-    params=[memory, function, file, http, elasticsearch, nats, sql], ids=lambda case: case.__name__
+    params=[memory, function, file, http, elasticsearch, nats, sql, clickhouse], ids=lambda case: case.__name__
 )
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     made: Case = request.param(request, tmp_path)

@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import compute
 
 from ..._clients.encoding import to_json
+from .scalars import UnfitValue
 from .values import ValueRule, rule_of
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class TargetColumn:
         if pa.types.is_float32(self.type) and pc.any(pc.is_inf(made)).as_py():
             found = pc.sum(pc.cast(pc.is_inf(column.cast(pa.float64())), pa.int64())).as_py()
             if pc.sum(pc.cast(pc.is_inf(made), pa.int64())).as_py() != found:
-                raise ValueError(f"a number that is not in the range of {self._kind.text}")
+                raise UnfitValue(f"a number that is not in the range of {self._kind.text}")
         return made
 
 
@@ -207,7 +208,7 @@ def _is_text(given: Any) -> bool:
 
 def _check_nulls(kind: ColumnType, array: Any) -> None:
     if array.null_count and not kind.is_nullable:
-        raise ValueError(f"NULL for a column of {kind.text}, which holds none")
+        raise UnfitValue(f"NULL for a column of {kind.text}, which holds none")
     match kind.head:
         case "Array":
             _check_nulls(kind.inner[0], array.flatten())
@@ -222,14 +223,14 @@ def _check_nulls(kind: ColumnType, array: Any) -> None:
 
 
 def _check_range(kind: ColumnType, array: Any) -> None:
-    """Raise `ValueError` for days and moments outside of the type, at any depth."""
+    """Raise `UnfitValue` for days and moments outside of the type, at any depth."""
     limits = _SECONDS.get(kind.head) or _DAYS.get(kind.head)
     if limits is not None:
         per = _PER_SECOND[array.type.unit] if kind.head in _SECONDS else 1
         found = pc.min_max(array)
         low, high = found["min"].value, found["max"].value
         if low is not None and not limits[0] * per <= low <= high < limits[1] * per:
-            raise ValueError(f"a value that is not in the range of {kind.text}")
+            raise UnfitValue(f"a value that is not in the range of {kind.text}")
     elif kind.head == "Array":
         _check_range(kind.inner[0], array.flatten())
     elif kind.head == "Map":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.encoding import all_to_json, encoded, to_json
+from .scalars import UnfitValue
 from .values import rule_of
 
 if TYPE_CHECKING:
@@ -59,5 +60,5 @@ def _checked(rule: ValueRule, values: Sequence[Any]) -> Sequence[Any]:
 def _named(name: str, rule: ValueRule, value: Any) -> Any:
     try:
         return rule.convert(value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"column {name!r}: {error}") from error
+    except UnfitValue as error:
+        raise UnfitValue(f"column {name!r}: {error}") from error

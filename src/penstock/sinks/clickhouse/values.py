@@ -13,26 +13,30 @@ a `DateTime`. So a value is checked here, before it is sent, at any depth:
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
-from decimal import Decimal, InvalidOperation
-from enum import Enum
-from math import isfinite
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._clients.forms import form_for
+from .scalars import (
+    DATE,
+    DATE32,
+    DATETIME,
+    DATETIME64,
+    SIMPLE,
+    UnfitValue,
+    day,
+    decimal,
+    moment,
+    refused,
+    small_float,
+    whole,
+)
 
 if TYPE_CHECKING:
+    from .scalars import Convert
     from .types import ColumnType
 
-Convert = Callable[[Any], Any]
-_FLOAT32_MAX = (2 - 2**-23) * 2**127
-_DATE = (date(1970, 1, 1), date(2149, 6, 6))
-_DATE32 = (date(1900, 1, 1), date(2299, 12, 31))
-_DATETIME = (datetime(1970, 1, 1, tzinfo=UTC), datetime(2106, 2, 7, 6, 28, 16, tzinfo=UTC))
-_DATETIME64 = (datetime(1900, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC))
 _NONE = type(None)
 
 
@@ -41,7 +45,7 @@ class ValueRule:
     """How values of a column are checked."""
 
     convert: Convert
-    """The value as it is sent. Raises `TypeError` or `ValueError`."""
+    """The value as it is sent. Raises `UnfitValue`."""
     plain: frozenset[type] = frozenset()
     """Types of values that need only a check of their range, if any."""
     numbers: range | None = None
@@ -72,7 +76,7 @@ def nullable(kind: ColumnType, convert: Convert) -> Convert:
 
     def checked(value: Any) -> Any:
         if value is None:
-            raise ValueError(f"None for a column of {kind.text}, which holds no NULL")
+            raise UnfitValue(f"None for a column of {kind.text}, which holds no NULL")
         return convert(value)
 
     return checked
@@ -80,23 +84,23 @@ def nullable(kind: ColumnType, convert: Convert) -> Convert:
 
 def _converter(kind: ColumnType) -> Convert:
     if kind.whole_numbers is not None:
-        return _whole(kind, kind.whole_numbers)
-    simple = _SIMPLE.get(kind.head)
+        return whole(kind, kind.whole_numbers)
+    simple = SIMPLE.get(kind.head)
     if simple is not None:
         return simple
     match kind.head:
         case "Float32" | "BFloat16":
-            return _small_float
+            return small_float
         case "Decimal":
-            return _decimal(kind)
+            return decimal(kind)
         case "Date":
-            return _day(kind, _DATE)
+            return day(kind, DATE)
         case "Date32":
-            return _day(kind, _DATE32)
+            return day(kind, DATE32)
         case "DateTime":
-            return _moment(kind, _DATETIME)
+            return moment(kind, DATETIME)
         case "DateTime64":
-            return _moment(kind, _DATETIME64)
+            return moment(kind, DATETIME64)
         case "Array":
             return _array(kind)
         case "Map":
@@ -107,137 +111,6 @@ def _converter(kind: ColumnType) -> Convert:
             return lambda value: value
 
 
-def _plain(value: Any) -> Any:
-    """The value of an enum's member, and any other value itself."""
-    return value.value if isinstance(value, Enum) else value
-
-
-def _refused(kind: ColumnType | str, value: object) -> Exception:
-    name = kind if isinstance(kind, str) else kind.text
-    return TypeError(f"{type(value).__name__} for a column of {name}")
-
-
-def _whole(kind: ColumnType, numbers: range) -> Convert:
-    first, last = numbers.start, numbers.stop - 1
-
-    def whole(value: Any) -> int:
-        value = _plain(value)
-        if not isinstance(value, int):
-            raise _refused(kind, value)
-        if not first <= value <= last:
-            raise ValueError(f"{value} is not in the range of {kind.text}")
-        return int(value)
-
-    return whole
-
-
-def _float(value: Any) -> float:
-    value = _plain(value)
-    if isinstance(value, (int, float, Decimal)):
-        return float(value)
-    raise _refused("floats", value)
-
-
-def _small_float(value: Any) -> float:
-    found = _float(value)
-    if isfinite(found) and abs(found) > _FLOAT32_MAX:
-        raise ValueError(f"{found} is not in the range of Float32")
-    return found
-
-
-def _bool(value: Any) -> bool:
-    value = _plain(value)
-    if value is True or value is False or (type(value) is int and value in {0, 1}):
-        return bool(value)
-    raise _refused("Bool", value)
-
-
-def _text(value: Any) -> Any:
-    """Text or bytes; anything else whose form in JSON is a text, such as a UUID."""
-    value = _plain(value)
-    if isinstance(value, (str, bytes, bytearray)):
-        return value
-    form = form_for(value)
-    found = None if form is None else form(value)
-    if isinstance(found, str):
-        return found
-    raise _refused("text", value)
-
-
-def _object(value: Any) -> object:
-    if isinstance(value, (str, bytes)):
-        value = json.loads(value)
-    elif not isinstance(value, Mapping):
-        form = form_for(value)
-        value = value if form is None else form(value)
-    if not isinstance(value, Mapping):
-        raise _refused("JSON objects", value)
-    return cast("object", value)
-
-
-def _time(value: Any) -> str:
-    if isinstance(value, time):
-        return value.isoformat()
-    if isinstance(value, str):
-        return value
-    raise _refused("times of a day", value)
-
-
-def _decimal(kind: ColumnType) -> Convert:
-    scale = kind.scale
-    whole_digits = kind.precision - scale
-
-    def decimal(value: Any) -> Decimal:
-        value = _plain(value)
-        if isinstance(value, bool) or not isinstance(value, (int, float, str, Decimal)):
-            raise _refused(kind, value)
-        try:
-            found = value if isinstance(value, Decimal) else Decimal(str(value))
-        except InvalidOperation:
-            raise _refused(kind, value) from None
-        digits, exponent = found.normalize().as_tuple()[1:] if found.is_finite() else ((), "")
-        if (
-            not isinstance(exponent, int)
-            or -exponent > scale
-            or len(digits) + exponent > whole_digits
-        ):
-            raise ValueError(f"{found} has more digits than {kind.text}")
-        return found
-
-    return decimal
-
-
-def _day(kind: ColumnType, limits: tuple[date, date]) -> Convert:
-    first, last = limits
-
-    def day(value: Any) -> date:
-        if isinstance(value, str):
-            value = date.fromisoformat(value)
-        if not isinstance(value, date) or isinstance(value, datetime):
-            raise _refused(kind, value)
-        if not first <= value <= last:
-            raise ValueError(f"{value} is not in the range of {kind.text}")
-        return value
-
-    return day
-
-
-def _moment(kind: ColumnType, limits: tuple[datetime, datetime]) -> Convert:
-    first, end = limits
-
-    def moment(value: Any) -> datetime:
-        if isinstance(value, str):
-            value = datetime.fromisoformat(value)
-        if not isinstance(value, datetime):
-            raise _refused(kind, value)
-        found = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-        if not first <= found < end:
-            raise ValueError(f"{value} is not in the range of {kind.text}")
-        return found
-
-    return moment
-
-
 def _array(kind: ColumnType) -> Convert:
     (inner,) = kind.inner
     element = rule_of(inner).convert
@@ -246,7 +119,7 @@ def _array(kind: ColumnType) -> Convert:
         if isinstance(value, (set, frozenset)):
             value = list(cast("frozenset[Any]", value))
         if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-            raise _refused(kind, value)
+            raise refused(kind, value)
         return [element(each) for each in cast("Sequence[Any]", value)]
 
     return array
@@ -257,7 +130,7 @@ def _map(kind: ColumnType) -> Convert:
 
     def mapped(value: Any) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
-            raise _refused(kind, value)
+            raise refused(kind, value)
         named = cast("Mapping[Any, Any]", value)
         return {key(name): item(each) for name, each in named.items()}
 
@@ -272,29 +145,22 @@ def _tuple(kind: ColumnType) -> Convert:
 
     def fields_of(value: Any) -> Mapping[str, Any]:
         if isinstance(value, (tuple, list)):
-            return dict(zip(kind.names, cast("Sequence[Any]", value), strict=True))
+            given = cast("Sequence[Any]", value)
+            if len(given) != len(kind.names):
+                raise UnfitValue(f"{len(given)} values for a column of {kind.text}")
+            return dict(zip(kind.names, given, strict=True))
         if not isinstance(value, Mapping):
             form = form_for(value)
             value = value if form is None else form(value)
         if not isinstance(value, Mapping):
-            raise _refused(kind, value)
+            raise refused(kind, value)
         return cast("Mapping[str, Any]", value)
 
     def made(value: Any) -> Any:
         given = fields_of(value)
         if given.keys() != fields.keys():
-            raise ValueError(f"the fields {[*given]} for a column of {kind.text}")
+            raise UnfitValue(f"the fields {[*given]} for a column of {kind.text}")
         found = {name: convert(given[name]) for name, convert in fields.items()}
         return found if is_named else tuple(found.values())
 
     return made
-
-
-_SIMPLE: dict[str, Convert] = {
-    "Float64": _float,
-    "Bool": _bool,
-    "JSON": _object,
-    "Time": _time,
-    "Time64": _time,
-    **dict.fromkeys(("String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16"), _text),
-}

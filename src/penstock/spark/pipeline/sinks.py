@@ -144,6 +144,8 @@ class SinkMaker:
                     ),
                     **arguments,
                 }
+            case "clickhouse" if is_for_letters:
+                arguments = {**_letter_rows(arguments), **arguments}
             case "kafka" | "nats" as broker:
                 return self._for_broker(broker, arguments, path, is_for_letters=is_for_letters)
             case kind if kind not in KINDS:
@@ -324,10 +326,10 @@ class SinkMaker:
 
 
 def _for_letters(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"on_conflict": "ignore", **_letter_rows(arguments)}
+
+
+def _letter_rows(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "columns" in arguments:
-        return {"on_conflict": "ignore"}
-    return {
-        "on_conflict": "ignore",
-        "columns": DeadLetterRecord.COLUMNS,
-        "row": DeadLetterRecord.as_row,
-    }
+        return {}
+    return {"columns": DeadLetterRecord.COLUMNS, "row": DeadLetterRecord.as_row}
