@@ -194,7 +194,9 @@ async def test_values_of_columns_that_do_not_fit_fail_alone(engine: EngineServer
             batch = pa.record_batch(
                 {"id": [3 * at, 3 * at + 1, 3 * at + 2], **columns, f"v{at}": column}
             )
-            assert bad(await send(sink, ArrowBatch(batch))) == [1], kind
+            errors = await send(sink, ArrowBatch(batch))
+            assert bad(errors) == [1], kind
+            assert kind == "UUID" or f"does not fit the column 'v{at}'" in str(errors[1])
             assert bad(await send(sink, ArrowBatch(batch.slice(1, 1)))) == [0], kind
     assert await words.looked("id") == told([(at,) for at in range(3 * len(UNFIT)) if at % 3 != 1])
 
@@ -293,6 +295,21 @@ async def test_a_table_that_changes_under_an_open_sink(words: Words) -> None:
         words.server.run("ALTER TABLE words ADD COLUMN word String")
         assert await written(sink, [{"id": 4, "word": "d"}]) == {}
     assert await words.looked("id") == told([(3,), (4,), (70_000,)])
+
+
+async def test_a_column_that_is_made_wider_takes_values_at_once(words: Words) -> None:
+    """And one that is narrower in a new table takes no value that it would cut."""
+    words.make("id UInt32, n UInt8")
+    async with words.sink() as sink:
+        assert bad(await written(sink, [(1, 300)])) == [0]
+        words.server.run("ALTER TABLE words MODIFY COLUMN n UInt16")
+        assert await written(sink, [(1, 300)]) == {}
+        words.server.run("DROP TABLE words")
+        assert type((await written(sink, [(2, 300)]))[0]) is RefusedError
+        words.make("id UInt32, n UInt8")
+        assert bad(await written(sink, [(2, 300)])) == [0]
+        assert await written(sink, [(2, 200)]) == {}
+    assert await words.looked("*") == told([(2, 200)])
 
 
 async def test_an_insert_of_too_many_partitions_is_sent_in_parts(words: Words) -> None:
