@@ -27,7 +27,8 @@ CLICKS = [
 
 
 async def main(url: str) -> None:
-    httpx.post(url, content=TABLE).raise_for_status()
+    async with httpx.AsyncClient(base_url=url) as client:
+        (await client.post("/", content=TABLE)).raise_for_status()
     letters = MemorySink[DeadLetterRecord[dict[str, object]]]()
     sink = stack(ClickHouseSink(url, table="clicks"), Retry(attempts=5), DeadLetter(letters))
     async with Batcher(sink, limits=Limits(max_items=10_000, max_delay=1.0)) as batcher:
@@ -37,7 +38,9 @@ async def main(url: str) -> None:
     print(batcher.report.tally)
     for letter in letters.items:
         print(letter.item["page"], letter.message)
-    print(httpx.post(url, content="SELECT page, taps FROM clicks ORDER BY taps").text.expandtabs())
+    async with httpx.AsyncClient(base_url=url) as client:
+        found = await client.post("/", content="SELECT page, taps FROM clicks ORDER BY taps")
+    print(found.text.expandtabs())
 
 
 if __name__ == "__main__":

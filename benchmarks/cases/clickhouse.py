@@ -135,7 +135,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 # -- to the end ------------------------------------------------------------------------------------
 
 
-def _sink_turn(server: Any, batch: Batch[Any], times: int, **options: Any) -> Took:
+def _sink_turn(server: Any, fresh: Callable[[], Batch[Any]], times: int, **options: Any) -> Took:
     from penstock.sinks import ClickHouseSink
 
     async def turn() -> Took:
@@ -143,15 +143,11 @@ def _sink_turn(server: Any, batch: Batch[Any], times: int, **options: Any) -> To
         async with sink:
             watch = Stopwatch()
             for _ in range(times):
-                if errors := await send(sink, type(batch)(_content(batch))):
+                if errors := await send(sink, fresh()):
                     raise AssertionError(f"a row was refused: {errors}")
             return watch.read()
 
-    return _counted(server, len(batch) * times, lambda: asyncio.run(turn()))
-
-
-def _content(batch: Any) -> Any:
-    return batch.record_batch if isinstance(batch, ArrowBatch) else batch.items
+    return _counted(server, len(fresh()) * times, lambda: asyncio.run(turn()))
 
 
 def _client_turn(server: Any, rows: Sequence[Row], times: int) -> Took:
@@ -200,10 +196,12 @@ def prepare_engine(count: int) -> Iterator[Sequence[Contender]]:
             if size > count:
                 continue
             rows, times = rows_of(size), count // size
+            of_rows = partial(RowBatch[Row], rows)
+            of_columns = partial(ArrowBatch, columns_of(rows).record_batch)
             ways: dict[str, Callable[[], Took]] = {
-                ARROW: partial(_sink_turn, server, RowBatch(rows), times),
-                JSON: partial(_sink_turn, server, RowBatch(rows), times, format="json"),
-                COLUMNS: partial(_sink_turn, server, columns_of(rows), times),
+                ARROW: partial(_sink_turn, server, of_rows, times),
+                JSON: partial(_sink_turn, server, of_rows, times, format="json"),
+                COLUMNS: partial(_sink_turn, server, of_columns, times),
                 NATIVE: partial(_client_turn, server, rows, times),
             }
             found += [

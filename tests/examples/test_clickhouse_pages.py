@@ -17,4 +17,6 @@ from penstock.testing.servers.require import there_or_skip
 def test_rows_reach_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     with there_or_skip("clickhouse", running(EngineServer)) as server:
         asyncio.run(load("rows_to_clickhouse").main(server.url))
-    assert capsys.readouterr().out.rstrip() == printed_on("how-to/write-to-clickhouse.md")[0].rstrip()
+    assert (
+        capsys.readouterr().out.rstrip() == printed_on("how-to/write-to-clickhouse.md")[0].rstrip()
+    )

@@ -195,7 +195,8 @@ def _padded(row: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.fixture(
-    params=[memory, function, file, http, elasticsearch, nats, sql, clickhouse], ids=lambda case: case.__name__
+    params=[memory, function, file, http, elasticsearch, nats, sql, clickhouse],
+    ids=lambda case: case.__name__,
 )
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
     made: Case = request.param(request, tmp_path)

@@ -33,7 +33,7 @@ async def opened(**options: Any) -> AsyncGenerator[tuple[ClickHouseSink, Server]
     """A sink of a server that answers as the test says."""
     async with serving() as server:
         server.steps.extend([FACTS, COLUMNS])
-        given = {"format": "json", "client_options": PLAIN, **options}
+        given: dict[str, Any] = {"format": "json", "client_options": PLAIN, **options}
         async with ClickHouseSink(server.url, table="words", **given) as sink:
             yield sink, server
 

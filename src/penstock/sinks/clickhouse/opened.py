@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from .types import ColumnType
 
 
-_SEQUENCES = frozenset({tuple, list})
-
-
 class OpenClickHouseTable:
     """One table as it is, for the columns of a sink. Raises `ConfigError` for columns that it does
     not have, and for types that Arrow does not have.
@@ -125,7 +122,7 @@ class OpenClickHouseTable:
     ) -> tuple[Sequence[int], Sequence[Any]]:
         """Refuse mappings with fields that the table does not have: they would be lost silently."""
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        if _SEQUENCES.issuperset(map(type, items)):
+        if rows is items:  # all of them are sequences
             return indices, rows
         known = self._columns.keys()
         strange: dict[int, BaseException] = {}
