@@ -16,6 +16,7 @@ from penstock._core.classify import classified
 from penstock._core.errors import ConfigError
 from penstock._core.told import for_log
 from penstock.sinks import ClickHouseError, ClickHouseSink
+from penstock.sinks.clickhouse.request import own_settings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -176,3 +177,15 @@ async def test_a_body_that_was_cut_off_is_refused(engine: EngineServer, format_n
         words.server.post(insert, settings, sent.body[:end])
     assert words.server.post(insert, settings, sent.body) == 200
     assert words.rows() == told(rows)
+
+
+@pytest.mark.long
+def test_a_body_is_one_block_however_many_rows_it_has(engine: EngineServer) -> None:
+    """So nothing of it is stored if its last row is refused: two million rows would be otherwise."""
+    words = Words(engine, format="json")
+    words.make("id UInt32, CONSTRAINT small CHECK id < 9000000")
+    rows = b",".join(b'{"id":%d}' % number for number in range(4_000_000))
+    settings = own_settings(deduplicate=True, async_insert=False)
+    insert = "INSERT INTO words (id) FORMAT JSONEachRow"
+    assert words.server.post(insert, settings, b"[" + rows + b',{"id":9000000}]') == 500
+    assert words.rows("count()", "1") == [("0",)]

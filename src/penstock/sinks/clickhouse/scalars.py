@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from enum import Enum
 from math import isfinite
+from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._clients.forms import form_for
@@ -50,12 +51,13 @@ def whole(kind: ColumnType, numbers: range) -> Convert:
     first, last = numbers.start, numbers.stop - 1
 
     def convert(value: Any) -> int:
-        value = _plain(value)
-        if not isinstance(value, int):
-            raise refused(kind, value)
-        if not first <= value <= last:
-            raise UnfitValue(f"{value} is not in the range of {kind.text}")
-        return int(value)
+        try:
+            found = index(_plain(value))
+        except TypeError:
+            raise refused(kind, value) from None
+        if not first <= found <= last:
+            raise UnfitValue(f"{found} is not in the range of {kind.text}")
+        return found
 
     return convert
 
