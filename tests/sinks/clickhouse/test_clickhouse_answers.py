@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from tests.sinks.clickhouse.servers import EngineServer
 
 pytestmark = pytest.mark.usefixtures("real_clock")
-FACTS = reply(200, {"data": [["26.9.2.1", ["insert_deduplication_token", "async_insert"]]]})
+FACTS = reply(
+    200,
+    {
+        "data": [
+            ["26.9.2.1", ["insert_deduplication_token", "async_insert", "insert_distributed_sync"]]
+        ]
+    },
+)
 COLUMNS = reply(200, {"data": [["id", "UInt32", ""], ["word", "String", ""]]})
 HEADER = "x-clickhouse-exception-code"
 
@@ -131,6 +138,7 @@ async def test_settings_are_those_that_the_server_knows() -> None:
             "query": ["INSERT INTO `words` (`id`, `word`) FORMAT JSONEachRow"],
             "wait_end_of_query": ["1"],
             "async_insert": ["0"],
+            "insert_distributed_sync": ["1"],
             "insert_quorum": ["2"],
         }
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.sinks.clickhouse.clickhouse_help import Words, bad, told, written
 
-from penstock import ArrowBatch, RefusedError, RowBatch, send
+from penstock import ArrowBatch, RefusedError, RowBatch, UnknownOutcomeError, send
 from penstock._core.errors import ConfigError
 from penstock.sinks import ClickHouseSink
 
@@ -237,6 +237,26 @@ async def test_rows_that_only_the_server_refuses_fail_alone(words: Words) -> Non
         assert bad(await send(sink, batch)) == wrong
         assert await words.looked() == told([row for at, row in enumerate(rows) if at not in wrong])
         assert bad(await written(sink, [(1, "much too long")])) == [0]
+
+
+async def test_a_materialized_view_that_fails_leaves_rows_unknown(words: Words) -> None:
+    """The table itself has them. Sent again, they are there once, and none is blamed."""
+    words.server.run("DROP TABLE IF EXISTS shares")
+    words.server.run(
+        "CREATE MATERIALIZED VIEW shares ENGINE = MergeTree ORDER BY id AS "
+        "SELECT id, intDiv(10, id - 5) AS share FROM words"
+    )
+    try:
+        async with words.sink() as sink:
+            batch = RowBatch(ROWS[:10])
+            for _ in range(2):
+                result = await sink.write(batch)
+                assert result is not None
+                assert {type(error) for error in result.errors.values()} == {UnknownOutcomeError}
+                assert len(result.errors) == 10
+        assert await words.looked() == told(ROWS[:10])
+    finally:
+        words.server.run("DROP TABLE shares")
 
 
 async def test_fields_that_the_table_does_not_have(words: Words) -> None:

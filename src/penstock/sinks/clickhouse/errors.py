@@ -2,7 +2,9 @@
 
 1. The code is in a header or begins the text. It decides, whatever the status: an INSERT that failed
    behind a status of 200 has failed.
-2. A text may quote a row. So it is in the message and not in `summary`, the text for logs.
+2. An INSERT that failed in a materialized view may have been stored in the table itself: its outcome
+   is unknown, whatever the code.
+3. A text may quote a row. So it is in the message and not in `summary`, the text for logs.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ _CODE = re.compile(r"(?:__exception__\s+)?Code: ([0-9]{1,5})[.,]")
 _ROW = re.compile(r"\bat row ([0-9]{1,9})\b")
 _NAME = re.compile(r"\(([A-Z][A-Z0-9_]{2,80})\)")
 _PARTITIONS = "max_partitions_per_insert_block"
+_IN_VIEW = "while pushing to view"
 _FULL_DISK = re.compile(r"errno: 28\b|No space left on device")
 _MADE: dict[ErrorClass, type[SinkError]] = {
     ErrorClass.TRANSIENT: TransientError,
@@ -83,6 +86,12 @@ def for_code(
 
 
 def _meaning(code: int, status: int, text: str) -> tuple[str, ErrorClass, str]:
+    """The name of an exception, its class, and the repair of a refusal."""
+    name, kind, repair = _by_code(code, status, text)
+    return (name, ErrorClass.UNKNOWN, "") if _IN_VIEW in text else (name, kind, repair)
+
+
+def _by_code(code: int, status: int, text: str) -> tuple[str, ErrorClass, str]:
     if code == TOO_MANY_PARTS and _PARTITIONS in text:
         return "TOO_MANY_PARTS", ErrorClass.PERMANENT, ""
     if code in ROWS:

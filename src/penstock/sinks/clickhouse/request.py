@@ -26,6 +26,8 @@ _STRICT = {
 _WHOLE = {"input_format_parallel_parsing": "0", "max_insert_block_size": _BLOCK_ROWS}
 """One body is one block, which is stored or refused as a whole."""
 _READING = {"date_time_input_format": "best_effort"}
+_STORED = {"distributed_foreground_insert": "1", "insert_distributed_sync": "1"}
+"""A success means that the shards have the rows; by its newer and its older name."""
 _OWN = {
     **dict.fromkeys(("query", "wait_end_of_query"), "is the sink's"),
     **dict.fromkeys(_STRICT, "is the sink's: no row may be lost or changed silently"),
@@ -47,6 +49,7 @@ def own_settings(*, deduplicate: bool, async_insert: bool) -> dict[str, str]:
         **_STRICT,
         **_WHOLE,
         **_READING,
+        **_STORED,
         "insert_deduplicate": once,
         "deduplicate_insert": "enable" if deduplicate else "disable",
         "async_insert": later,
