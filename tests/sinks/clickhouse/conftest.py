@@ -34,7 +34,7 @@ def old(old_server: OldServer) -> Words:
     return Words(old_server, format="json", deduplicate=False)
 
 
-@pytest.fixture(params=["arrow", "json"])
+@pytest.fixture(params=["arrow", pytest.param("json", marks=pytest.mark.long)])
 def words(request: pytest.FixtureRequest, engine: EngineServer) -> Words:
-    """The table `words` of the engine, by both formats."""
+    """The table `words` of the engine, by both formats; JSON is also what the old server reads."""
     return Words(engine, format=request.param)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.sinks.clickhouse.servers import EngineServer
 
 pytestmark = pytest.mark.usefixtures("real_clock")
-COUNT = 4000
+COUNT = 2000
 
 
 async def _through_deaths(words: Words) -> tuple[list[Outcome], list[tuple[str, ...]]]:
@@ -71,6 +71,7 @@ async def test_a_server_that_is_killed_under_load(old: Words) -> None:
     assert len(rows) - COUNT <= 2 * 4 * 50
 
 
+@pytest.mark.long
 async def test_an_engine_that_is_killed_under_load(engine: EngineServer) -> None:
     """With tokens: every row is there once."""
     words = Words(engine)
