@@ -197,7 +197,8 @@ async def test_values_of_columns_that_do_not_fit_fail_alone(engine: EngineServer
             errors = await send(sink, ArrowBatch(batch))
             assert bad(errors) == [1], kind
             assert kind == "UUID" or f"does not fit the column 'v{at}'" in str(errors[1])
-            assert bad(await send(sink, ArrowBatch(batch.slice(1, 1)))) == [0], kind
+            if kind.startswith(("Array", "Map")):  # of which a slice shares its values
+                assert bad(await send(sink, ArrowBatch(batch.slice(1, 1)))) == [0], kind
     assert await words.looked("id") == told([(at,) for at in range(3 * len(UNFIT)) if at % 3 != 1])
 
 
