@@ -124,14 +124,15 @@ class OpenClickHouseTable:
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         if rows is items:  # all of them are sequences
             return indices, rows
-        known = self._columns.keys()
+        count = len(self._columns)  # each of which the item has
         strange: dict[int, BaseException] = {}
         for index in indices:
             item = items[index]
-            if isinstance(item, Mapping):
-                fields = cast("Mapping[Any, Any]", item).keys()
-                if not fields <= known:
-                    strange[index] = self._strange(fields - known)
+            if type(item) is not dict and not isinstance(item, Mapping):
+                continue
+            fields = cast("Mapping[Any, Any]", item).keys()
+            if len(fields) != count:
+                strange[index] = self._strange(fields - self._columns.keys())
         if not strange:
             return indices, rows
         errors |= strange
