@@ -12,7 +12,7 @@ from penstock import ArrowBatch, RowBatch, send
 
 from ..destination import installed
 from ..harness import NS_PER_ITEM, Case, CaseUnavailableError, Contender, Target, name_of, placed
-from ..stopwatch import Stopwatch
+from ..stopwatch import Clock, Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -221,13 +221,12 @@ CASES = (
         along="rows in a batch",
         unit=NS_PER_ITEM,
         peers=(NATIVE,),
-        targets=tuple(
-            target
-            for size in (1_000, 10_000)
-            for target in (
-                Target(name_of(ARROW, size), name_of(NATIVE, size), 1.0),
-                Target(name_of(COLUMNS, size), name_of(NATIVE, size), 10.0),
-            )
+        by=Clock.PROCESSOR,
+        turns=3,
+        targets=(
+            Target(name_of(ARROW, 1_000), name_of(NATIVE, 1_000), 1.0),
+            Target(name_of(ARROW, 10_000), name_of(NATIVE, 10_000), 1.0),
+            Target(name_of(COLUMNS, 10_000), name_of(NATIVE, 10_000), 10.0),
         ),
     ),
     Case(
