@@ -49,6 +49,21 @@ async def test_the_same_batch_is_stored_once(words: Words) -> None:
     assert len(await words.looked()) == 22
 
 
+async def test_a_table_that_keeps_no_tokens_is_told(
+    engine: EngineServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = Words(engine)
+    async with words.sink():
+        assert caplog.messages == []
+    words.make(after=" SETTINGS index_granularity = 1000")
+    async with words.sink(deduplicate=False):
+        assert caplog.messages == []
+    async with words.sink():
+        assert [message.partition(", so")[0] for message in caplog.messages] == [
+            f"ClickHouseSink({engine.url}/, table=`words`): the table says nothing of deduplication tokens"
+        ]
+
+
 async def test_without_tokens_equal_batches_are_all_stored(words: Words) -> None:
     """Where the table would take equal blocks for one, as replicated ones do."""
     async with words.sink(deduplicate=False) as sink:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 from urllib.parse import quote
 
@@ -29,7 +30,7 @@ from .codes import ALTERED
 from .errors import ClickHouseError, code_of, for_code
 from .opened import OpenClickHouseTable
 from .request import TOKEN_SETTING, base_url, checked_settings, own_settings
-from .table import TableName, check_server, read_table
+from .table import TableName, check_server, is_without_tokens, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ..._core.result import WriteResult
     from ..http.write import HttpResponse
 
+logger = logging.getLogger("penstock.sinks.clickhouse")
 _NO_ITEMS: RowBatch[Any] = RowBatch(())
 """What a SELECT is sent for."""
 _SHOWN = 8192
@@ -218,6 +220,12 @@ class ClickHouseSink(HttpBase):
         except RefusedError as error:
             raise ConfigError(str(error)) from error
         self._is_stale = False
+        if self._deduplicate and await is_without_tokens(self._ask, self._name):
+            logger.warning(
+                "%r: the table says nothing of deduplication tokens, so rows of an unknown outcome may "
+                "be stored twice; give it non_replicated_deduplication_window, or deduplicate=False",
+                self,
+            )
 
     async def _read_again(self) -> OpenClickHouseTable:
         """The table as it is now. Raises `RefusedError` if the columns do not fit it any more."""

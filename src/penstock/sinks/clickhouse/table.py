@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Ask = Callable[[str], Awaitable[bytes]]
 _VERSION = re.compile(r"([0-9]+)\.([0-9]+)")
+_WINDOW = re.compile(r"\bnon_replicated_deduplication_window = [1-9]")
 _ARROW_SINCE = (20, 6)
 _ARRAY_SINCE = (22, 2)
 _NOT_SENT = frozenset({"MATERIALIZED", "ALIAS"})
@@ -35,6 +36,11 @@ class TableName:
         if self.database is None:
             return quoted(self.table)
         return f"{quoted(self.database)}.{quoted(self.table)}"
+
+    @property
+    def database_literal(self) -> str:
+        """The database, in a query."""
+        return "currentDatabase()" if self.database is None else literal(self.database)
 
     @property
     def shown(self) -> str:
@@ -69,10 +75,9 @@ async def read_table(ask: Ask, name: TableName) -> TableFacts:
         ask,
         f"SELECT version(), groupArray(name) FROM system.settings WHERE name IN ({names})",  # noqa: S608  # of literals
     )
-    database = "currentDatabase()" if name.database is None else literal(name.database)
     columns = await _rows(
         ask,
-        f"SELECT name, type, default_kind FROM system.columns WHERE database = {database} "  # noqa: S608  # of literals
+        f"SELECT name, type, default_kind FROM system.columns WHERE database = {name.database_literal} "  # noqa: S608  # of literals
         f"AND table = {literal(name.table)}",
     )
     if not columns:
@@ -83,6 +88,21 @@ async def read_table(ask: Ask, name: TableName) -> TableFacts:
     taken = {each: parsed(kind) for each, kind, default in columns if default not in _NOT_SENT}
     usual = tuple(each for each, _, default in columns if each in taken and default != "EPHEMERAL")
     return TableFacts(taken, usual, version, str(text), frozenset(settings))
+
+
+async def is_without_tokens(ask: Ask, name: TableName) -> bool:
+    """Whether the table is of an engine that keeps no tokens unless told to, and says nothing of them.
+    Raises what `ask` raises.
+    """
+    found = await _rows(
+        ask,
+        f"SELECT engine, engine_full FROM system.tables WHERE database = {name.database_literal} "  # noqa: S608  # of literals
+        f"AND name = {literal(name.table)}",
+    )
+    return any(
+        re.match(r"(?!Replicated|Shared)\w*MergeTree", engine) and not _WINDOW.search(definition)
+        for engine, definition in found
+    )
 
 
 async def _rows(ask: Ask, query: str) -> list[list[Any]]:
