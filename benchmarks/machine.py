@@ -16,6 +16,7 @@ LIBRARIES = (
     "psycopg",
     "adbc-driver-postgresql",
     "sqlalchemy",
+    "clickhouse-connect",
     "eventsourcing",
     "depeche-db",
     "procrastinate",

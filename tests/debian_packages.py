@@ -20,11 +20,17 @@ if TYPE_CHECKING:
 FETCH_SECONDS = 120
 
 
-def unpacked(name: str, packages: Sequence[str], libraries: Sequence[str], program: str) -> Path:
+def unpacked(
+    name: str,
+    packages: Sequence[str],
+    libraries: Sequence[str],
+    program: str,
+    status: int = 0,
+) -> Path:
     """The folder with these packages. Raises `EmbeddedUnavailable` with the reason.
 
     `libraries` are theirs, by their names in different releases; some may be installed. `program` is
-    run with `--version` to see that it can be.
+    run with `--version` to see that it can be; a program without that option ends with `status`.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
     folder = cache / f"{name}-debian"
@@ -34,7 +40,7 @@ def unpacked(name: str, packages: Sequence[str], libraries: Sequence[str], progr
         if not folder.exists():
             with tempfile.TemporaryDirectory(dir=cache) as aside:
                 made = _fetch(Path(aside), packages, libraries)
-                run([*command(made, program), "--version"], made)
+                run([*command(made, program), "--version"], made, status)
                 made.rename(folder)
     return folder
 
@@ -45,8 +51,8 @@ def command(folder: Path, program: str) -> list[str]:
     return ["env", f"LD_LIBRARY_PATH={libraries}", str(folder / program)]
 
 
-def run(args: Sequence[str], folder: Path) -> None:
-    """Run a command to its end. Raises `EmbeddedUnavailable` if that fails."""
+def run(args: Sequence[str], folder: Path, status: int = 0) -> None:
+    """Run a command to its end. Raises `EmbeddedUnavailable` if it ends with another status."""
     try:
         done = subprocess.run(
             args,
@@ -59,7 +65,7 @@ def run(args: Sequence[str], folder: Path) -> None:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EmbeddedUnavailable(f"Debian's package cannot be had: {error}") from error
-    if done.returncode:
+    if done.returncode != status:
         told = (done.stdout + done.stderr)[-500:]
         raise EmbeddedUnavailable(f"{' '.join(args[:3])} ended with {done.returncode}: {told}")
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from . import (
     accept,
+    clickhouse,
     consumer,
     consumer_held,
     consumer_keys,
@@ -71,6 +72,7 @@ CASES: tuple[Case, ...] = (
     drivers.CASE,
     *statements.CASES,
     *sql.CASES,
+    *clickhouse.CASES,
     *http.CASES,
     streams.CASE,
     subscriptions.CASE,

@@ -48,6 +48,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "letters/objects.py": ("objects",),
     "sinks/http": ("http",),
     "sinks/kafka": ("kafka",),
+    "sinks/clickhouse": ("clickhouse",),
     "sinks/nats": ("nats",),
     "sinks/objects": ("objects",),
     "sinks/objects/columns.py": ("parquet",),

@@ -35,6 +35,10 @@ REQUIRED = {"tenacity"}
 # Imports inside functions that reach a module of our own, and why.
 DEFERRED = {
     (
+        "penstock.sinks.clickhouse.opened",
+        "penstock.sinks.clickhouse.arrow_body",
+    ): "only ArrowStream needs pyarrow",
+    (
         "penstock.sources.files.options",
         "penstock.sources.files.parquet_rows",
     ): "only Parquet needs pyarrow",

@@ -19,6 +19,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.redis_server import redis_server
+from tests.sinks.clickhouse.clickhouse_help import Words
+from tests.sinks.clickhouse.servers import EngineServer, running
 from tests.sinks.nats.nats_help import new_stream, read
 from tests.sinks.udp.udp_help import Receiver
 
@@ -229,6 +231,19 @@ def _zero(row: dict[str, Any]) -> str | None:
     return "0-0" if row["n"] == BAD else None
 
 
+def clickhouse(request: pytest.FixtureRequest, _: Path) -> Case:
+    """The embedded engine; a constraint refuses the bad row."""
+    there = there_or_skip("clickhouse", running(EngineServer))
+    words = Words(there.__enter__())
+    request.addfinalizer(lambda: there.__exit__(None, None, None))
+    words.make("n Int64, word String, CONSTRAINT good CHECK word <> 'no number'", order="n")
+
+    def stored() -> list[int]:
+        return [int(n) for (n,) in words.rows("n", "n")]
+
+    return Case(words.sink(), stored, refuses=True)
+
+
 def _padded(row: dict[str, Any]) -> dict[str, str]:
     return {"padding": "x" * 100} if row["n"] == BAD else {}
 
@@ -241,7 +256,19 @@ def stack_of_servers() -> Iterator[ExitStack]:
 
 
 @pytest.fixture(
-    params=[memory, function, file, http, elasticsearch, nats, parquet, sql, redis, udp],
+    params=[
+        memory,
+        function,
+        file,
+        http,
+        elasticsearch,
+        nats,
+        parquet,
+        sql,
+        redis,
+        udp,
+        clickhouse,
+    ],
     ids=lambda case: case.__name__,
 )
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Case:

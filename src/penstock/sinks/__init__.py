@@ -7,6 +7,7 @@ from .._core.public import later, publish
 from .memory import MemorySink
 
 if TYPE_CHECKING:
+    from .clickhouse import ClickHouseError, ClickHouseSink
     from .combinators import FanOut, Router
     from .decorators import (
         Combine,
@@ -33,6 +34,7 @@ else:
     __getattr__, __dir__ = later(
         __name__,
         {
+            "clickhouse": ["ClickHouseError", "ClickHouseSink"],
             "combinators": ["FanOut", "Router"],
             "decorators": [
                 "Combine",
@@ -59,6 +61,8 @@ else:
     )
 
 __all__ = [
+    "ClickHouseError",
+    "ClickHouseSink",
     "Combine",
     "DeadLetter",
     "DeadLetterRecord",

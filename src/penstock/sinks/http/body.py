@@ -77,6 +77,11 @@ def halves(places: range) -> tuple[range, range]:
     return places[:middle], places[middle:]
 
 
+def around(places: range, at: int) -> list[range]:
+    """The records before one of a body, that one, and those behind it."""
+    return [part for part in (places[:at], places[at : at + 1], places[at + 1 :]) if part]
+
+
 def _parts(records: Sequence[bytes], most: int | None, places: range) -> Sequence[range]:
     """Split by the records' lengths and one byte between them; any further overhead of a join shows
     in the joined body.

@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from ..._clients.compression import compressed
@@ -36,7 +36,7 @@ from .secrets import Secrets
 from .write import HttpResponse, RequestSeries
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
     from ..._clients.encoding import Records
@@ -52,7 +52,7 @@ _THREAD_MIN_BYTES = 64 * 1024
 class HttpBase(Openable):
     """A sink that posts bodies to one endpoint."""
 
-    _run_time = ("_client", "_room")
+    _run_time: ClassVar[tuple[str, ...]] = ("_client", "_room")
 
     def __init__(self, endpoint: Endpoint, *, reads_answers: bool) -> None:
         # by this name, and first, for the error message about pickling
@@ -72,13 +72,14 @@ class HttpBase(Openable):
         client, room = self._client, self._room
         if client is None or room is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        post = partial(self._post, client, room)
+        post = partial(self._post, client, room, request_format.url_of)
         return await RequestSeries(batch, records, request_format, post).run()
 
     async def _post(
         self,
         client: HttpClient,
         room: AbstractAsyncContextManager[None],
+        url_of: Callable[[Batch[Any]], str] | None,
         content: bytes,
         part: Batch[Any],
     ) -> HttpResponse:
@@ -86,8 +87,9 @@ class HttpBase(Openable):
         for the status or the client's error.
         """
         endpoint = self._endpoint
+        url = endpoint.url if url_of is None else url_of(part)
         headers = await self._headers(part)
-        secrets = Secrets(headers, endpoint.url, endpoint.options)
+        secrets = Secrets(headers, url, endpoint.options)
         if endpoint.compression is not None:
             if len(content) < _THREAD_MIN_BYTES:
                 content = compressed(content, endpoint.compression)
@@ -100,7 +102,7 @@ class HttpBase(Openable):
         try:
             request = client.stream(
                 endpoint.method,
-                endpoint.url,
+                url,
                 content=content,
                 headers=headers,
                 follow_redirects=False,
@@ -151,6 +153,10 @@ class HttpBase(Openable):
             body.decode(errors="replace")
         ).strip()
         endpoint, status = self._endpoint, answer.status_code
+        retry_after = seconds_of(answer.headers, part.delivery.clock.wall_time())
+        known = self._known_failure(status, answer.headers, text, retry_after)
+        if known is not None:
+            return known
         reason, repair = self._refusal(status, text)
         if repair is None and status in REFUSALS:
             location = target_of(answer.headers.get("location"))
@@ -161,11 +167,16 @@ class HttpBase(Openable):
                 has_credentials=endpoint.auth is not None,
                 location=None if location is None else secrets.redact(location),
             )
-        retry_after = seconds_of(answer.headers, part.delivery.clock.wall_time())
         error = for_status(status, endpoint.place, text, retry_after, reason=reason, repair=repair)
         if broken is not None and error.__cause__ is not None:
             caused(error.__cause__, broken)
         return error
+
+    def _known_failure(
+        self, status: int, headers: Mapping[str, str], text: str, retry_after: float | None
+    ) -> SinkError | None:
+        """The error for an unsuccessful response that says more than its status; `None`: it does not."""
+        return None
 
     def _refusal(self, status: int, text: str) -> tuple[str, str | None]:
         """The error's name in the response text, for logs, and the repair if the text implies one."""

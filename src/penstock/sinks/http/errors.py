@@ -82,6 +82,17 @@ _SHOWN = 500
 """Characters of server text shown in a message."""
 
 
+class RecordRefused(PermanentError):
+    """A body that was refused, and not applied, because of one of its records.
+
+    `at` is the index of that record in the body, if the server told it.
+    """
+
+    def __init__(self, message: str, *, at: int | None = None) -> None:
+        super().__init__(message)
+        self.at = at
+
+
 class HttpStatusError(Exception):
     """An unsuccessful response; the `__cause__` of the error that the sink raises.
 

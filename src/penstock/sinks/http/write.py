@@ -6,6 +6,9 @@
    end the batch, and their error applies to the unsent items too. A refusal may concern a single
    body, so the other requests are sent.
 3. A 413 response splits the body in two; a single item that is too large fails alone.
+4. A body that is refused because of one record is sent again in parts: those before and behind the
+   record that the server blames, and that record alone. Once a blamed record was taken, and where
+   the server blames none, a body is halved.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from ..._core.errors import (
 from ..._core.outcome import Outcome
 from ..._core.result import WriteResult
 from ..._core.told import text_of
-from .body import Body, bodies, halves
-from .errors import cut
+from .body import Body, around, bodies, halves
+from .errors import RecordRefused, cut
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,11 +65,13 @@ Post = Callable[[bytes, "Batch[Any]"], Awaitable[HttpResponse]]
 
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
-    """How records are joined to bodies, and how responses are parsed."""
+    """How records are joined to bodies, how responses are parsed, and where requests are sent."""
 
     join: Join
     max_bytes: int | None
     parse: Parse | None
+    url_of: Callable[[Batch[Any]], str] | None = None
+    """The URL of the request for a part of a batch; default: that of the endpoint."""
 
 
 class RequestSeries:
@@ -83,6 +88,8 @@ class RequestSeries:
         self._errors = records.errors
         self._outcomes: dict[int, Outcome] = {}
         self._details: dict[int, object] = {}
+        self._blamed: set[range] = set()
+        self._believes = True
 
     async def run(self) -> WriteResult | None:
         """Send every record and return the result, or `None` if every item was delivered. Suspends
@@ -122,10 +129,16 @@ class RequestSeries:
         return self._batch if whole else self._batch.pick(self._indices(body))
 
     def _failed(self, body: Body, part: Batch[Any], error: Exception) -> None:
-        if isinstance(error, TooLargeError) and len(body.places) > 1:
+        if isinstance(error, (TooLargeError, RecordRefused)) and len(body.places) > 1:
             self._batch.delivery.heard((error,))
             self._todo.extendleft(
-                reversed([half for places in halves(body.places) for half in self._bodies(places)])
+                reversed(
+                    [
+                        each
+                        for places in self._divided(body.places, error)
+                        for each in self._bodies(places)
+                    ]
+                )
             )
             return
         self._errors.update(dict.fromkeys(self._indices(body), error))
@@ -137,7 +150,17 @@ class RequestSeries:
                 self._errors.update(dict.fromkeys(self._indices(other), error))
             self._todo.clear()
 
+    def _divided(self, places: range, error: SinkError) -> Sequence[range]:
+        """The parts in which a body is sent again."""
+        at = error.at if isinstance(error, RecordRefused) and self._believes else None
+        if at is None or not 0 <= at < len(places):
+            return halves(places)
+        self._blamed.add(places[at : at + 1])
+        return around(places, at)
+
     def _succeeded(self, body: Body, part: Batch[Any], result: WriteResult | None) -> None:
+        if body.places in self._blamed:
+            self._believes = False
         indices = self._indices(body)
         if result is not None:
             self._errors.update({indices[i]: error for i, error in result.errors.items()})

@@ -21,6 +21,7 @@ from ..._core.errors import ConfigError, MissingExtra
 from ..._core.function_sink import as_sink
 from ...retry import Backoff, CircuitBreaker, Retry, RetryBudget
 from ...sinks import (
+    ClickHouseSink,
     DeadLetter,
     DeadLetterRecord,
     ElasticsearchSink,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .mistakes import Path
 
 TERMINALS: Mapping[str, Callable[..., Any]] = {
+    "clickhouse": ClickHouseSink,
     "elasticsearch": ElasticsearchSink,
     "file": FileSink,
     "http": HttpSink,
@@ -151,6 +153,8 @@ class SinkMaker:
                     ),
                     **arguments,
                 }
+            case "clickhouse" if is_for_letters:
+                arguments = {**_letter_rows(arguments), **arguments}
             case "kafka" | "nats" | "redis" as broker:
                 return self._for_broker(broker, arguments, path, is_for_letters=is_for_letters)
             case kind if kind not in KINDS:
@@ -331,10 +335,10 @@ class SinkMaker:
 
 
 def _for_letters(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {"on_conflict": "ignore", **_letter_rows(arguments)}
+
+
+def _letter_rows(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if "columns" in arguments:
-        return {"on_conflict": "ignore"}
-    return {
-        "on_conflict": "ignore",
-        "columns": DeadLetterRecord.COLUMNS,
-        "row": DeadLetterRecord.as_row,
-    }
+        return {}
+    return {"columns": DeadLetterRecord.COLUMNS, "row": DeadLetterRecord.as_row}

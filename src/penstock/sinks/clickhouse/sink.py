@@ -1,0 +1,265 @@
+"""Rows and columns to a table of ClickHouse, over HTTP."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+from urllib.parse import quote
+
+from ..._clients.column_names import check_name, optional_names
+from ..._core import checks
+from ..._core.batch import RowBatch
+from ..._core.causes import causes, distinct
+from ..._core.errors import (
+    ClosedError,
+    ConfigError,
+    MissingExtra,
+    PermanentError,
+    RefusedError,
+    ResultMismatch,
+    UnavailableError,
+    UnknownOutcomeError,
+)
+from ..._core.keywords import takes
+from ..._core.sink import Capabilities
+from ..http.client import HttpBase
+from ..http.config import HttpOptions, endpoint
+from ..http.write import RequestFormat
+from .codes import ALTERED
+from .errors import ClickHouseError, code_of, for_code
+from .opened import OpenClickHouseTable
+from .request import TOKEN_SETTING, base_url, checked_settings, own_settings
+from .table import TableName, check_server, is_without_tokens, read_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AsyncExitStack
+
+    from ..._clients.encoding import Records
+    from ..._core.batch import Batch
+    from ..._core.errors import SinkError
+    from ..._core.result import WriteResult
+    from ..http.write import HttpResponse
+
+logger = logging.getLogger("penstock.sinks.clickhouse")
+_NO_ITEMS: RowBatch[Any] = RowBatch(())
+"""What a SELECT is sent for."""
+_SHOWN = 8192
+"""Bytes of an answer that are looked at for an exception."""
+
+
+class ClickHouseSink(HttpBase):
+    """Writes items as rows of one table of ClickHouse, by INSERTs over HTTP.
+
+    A batch of at most `max_bytes` is one INSERT, and so one block, which ClickHouse stores as a
+    whole, or not at all, in each partition. A row that does not fit fails alone with
+    `PermanentError`: most are found before they are sent; if the server refuses an INSERT, its
+    rows are sent again in parts until the bad ones are alone.
+
+    `headers`, `auth`, `max_bytes`, `max_answer_bytes`, `client`, `client_options`, `pool_size`,
+    `timeout` and `close_timeout` are those of `HttpSink`.
+
+    Args:
+        url: the server's URL, such as `"https://host:8443"`. A user and password in it, or
+            `auth=(user, password)`, log in.
+        table: the table's name, taken literally.
+        columns: the columns that are written; default: every column of the table that takes
+            values. A row has a value for each. Columns that are left out get their DEFAULT.
+        database: the database's name; default: the user's.
+        format: `"arrow"` sends columns in ArrowStream: batches of columns without making rows, and
+            rows as columns. `"json"` sends JSONEachRow, which every server knows, and which has
+            forms for `Variant` and `Dynamic`.
+        row: a function from an item to its row, a sequence. Default: sequences by position,
+            mappings and objects by the names of the columns.
+        deduplicate: send a token with each INSERT, equal whenever the same rows are sent again, and
+            only then, so that the server stores them once. Needs a table that keeps tokens: a
+            replicated one, or `non_replicated_deduplication_window`.
+        async_insert: have the server collect INSERTs of many clients. The sink waits until the
+            rows are stored all the same.
+        settings: further settings of the INSERTs, such as `{"insert_quorum": 2}`.
+        compression: of bodies: `"gzip"`, `"zstd"` or `None`, the default.
+
+    Raises `ConfigError` for a bad argument and `MissingExtra` without httpx or pyarrow. Constructing
+    does not suspend. Opening suspends; it asks for the table's columns and the server's settings. It
+    raises `ConfigError` for a refused login, a table that does not exist or does not fit, and a server
+    that is too old for the arguments; and `UnavailableError` if no server answers.
+    """
+
+    _run_time = ("_client", "_room", "_table", "_is_stale")
+
+    @takes(HttpOptions, endpoint)
+    def __init__(
+        self,
+        url: str,
+        *,
+        table: str,
+        columns: Sequence[str] | None = None,
+        database: str | None = None,
+        format: Literal["arrow", "json"] = "arrow",  # noqa: A002  # ClickHouse's word
+        row: Callable[[Any], Sequence[Any]] | None = None,
+        deduplicate: bool = True,
+        async_insert: bool = False,
+        settings: Mapping[str, str | float] | None = None,
+        compression: Literal["gzip", "zstd"] | None = None,
+        **options: Unpack[HttpOptions],
+    ) -> None:
+        check_name("table", table)
+        if database is not None:
+            check_name("database", database)
+        self._name = TableName(table, database)
+        self._columns = optional_names("columns", columns)
+        self._is_arrow = checks.choice("format", format, ("arrow", "json")) == "arrow"
+        if self._is_arrow and importlib.util.find_spec("pyarrow") is None:
+            raise MissingExtra('pip install "penstock[clickhouse]"')
+        self._row: Any = checks.optional_function("row", row, "must be a function of an item")
+        self._deduplicate = deduplicate
+        self._settings = checked_settings(settings)
+        self._own = own_settings(deduplicate=deduplicate, async_insert=async_insert)
+        kind = "application/vnd.apache.arrow.stream" if self._is_arrow else "application/json"
+        super().__init__(
+            endpoint(
+                base_url(url),  # type: ignore[arg-type]  # which it checks
+                own_headers={"content-type": kind},
+                compression=compression,
+                **options,
+            ),
+            reads_answers=True,
+        )
+        self._table: OpenClickHouseTable | None = None
+        self._is_stale: bool | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """One concurrent write per connection; `columnar` with `format="arrow"`.
+
+        Not idempotent: a token stands for the rows of a whole INSERT, so an item in another batch
+        is stored again. Not `key_prefix_safe`: a refused row does not stop a later one of its key.
+        """
+        return Capabilities(columnar=self._is_arrow, max_concurrency=self._endpoint.pool_size)
+
+    def refused_columns(self, schema: Any) -> Mapping[str, str]:
+        """The columns of a `pyarrow.Schema` that this sink cannot write, or misses, and the remedy.
+
+        Empty while it is closed, since the table's columns are not known then. Does not suspend.
+        """
+        return {} if self._table is None else self._table.refused_columns(schema)
+
+    async def write(self, batch: Batch[Any]) -> WriteResult | None:
+        """Send every item of `batch`, in order; suspends for one request, or for several beyond
+        `max_bytes` and around rows that the server refuses.
+
+        An item fails with `PermanentError` (it does not fit), `ThrottledError` (too many parts of
+        the table, too many queries), `TransientError`, `UnavailableError`, `RefusedError` (the table
+        is missing or altered, the user may not write, the disk is full), or `UnknownOutcomeError`
+        (no answer, or one that leaves it open whether the rows were stored). Before rows are blamed
+        for their values, the table is read again. Exceptions and cancellation are those of
+        `HttpSink`.
+        """
+        if self._table is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        table, records = await self._encoded(self._table, batch)
+        url = table.insert_url(self._endpoint.url, batch, self._own, self._settings)
+
+        def url_of(part: Batch[Any]) -> str:
+            return f"{url}&{TOKEN_SETTING}={quote(part.write_key)}" if self._deduplicate else url
+
+        request_format = RequestFormat(table.join, self._endpoint.max_bytes, self._checked, url_of)
+        result = await self._send(batch, records, request_format)
+        if result is not None:
+            self._is_stale = any(map(_is_altered, distinct(result.errors.values())))
+        return result
+
+    async def _encoded(
+        self, table: OpenClickHouseTable, batch: Batch[Any]
+    ) -> tuple[OpenClickHouseTable, Records]:
+        """The records of a batch, by the table as it is if any of them is refused."""
+        if not self._is_stale:
+            try:
+                records = table.records(batch)
+            except PermanentError:
+                pass
+            else:
+                if not records.errors:
+                    return table, records
+        self._table = table = await self._read_again()
+        self._is_stale = False
+        return table, table.records(batch)
+
+    def _checked(self, response: HttpResponse, part: Batch[Any]) -> None:
+        """Raise the error of a response that only looks like a success."""
+        text = response.body[:_SHOWN].decode(errors="replace")
+        code = code_of(response.headers, text)
+        if code is not None:
+            shown = response.redact(text)
+            raise self._error(code, response.status, shown, response.retry_after)
+        if response.body.strip():
+            raise ResultMismatch(
+                f"the answer from {self._endpoint.place} is not one of ClickHouse to an INSERT, which is "
+                "empty; the outcome of every item is unknown"
+            )
+
+    def _known_failure(
+        self, status: int, headers: Mapping[str, str], text: str, retry_after: float | None
+    ) -> SinkError | None:
+        code = code_of(headers, text)
+        return None if code is None else self._error(code, status, text, retry_after)
+
+    def _error(self, code: int, status: int, text: str, retry_after: float | None) -> SinkError:
+        place, table = self._endpoint.place, self._name.shown
+        return for_code(
+            code, text, status=status, place=place, table=table, retry_after=retry_after
+        )
+
+    # -- opening, and reading the table ------------------------------------------------------------
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        await super()._open(stack)
+        try:
+            self._table = await self._read()
+        except RefusedError as error:
+            raise ConfigError(str(error)) from error
+        self._is_stale = False
+        if self._deduplicate and await is_without_tokens(self._ask, self._name):
+            logger.warning(
+                "%r: the table says nothing of deduplication tokens, so rows of an unknown outcome may "
+                "be stored twice; give it non_replicated_deduplication_window, or deduplicate=False",
+                self,
+            )
+
+    async def _read_again(self) -> OpenClickHouseTable:
+        """The table as it is now. Raises `RefusedError` if the columns do not fit it any more."""
+        try:
+            return await self._read()
+        except ConfigError as error:
+            text = f"the table or the server was altered: {error}"
+            raise RefusedError(text, repair="alter it back, or open the sink anew") from error
+
+    async def _read(self) -> OpenClickHouseTable:
+        facts = await read_table(self._ask, self._name)
+        check_server(facts, deduplicate=self._deduplicate, is_arrow=self._is_arrow)
+        return OpenClickHouseTable(
+            facts, self._name, self._columns, self._row, is_arrow=self._is_arrow
+        )
+
+    async def _ask(self, query: str) -> bytes:
+        """The answer to a SELECT, which has no effect: an unknown outcome is that of no item."""
+        client, room = self._client, self._room
+        if client is None or room is None:
+            raise ClosedError(f"{self!r} is not open; use it in an `async with`")
+        try:
+            response = await self._post(client, room, None, query.encode(), _NO_ITEMS)
+        except UnknownOutcomeError as error:
+            raise UnavailableError(str(error)) from error
+        code = code_of(response.headers, "")
+        if code is not None:
+            raise self._error(code, response.status, "", response.retry_after)
+        return response.body
+
+    def __repr__(self) -> str:
+        return f"ClickHouseSink({self._endpoint.place}, table={self._name.quoted})"
+
+
+def _is_altered(error: BaseException) -> bool:
+    """Whether an error may mean that the table is not what it was."""
+    return any(isinstance(each, ClickHouseError) and each.code in ALTERED for each in causes(error))

@@ -1,0 +1,128 @@
+"""The table, the server's version and its settings, as read from the server."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from ..._core.errors import ConfigError, RefusedError
+from .request import TOKEN_SETTING, literal, own_settings, quoted
+from .types import parsed
+
+if TYPE_CHECKING:
+    from .types import ColumnType
+
+Ask = Callable[[str], Awaitable[bytes]]
+_VERSION = re.compile(r"([0-9]+)\.([0-9]+)")
+_WINDOW = re.compile(r"\bnon_replicated_deduplication_window = [1-9]")
+_ARROW_SINCE = (20, 6)
+_ARRAY_SINCE = (22, 2)
+_NOT_SENT = frozenset({"MATERIALIZED", "ALIAS"})
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table, by the names given."""
+
+    table: str
+    database: str | None
+
+    @property
+    def quoted(self) -> str:
+        """As an identifier."""
+        if self.database is None:
+            return quoted(self.table)
+        return f"{quoted(self.database)}.{quoted(self.table)}"
+
+    @property
+    def database_literal(self) -> str:
+        """The database, in a query."""
+        return "currentDatabase()" if self.database is None else literal(self.database)
+
+    @property
+    def shown(self) -> str:
+        """For messages."""
+        return f"table {self.quoted}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What the server has told of the table and of itself."""
+
+    columns: dict[str, ColumnType]
+    """Those that take values, in order."""
+    usual: tuple[str, ...]
+    """Those of them that are stored: without EPHEMERAL ones."""
+    version: tuple[int, int]
+    version_text: str
+    settings: frozenset[str]
+    """The sink's settings that the server knows."""
+
+    @property
+    def takes_arrays(self) -> bool:
+        """Whether JSONEachRow may be one array."""
+        return self.version >= _ARRAY_SINCE
+
+
+async def read_table(ask: Ask, name: TableName) -> TableFacts:
+    """Ask the server. Raises `RefusedError` for a table that does not exist, and what `ask` raises."""
+    known = [*own_settings(deduplicate=True, async_insert=True), TOKEN_SETTING]
+    names = ", ".join(map(literal, known))
+    ((text, settings),) = await _rows(
+        ask,
+        f"SELECT version(), groupArray(name) FROM system.settings WHERE name IN ({names})",  # noqa: S608  # of literals
+    )
+    columns = await _rows(
+        ask,
+        f"SELECT name, type, default_kind FROM system.columns WHERE database = {name.database_literal} "  # noqa: S608  # of literals
+        f"AND table = {literal(name.table)}",
+    )
+    if not columns:
+        repair = f"create {name.shown}, or grant the user INSERT on it"
+        raise RefusedError(f"{name.shown} does not exist, or is not visible", repair=repair)
+    found = _VERSION.match(str(text))
+    version = (0, 0) if found is None else (int(found[1]), int(found[2]))
+    taken = {each: parsed(kind) for each, kind, default in columns if default not in _NOT_SENT}
+    usual = tuple(each for each, _, default in columns if each in taken and default != "EPHEMERAL")
+    return TableFacts(taken, usual, version, str(text), frozenset(settings))
+
+
+async def is_without_tokens(ask: Ask, name: TableName) -> bool:
+    """Whether the table is of an engine that keeps no tokens unless told to, and says nothing of them.
+    Raises what `ask` raises.
+    """
+    found = await _rows(
+        ask,
+        f"SELECT engine, engine_full FROM system.tables WHERE database = {name.database_literal} "  # noqa: S608  # of literals
+        f"AND name = {literal(name.table)}",
+    )
+    return any(
+        re.match(r"(?!Replicated|Shared)\w*MergeTree", engine) and not _WINDOW.search(definition)
+        for engine, definition in found
+    )
+
+
+async def _rows(ask: Ask, query: str) -> list[list[Any]]:
+    answer = await ask(f"{query} FORMAT JSONCompact")
+    try:
+        return cast("list[list[Any]]", json.loads(answer)["data"])
+    except (ValueError, KeyError, TypeError) as error:
+        text = "what answers is not one of ClickHouse"
+        raise RefusedError(text, repair="correct the URL") from error
+
+
+def check_server(facts: TableFacts, *, deduplicate: bool, is_arrow: bool) -> None:
+    """Raise `ConfigError` for a server that is too old for the arguments."""
+    if deduplicate and TOKEN_SETTING not in facts.settings:
+        raise ConfigError(
+            f"deduplicate=True: ClickHouse {facts.version_text} has no deduplication tokens (22.2 has "
+            "them); give deduplicate=False"
+        )
+    if is_arrow and facts.version < _ARROW_SINCE:
+        raise ConfigError(
+            f"format='arrow': ClickHouse {facts.version_text} does not read ArrowStream (20.6 does); "
+            'give format="json"'
+        )

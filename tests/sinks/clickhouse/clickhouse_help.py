@@ -1,0 +1,82 @@
+"""Tables for tests of `ClickHouseSink`, looked at by a connection beside the sink's."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from penstock import RowBatch, send
+from penstock.sinks import ClickHouseSink
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.sinks.clickhouse.servers import ClickHouseServer
+
+TOKENS = " SETTINGS non_replicated_deduplication_window = 1000"
+
+PLAIN = {"verify": False}
+"""There is no TLS, so no certificates are read for each client."""
+
+
+class Words:
+    """The table `words` of a server."""
+
+    def __init__(self, server: ClickHouseServer, **options: Any) -> None:
+        self.server = server
+        self.options = options
+        self.make()
+
+    def make(
+        self,
+        columns: str = "id UInt32, word String",
+        *,
+        order: str = "id",
+        partition: str = "tuple()",
+        after: str = "",
+    ) -> None:
+        """Make the table anew; it keeps tokens where the server has them."""
+        self.server.run("DROP TABLE IF EXISTS words")
+        tokens = after or (TOKENS if self.options.get("deduplicate", True) else "")
+        self.server.run(
+            f"CREATE TABLE words ({columns}) ENGINE = MergeTree PARTITION BY {partition} "
+            f"ORDER BY {order}{tokens}"
+        )
+
+    def rows(self, columns: str = "id, word", order: str = "id") -> list[tuple[str, ...]]:
+        """What is in the table."""
+        return self.server.rows(f"SELECT {columns} FROM words ORDER BY {order}")
+
+    async def looked(self, columns: str = "id, word", order: str = "id") -> list[tuple[str, ...]]:
+        """As `rows`, beside a loop."""
+        return await asyncio.to_thread(self.rows, columns, order)
+
+    def sink(self, **options: Any) -> ClickHouseSink:
+        """A sink of the table."""
+        given: dict[str, Any] = {
+            "table": "words",
+            "client_options": PLAIN,
+            **self.options,
+            **options,
+        }
+        return ClickHouseSink(given.pop("url", self.server.url), **given)
+
+
+async def written(
+    sink: ClickHouseSink, items: Sequence[Any], **options: Any
+) -> dict[int, BaseException]:
+    """Write items in one batch; return the errors."""
+    return await send(sink, RowBatch(items, **options))
+
+
+def told(rows: Sequence[tuple[object, ...]]) -> list[tuple[str, ...]]:
+    """Rows as a query tells them."""
+    return [tuple(map(str, row)) for row in rows]
+
+
+def bad(errors: dict[int, BaseException]) -> list[int]:
+    """The indices of errors, each of which refuses its item for good."""
+    from penstock import PermanentError
+
+    assert all(isinstance(error, PermanentError) for error in errors.values()), errors
+    return sorted(errors)
