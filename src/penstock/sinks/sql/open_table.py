@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..._clients.row_maker import RowMaker
+    from ..._clients.row_target import RowTarget
     from ..._core.batch import Batch
     from .dialects import SqlDialect
     from .engine import SqlEngine
     from .plan import SqlPlan
-    from .target import SqlTarget
 
 
 class OpenSqlTable:
     """One table, and the engine that reaches it."""
 
     def __init__(
-        self, engine: SqlEngine, target: SqlTarget, dialect: SqlDialect, maker: RowMaker
+        self, engine: SqlEngine, target: RowTarget, dialect: SqlDialect, maker: RowMaker
     ) -> None:
         self.engine = engine
         self._target = target

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Table
 
+    from ..._clients.row_target import RowTarget
     from .dialects import SqlDialect, SqlLimits
-    from .target import SqlTarget
 
 MOST_STATEMENTS = 64
 Processor = "Callable[[Any], Any] | None"
@@ -30,7 +30,7 @@ Processor = "Callable[[Any], Any] | None"
 class SqlPlan:
     """How rows are written into one table."""
 
-    target: SqlTarget
+    target: RowTarget
     dialect: SqlDialect
     limits: SqlLimits
     key: tuple[str, ...] | None
@@ -92,7 +92,7 @@ class SqlPlan:
         return f"SELECT {', '.join(names)} FROM {self.table} WHERE {wanted}"  # noqa: S608  # names are quoted
 
 
-def read_plan(con: Connection, target: SqlTarget, dialect: SqlDialect) -> SqlPlan:
+def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPlan:
     """Read the table. Raises `ConfigError` for one that the rows do not fit, and the client's errors."""
     dialect.check_session(con, target.table, target.schema)
     table, unique = _reflected(con, target, dialect)
@@ -123,7 +123,7 @@ def read_plan(con: Connection, target: SqlTarget, dialect: SqlDialect) -> SqlPla
 
 
 def _reflected(
-    con: Connection, target: SqlTarget, dialect: SqlDialect
+    con: Connection, target: RowTarget, dialect: SqlDialect
 ) -> tuple[Table, list[tuple[str, ...]]]:
     """The table, and its unique keys, the primary one first."""
     from sqlalchemy import MetaData, Table
@@ -143,7 +143,7 @@ def _reflected(
     return table, [*dict.fromkeys(unique)]
 
 
-def _check_complete(table: Table, target: SqlTarget) -> None:
+def _check_complete(table: Table, target: RowTarget) -> None:
     """Raise `ConfigError` if a column needs a value that no row has."""
     for column in table.columns:
         is_generated = (
@@ -157,7 +157,7 @@ def _check_complete(table: Table, target: SqlTarget) -> None:
             raise bad("columns", target.columns, rule)
 
 
-def _key_of(target: SqlTarget, unique: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+def _key_of(target: RowTarget, unique: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
     within = [key for key in unique if {*key} <= {*target.columns}]
     if target.conflict is None:
         if target.mode == "update" and not within:
@@ -179,7 +179,7 @@ def _told(unique: Sequence[tuple[str, ...]]) -> str:
 
 
 def _clause(
-    target: SqlTarget,
+    target: RowTarget,
     dialect: SqlDialect,
     table: str,
     names: dict[str, str],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.column_names import column_names, optional_names
 from ..._clients.row_maker import RowMaker
+from ..._clients.row_target import RowTarget
 from ..._core import checks
 from ..._core.classify import classified
 from ..._core.errors import (
@@ -23,7 +24,6 @@ from .dialects import dialect_of
 from .engine_of import EngineGiven
 from .errors import classify_sql
 from .open_table import OpenSqlTable
-from .target import SqlTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +90,7 @@ class SqlSink(Openable):
         engine_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
     ) -> None:
-        self._target = SqlTarget(
+        self._target = RowTarget(
             table=table,
             schema=schema,
             columns=column_names("columns", columns),
