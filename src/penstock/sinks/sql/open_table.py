@@ -9,7 +9,8 @@ from ..._core.errors import ConfigError, RefusedError
 from ..._core.order.stopped import stopped_behind
 from ..._core.result import WriteResult
 from .plan import read_plan
-from .writer import BlamedRow, SqlRow, SqlWriter
+from .rows import SqlRow
+from .writer import BlamedRow, SqlWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

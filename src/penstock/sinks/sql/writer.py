@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..._core.causes import caused
@@ -28,6 +27,7 @@ from ..._core.errors import (
 )
 from ..._core.outcome import Outcome
 from .errors import classify_sql, is_lost, is_twice
+from .rows import SqlAnswer, all_values, parted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,31 +35,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from .plan import SqlPlan
+    from .rows import SqlRow
 
 LOOKED_UP = 200
 """Keys of a query."""
-VALUE_SIZE = 24
-"""Bytes of a value that is no text and no bytes, at most, as a literal."""
-
-
-@dataclass(slots=True)
-class SqlRow:
-    """A row that is ready for the driver."""
-
-    index: int
-    values: tuple[Any, ...]
-    key: object
-    """The batcher's."""
-    is_maybe: bool
-    """Whether an earlier try of it has an unknown outcome."""
-
-
-@dataclass(slots=True)
-class SqlAnswer:
-    """What has become of rows, by the indices of their items; others are delivered."""
-
-    errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
-    outcomes: dict[int, Outcome] = field(default_factory=dict[int, Outcome])
 
 
 class BlamedRow(Exception):  # never leaves a write
@@ -84,7 +63,7 @@ class SqlWriter:
             return [*rows]
         kept: list[SqlRow] = []
         for row in rows:
-            if most is not None and _least_size(row) > most:
+            if most is not None and row.least_size > most:
                 told = f"a row of more than {most:,} bytes, max_allowed_packet of the server"
                 self._refuse(row, TooLargeError(told))
             elif version is not None and row.values[version] is None:
@@ -108,7 +87,7 @@ class SqlWriter:
             self._begin(con)
             rows = self._without_stored(con, self._rows)
             for part in self._parts(self._latest(rows)):
-                con.exec_driver_sql(self._plan.insert(len(part)), _values(part))
+                con.exec_driver_sql(self._plan.insert(len(part)), all_values(part))
         except Exception as error:
             _roll_back(con)
             self._raise(error)
@@ -118,7 +97,7 @@ class SqlWriter:
         """Write all rows by one statement, which commits by itself. Raises as `write`."""
         rows = self._latest(self._rows)
         try:
-            con.exec_driver_sql(self._plan.insert(len(rows)), _values(rows))
+            con.exec_driver_sql(self._plan.insert(len(rows)), all_values(rows))
         except Exception as error:
             if is_lost(error):
                 raise UnknownOutcomeError(f"the connection was lost: {error}") from error
@@ -171,7 +150,7 @@ class SqlWriter:
             return
         con.exec_driver_sql("SAVEPOINT penstock")
         try:
-            con.exec_driver_sql(self._plan.insert(len(rows)), _values(rows))
+            con.exec_driver_sql(self._plan.insert(len(rows)), all_values(rows))
         except Exception as error:
             if is_lost(error) or classified(error, classify_sql) is not ErrorClass.PERMANENT:
                 raise
@@ -210,18 +189,7 @@ class SqlWriter:
 
     def _parts(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
         """Rows for one statement each."""
-        most, largest = self._plan.most_rows, self._plan.limits.size
-        if largest is None:
-            return [[*rows[at : at + most]] for at in range(0, len(rows), most)]
-        parts: list[list[SqlRow]] = []
-        size = 0
-        for row in rows:
-            size += (own := _most_size(row))
-            if not parts or len(parts[-1]) >= most or size > largest // 2:
-                parts.append([])
-                size = own
-            parts[-1].append(row)
-        return parts
+        return parted(rows, self._plan.most_rows, self._plan.limits.size)
 
     def _latest(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """Of several rows of a key the one that counts, where rows are replaced."""
@@ -324,24 +292,6 @@ def _roll_back(con: Connection) -> None:
         con.connection.rollback()  # a COMMIT that failed has left it open in SQLite
     except Exception:  # the connection is gone, and the transaction with it
         con.invalidate()
-
-
-def _values(rows: Sequence[SqlRow]) -> tuple[Any, ...]:
-    return tuple([value for row in rows for value in row.values])
-
-
-def _least_size(row: SqlRow) -> int:
-    return sum([len(value) for value in row.values if isinstance(value, (str, bytes))])
-
-
-def _most_size(row: SqlRow) -> int:
-    """Bytes as literals, with every character escaped or of two bytes."""
-    return sum(
-        [
-            2 * len(value) + 4 if isinstance(value, (str, bytes)) else VALUE_SIZE
-            for value in row.values
-        ]
-    )
 
 
 def _told(error: BaseException) -> str:
