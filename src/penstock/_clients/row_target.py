@@ -23,6 +23,8 @@ class RowTarget:
     conflict: tuple[str, ...] | None
     update: tuple[str, ...] | None
     version: str | None
+    returning: tuple[str, ...]
+    """The columns of the stored row for its item's receipt."""
 
     def __post_init__(self) -> None:
         check_name("table", self.table)

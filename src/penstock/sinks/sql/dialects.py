@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from ..._clients.row_target import RowTarget
 
 _JSON_VALID = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
 
@@ -31,6 +32,8 @@ class SqlDialect:
     """A database."""
 
     name = ""
+    shown = ""
+    """In messages."""
     is_single_writer = False
     """Whether writes wait for one another."""
     commits_alone = False
@@ -46,6 +49,13 @@ class SqlDialect:
 
     def check_session(self, con: Connection, table: str, schema: str | None) -> None:
         """Raise `ConfigError` for a table, or a session, that would change or lose rows silently."""
+
+    def check_returning(self, con: Connection, target: RowTarget) -> None:
+        """Raise `ConfigError` where stored rows cannot be returned, or not told from others."""
+        if not con.dialect.insert_returning:
+            told = ".".join(map(str, con.dialect.server_version_info or ()))
+            rule = f"needs INSERT ... RETURNING, which this {self.shown} {told} does not have"
+            raise bad("returning", target.returning, rule)
 
     def set_up(self, dbapi: Any) -> None:
         """Set up a new connection."""
@@ -97,6 +107,7 @@ class PostgreSql(SqlDialect):
     """PostgreSQL, by any driver."""
 
     name = "postgresql"
+    shown = "PostgreSQL"
     commits_alone = True
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
 
@@ -110,6 +121,7 @@ class Sqlite(SqlDialect):
     """SQLite, in a file."""
 
     name = "sqlite"
+    shown = "SQLite"
     is_single_writer = True
     begin = "BEGIN IMMEDIATE"
 
@@ -139,6 +151,7 @@ class MySql(SqlDialect):
     """MySQL and MariaDB."""
 
     name = "mysql"
+    shown = "MySQL or MariaDB"
 
     def limits(self, con: Connection) -> SqlLimits:
         """`max_allowed_packet` of the server, which drivers also fill with literals."""
@@ -167,6 +180,16 @@ class MySql(SqlDialect):
             "SET SESSION sql_mode = CONCAT_WS(',', NULLIF(@@SESSION.sql_mode, ''), 'STRICT_ALL_TABLES')"
         )
         cursor.close()
+
+    def check_returning(self, con: Connection, target: RowTarget) -> None:
+        """MariaDB also returns rows that stay as they are."""
+        super().check_returning(con, target)
+        if target.mode == "ignore" or target.version is not None:
+            rule = (
+                'MariaDB would also return rows that stay: use on_conflict="error", or "update" '
+                "without a version"
+            )
+            raise bad("returning", target.returning, rule)
 
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
         """Those of MariaDB, which are texts with a check."""

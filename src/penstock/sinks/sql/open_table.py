@@ -67,9 +67,9 @@ class OpenSqlTable:
                 await self.engine.run(writer.write_singly)
         answer = writer.answer
         errors |= answer.errors
-        if not errors and not answer.outcomes:
+        if not errors and not answer.outcomes and not answer.details:
             return None
-        return WriteResult(len(batch), errors, answer.outcomes)
+        return WriteResult(len(batch), errors, answer.outcomes, answer.details)
 
     async def _read_again(self) -> None:
         """Read the table before a row is blamed: it may be the table that has changed.

@@ -42,7 +42,9 @@ LOOKED_UP = 200
 
 
 class BlamedRow(Exception):  # never leaves a write
-    """A row is to blame for an error: the rows are to be written again, one part at a time."""
+    """A row is to blame for an error, or has not told what it returns: the rows are to be written again,
+    one part at a time.
+    """
 
 
 class SqlWriter:
@@ -77,7 +79,10 @@ class SqlWriter:
         """Whether one statement, which commits by itself, has all of it."""
         plan = self._plan
         is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self._rows)
-        return plan.dialect.commits_alone and is_plain and 0 < len(self._rows) <= plan.most_rows
+        most = plan.most_rows
+        if plan.returned.names:
+            most = 1  # of several ones, what is returned may not tell which is whose
+        return plan.dialect.commits_alone and is_plain and 0 < len(self._rows) <= most
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -87,7 +92,7 @@ class SqlWriter:
             self._begin(con)
             rows = self._without_stored(con, self._rows)
             for part in self._parts(self._latest(rows)):
-                con.exec_driver_sql(self._plan.insert(len(part)), all_values(part))
+                self._insert(con, part)
         except Exception as error:
             _roll_back(con)
             self._raise(error)
@@ -97,7 +102,7 @@ class SqlWriter:
         """Write all rows by one statement, which commits by itself. Raises as `write`."""
         rows = self._latest(self._rows)
         try:
-            con.exec_driver_sql(self._plan.insert(len(rows)), all_values(rows))
+            self._insert(con, rows)
         except Exception as error:
             if is_lost(error):
                 raise UnknownOutcomeError(f"the connection was lost: {error}") from error
@@ -114,6 +119,7 @@ class SqlWriter:
             for once in self._once(rows):
                 for part in self._parts(once):
                     self._divide(con, part)
+            self._forget_replaced(rows)
         except Exception as error:
             _roll_back(con)
             if is_lost(error):
@@ -132,11 +138,11 @@ class SqlWriter:
                 continue
             try:
                 self._begin(con)
-                con.exec_driver_sql(self._plan.insert(1), row.values)
+                self._insert(con, [row])
                 con.commit()
             except Exception as error:
                 _roll_back(con)
-                if is_lost(error) or classified(error, classify_sql) is not ErrorClass.PERMANENT:
+                if not _is_by_rows(error):
                     left = UnknownOutcomeError(f"the connection was lost: {error}")
                     ended = caused(left, error) if is_lost(error) else error
                     behind = [each.index for each in rows[at:]]
@@ -144,15 +150,25 @@ class SqlWriter:
                     return
                 self._blame(row, error)
 
+    def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
+        """Run the statement for these rows. Raises `BlamedRow` if what it returns does not tell them."""
+        plan = self._plan
+        result = con.exec_driver_sql(plan.insert(len(rows)), all_values(rows))
+        if plan.returned.names:
+            details = plan.returned.matched(con, rows, result)
+            if details is None:
+                raise BlamedRow
+            self.answer.details.update(details)
+
     def _divide(self, con: Connection, rows: Sequence[SqlRow]) -> None:
         rows = [row for row in rows if not self._is_stopped(row)]
         if not rows:
             return
         con.exec_driver_sql("SAVEPOINT penstock")
         try:
-            con.exec_driver_sql(self._plan.insert(len(rows)), all_values(rows))
+            self._insert(con, rows)
         except Exception as error:
-            if is_lost(error) or classified(error, classify_sql) is not ErrorClass.PERMANENT:
+            if not _is_by_rows(error):
                 raise
             con.exec_driver_sql("ROLLBACK TO SAVEPOINT penstock")
             if len(rows) == 1:
@@ -174,6 +190,7 @@ class SqlWriter:
 
     def _refuse(self, row: SqlRow, error: BaseException) -> None:
         self.answer.errors[row.index] = error
+        self.answer.details.pop(row.index, None)  # the COMMIT was refused
         if row.key is not None:
             self._stopped.add(row.key)
 
@@ -223,6 +240,18 @@ class SqlWriter:
             found[-1].append(row)
         return found
 
+    def _forget_replaced(self, rows: Sequence[SqlRow]) -> None:
+        """Leave what a row returned out that a later one of its key has replaced."""
+        details = self.answer.details
+        if self._plan.target.mode == "update" and details:
+            last = {
+                tuple(row.values[at] for at in self._plan.key_places): row.index
+                for row in rows
+                if row.index in details
+            }
+            for index in details.keys() - {*last.values()}:
+                del details[index]
+
     def _is_older(self, row: SqlRow, other: SqlRow, at: int) -> bool:
         """Whether a row has a lower version, or one that cannot be compared, and is refused."""
         try:
@@ -250,9 +279,12 @@ class SqlWriter:
         for at in range(0, len(maybe), LOOKED_UP):
             some = maybe[at : at + LOOKED_UP]
             wanted = tuple(value for row in some for value in keys[row.index])
-            found = con.exec_driver_sql(plan.lookup(len(some)), wanted).fetchall()
-            there = {tuple(each) for each in found}
-            stored |= {row.index for row in some if keys[row.index] in there}
+            found = con.exec_driver_sql(plan.lookup(len(some)), wanted)
+            there = dict(plan.returned.by_key(con, found))
+            ours = {row.index: there[key] for row in some if (key := keys[row.index]) in there}
+            stored |= ours.keys()
+            if plan.returned.names:
+                self.answer.details.update(ours)
         self.answer.outcomes.update(dict.fromkeys(stored, Outcome.DUPLICATE))
         return [row for row in rows if row.index not in stored]
 
@@ -277,9 +309,16 @@ class SqlWriter:
         """Raise `BlamedRow` for an error that a row may be to blame for, and others as they are."""
         if is_lost(error):
             raise _lost(error) from error
-        if classified(error, classify_sql) is ErrorClass.PERMANENT:
+        if _is_by_rows(error):
             raise BlamedRow from error
         raise error
+
+
+def _is_by_rows(error: Exception) -> bool:
+    """Whether the rows of the statement may be to blame."""
+    if isinstance(error, BlamedRow):
+        return True
+    return not is_lost(error) and classified(error, classify_sql) is ErrorClass.PERMANENT
 
 
 def _lost(error: Exception) -> TransientError:

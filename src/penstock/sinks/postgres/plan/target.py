@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target(RowTarget):
-    """With the columns to return, and the statement to write by."""
+    """With the statement to write by."""
 
-    returning: tuple[str, ...]
     strategy: WriteStrategy
 
     def __post_init__(self) -> None:
