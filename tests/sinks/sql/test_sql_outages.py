@@ -58,6 +58,47 @@ async def test_a_lost_answer_is_found_out_by_the_key(
     assert await postgres.looked() == rows
 
 
+@pytest.mark.parametrize("at", ["the statement", "the COMMIT"])
+async def test_rows_behind_a_lost_connection_were_not_tried(postgres: SqlTable, at: str) -> None:
+    """Where each row has a transaction of its own: only the row whose COMMIT was lost is unknown."""
+    for statement in (
+        "DROP TABLE IF EXISTS words, known; DROP SEQUENCE IF EXISTS tries",
+        "CREATE SEQUENCE tries",
+        "CREATE TABLE known (id int PRIMARY KEY); INSERT INTO known VALUES (1), (3), (4)",
+    ):
+        postgres.run(statement)
+    postgres.make(
+        "id int NOT NULL UNIQUE REFERENCES known DEFERRABLE INITIALLY DEFERRED, word text"
+    )
+    third_time = "AND nextval('tries') = 3" if at == "the statement" else ""
+    postgres.run(
+        f"""
+        CREATE OR REPLACE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF NEW.word = 'end' {third_time} THEN
+                PERFORM pg_terminate_backend(pg_backend_pid());
+            END IF;
+            SET CONSTRAINTS ALL DEFERRED;  -- so that only the COMMIT refuses a row
+            RETURN NEW;
+        END $$
+        """
+    )
+    kind, when, clause = (
+        ("", "BEFORE", "")
+        if at == "the statement"
+        else ("CONSTRAINT", "AFTER", "DEFERRABLE INITIALLY DEFERRED")
+    )
+    postgres.run(
+        f"CREATE {kind} TRIGGER a_end {when} INSERT ON words {clause} FOR EACH ROW EXECUTE FUNCTION end_it()"
+    )
+    async with postgres.sink() as sink:
+        errors = await written(sink, [(1, "w"), (2, "w"), (3, "end"), (4, "w")])
+        lost = "TransientError" if at == "the statement" else "UnknownOutcomeError"
+        assert names(errors) == {1: "PermanentError", 2: lost, 3: "TransientError"}
+    assert await postgres.looked() == [(1, "w")]
+    postgres.run("DROP TABLE words, known; DROP SEQUENCE tries; DROP FUNCTION end_it")
+
+
 @pytest.mark.parametrize("driver", ["asyncmy", pytest.param("pymysql", marks=pytest.mark.long)])
 async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer, driver: str) -> None:
     """Every row is there once, and every outcome is true."""

@@ -136,19 +136,31 @@ class SqlWriter:
         for at, row in enumerate(rows):
             if self._is_stopped(row):
                 continue
+            is_written = False
             try:
                 self._begin(con)
                 self._insert(con, [row])
+                is_written = True
                 con.commit()
             except Exception as error:
                 _roll_back(con)
                 if not _is_by_rows(error):
-                    left = UnknownOutcomeError(f"the connection was lost: {error}")
-                    ended = caused(left, error) if is_lost(error) else error
-                    behind = [each.index for each in rows[at:]]
-                    self.answer.errors.update(dict.fromkeys(behind, ended))
+                    self._leave(rows[at:], error, in_doubt=is_written)
                     return
                 self._blame(row, error)
+
+    def _leave(self, rows: Sequence[SqlRow], error: Exception, *, in_doubt: bool) -> None:
+        """Fail rows that an error has ended at; with `in_doubt` the first one may be stored."""
+        for row in rows:
+            if self._is_stopped(row):
+                continue
+            if not is_lost(error):
+                self.answer.errors[row.index] = error
+            elif in_doubt and row is rows[0]:
+                self.answer.errors[row.index] = caused(_lost_with_commit(error), error)
+            else:
+                self.answer.errors[row.index] = caused(_lost(error), error)
+            self.answer.details.pop(row.index, None)
 
     def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
         """Run the statement for these rows. Raises `BlamedRow` if what it returns does not tell them."""
@@ -300,8 +312,7 @@ class SqlWriter:
             con.commit()
         except Exception as error:
             if is_lost(error):
-                told = f"the connection was lost during the COMMIT: {error}"
-                raise UnknownOutcomeError(told) from error
+                raise _lost_with_commit(error) from error
             _roll_back(con)
             self._raise(error)
 
@@ -323,6 +334,10 @@ def _is_by_rows(error: Exception) -> bool:
 
 def _lost(error: Exception) -> TransientError:
     return TransientError(f"the connection was lost before anything was kept: {error}")
+
+
+def _lost_with_commit(error: Exception) -> UnknownOutcomeError:
+    return UnknownOutcomeError(f"the connection was lost during the COMMIT: {error}")
 
 
 def _roll_back(con: Connection) -> None:
