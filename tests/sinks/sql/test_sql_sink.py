@@ -5,6 +5,7 @@ Proven here: batcher/B37, batcher/B38.
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -172,6 +173,50 @@ async def test_values_of_other_types(table: SqlTable) -> None:
     assert str(row[0]).startswith("2026-01-02 03:04:05")
     assert float(row[1]) == 1.25
     assert str(row[2]).replace("'", '"').replace("None", "null") == '{"a": [1, null]}'
+
+
+JSON_VALUES = [
+    {"a": [1, None, "\u00e9"]},
+    ["b", {}],
+    "text",
+    'a "quoted" one',
+    5,
+    1.5,
+    True,
+    [],
+    {},
+]
+
+
+async def test_json_columns_take_any_value_with_a_json_form(table: SqlTable) -> None:
+    """A text beside them is none, though it has a check; `None` is NULL."""
+    table.make("id INT NOT NULL UNIQUE, data JSON, word VARCHAR(20) CHECK (word <> 'x')")
+    rows = [(number, value, "{}") for number, value in enumerate(JSON_VALUES)]
+    async with table.sink(("id", "data", "word")) as sink:
+        assert await written(sink, [*rows, (99, None, None)]) == {}
+    *found, (number, data, word) = await table.looked("id, data, word")
+    assert (number, data, word) == (99, None, None)
+    for number, data, word in found:
+        read = json.loads(data) if isinstance(data, str) and table.name != "postgresql" else data
+        assert read == JSON_VALUES[number]
+        assert word == "{}"
+
+
+async def test_json_columns_of_mariadb_by_their_table(mariadb: MariaDbServer) -> None:
+    """MariaDB has texts with a check in place of them: those of this table, in this schema."""
+    table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
+    table.run("CREATE DATABASE IF NOT EXISTS other")
+    table.run("DROP TABLE IF EXISTS other.words")
+    table.make("id INT NOT NULL UNIQUE, word JSON")
+    table.run("CREATE TABLE other.words (id INT NOT NULL UNIQUE, word TEXT, `a b` JSON)")
+    columns = ("id", "word", "a b")
+    async with table.sink(columns, schema="other") as sink:
+        errors = await written(sink, [(1, "{}", {"a": 1}), (2, ["a"], {})])
+        assert names(errors) == {1: "PermanentError"}
+    with table.engine.connect() as con:
+        found = con.exec_driver_sql("SELECT * FROM other.words").fetchall()
+        assert [tuple(row) for row in found] == [(1, "{}", '{"a": 1}')]
+    table.run("DROP DATABASE other")
 
 
 async def test_names_are_taken_literally(table: SqlTable) -> None:
