@@ -36,10 +36,8 @@ class SqlDialect:
     """In messages."""
     is_single_writer = False
     """Whether writes wait for one another."""
-    commits_alone = False
-    """Whether a single statement needs no transaction around it, and is faster without."""
-    begin: str | None = None
-    """The statement that begins a transaction, where the driver does not do it in time."""
+    begin = "BEGIN"
+    """The statement that begins a transaction."""
     at_once: str | None = None
     """The statement that has deferred constraints checked at once."""
 
@@ -108,7 +106,6 @@ class PostgreSql(SqlDialect):
 
     name = "postgresql"
     shown = "PostgreSQL"
-    commits_alone = True
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
 
     def limits(self, con: Connection) -> SqlLimits:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from .connections import SqlConnections
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,60 +21,68 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class SqlEngine:
+class SqlEngine(Protocol):
     """An engine, and what runs functions on its connections."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.sync = engine
+    @property
+    def sync(self) -> Engine:
+        """The engine, or the one within an async engine."""
+        ...
 
-    async def run(self, function: Callable[[Connection], R], *, alone: bool = False) -> R:
-        """Run a function on a connection; with `alone`, each statement commits by itself.
+    async def run(self, function: Callable[[Connection], R]) -> R:
+        """Run a function on a connection, in which each statement commits by itself.
 
         Suspends. Raises what the function and the client raise.
         """
-        raise NotImplementedError
+        ...
 
     async def close(self) -> None:
-        """Close the engine, if it is this sink's own."""
-        raise NotImplementedError
+        """Close the connections, and the engine if it is this sink's own."""
+        ...
 
 
-class AsyncSqlEngine(SqlEngine):
+class AsyncSqlEngine:
     """An async engine. A cancelled call closes its connection."""
 
-    def __init__(self, engine: AsyncEngine, *, closes: bool) -> None:
-        super().__init__(engine.sync_engine)
+    def __init__(self, engine: AsyncEngine, *, closes: bool, keeps: bool, size: int) -> None:
+        self.sync = engine.sync_engine
         self._engine = engine
-        self._alone = self.sync.execution_options(isolation_level="AUTOCOMMIT")
         self._closes = closes
+        self._connections = SqlConnections(self.sync, keeps=keeps)
+        self._slots = asyncio.Semaphore(size)
 
-    async def run(self, function: Callable[[Connection], R], *, alone: bool = False) -> R:
-        """See the base."""
+    async def run(self, function: Callable[[Connection], R]) -> R:
+        """See `SqlEngine`."""
         from sqlalchemy.util import greenlet_spawn
 
-        return await greenlet_spawn(_called, self._alone if alone else self.sync, function)
+        async with self._slots:
+            return await greenlet_spawn(self._connections.call, function)
 
     async def close(self) -> None:
-        """See the base."""
+        """See `SqlEngine`."""
+        from sqlalchemy.util import greenlet_spawn
+
+        await greenlet_spawn(self._connections.close)
         if self._closes:
             await self._engine.dispose()
 
 
-class ThreadedSqlEngine(SqlEngine):
+class ThreadedSqlEngine:
     """Any other engine, in threads. A cancelled call waits for its thread, as long as a close may take."""
 
-    def __init__(self, engine: Engine, *, closes: bool, threads: int, close_timeout: float) -> None:
-        super().__init__(engine)
-        self._alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+    def __init__(
+        self, engine: Engine, *, closes: bool, keeps: bool, size: int, close_timeout: float
+    ) -> None:
+        self.sync = engine
         self._closes = closes
         self._close_timeout = close_timeout
-        self._threads = ThreadPoolExecutor(threads, "penstock-sql")
+        self._connections = SqlConnections(engine, keeps=keeps)
+        self._threads = ThreadPoolExecutor(size, "penstock-sql")
 
-    async def run(self, function: Callable[[Connection], R], *, alone: bool = False) -> R:
-        """See the base."""
-        engine = self._alone if alone else self.sync
+    async def run(self, function: Callable[[Connection], R]) -> R:
+        """See `SqlEngine`."""
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._threads, _called, engine, function)
+        future = loop.run_in_executor(self._threads, self._connections.call, function)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -82,16 +92,12 @@ class ThreadedSqlEngine(SqlEngine):
             raise
 
     async def close(self) -> None:
-        """See the base."""
+        """See `SqlEngine`."""
         loop = asyncio.get_running_loop()
         self._threads.shutdown(wait=False)
+        await loop.run_in_executor(None, self._connections.close)
         if self._closes:
             await loop.run_in_executor(None, self.sync.dispose)
-
-
-def _called(engine: Engine, function: Callable[[Connection], R]) -> R:
-    with engine.connect() as con:
-        return function(con)
 
 
 def _ignored(future: asyncio.Future[Any]) -> None:

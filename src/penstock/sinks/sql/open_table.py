@@ -52,7 +52,7 @@ class OpenSqlTable:
         writer = self._writer(batch, indices, given, errors)
         try:
             if writer.commits_alone:
-                await self.engine.run(writer.write_alone, alone=True)
+                await self.engine.run(writer.write_alone)
             else:
                 await self.engine.run(writer.write)
         except BlamedRow:

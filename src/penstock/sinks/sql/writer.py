@@ -82,7 +82,7 @@ class SqlWriter:
         most = plan.most_rows
         if plan.returned.names:
             most = 1  # of several ones, what is returned may not tell which is whose
-        return plan.dialect.commits_alone and is_plain and 0 < len(self._rows) <= most
+        return is_plain and 0 < len(self._rows) <= most and len(self._parts(self._rows)) == 1
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -132,7 +132,6 @@ class SqlWriter:
         an error that ends the write, for each row behind it.
         """
         rows = self._without_stored(con, self._rows)
-        con.rollback()
         for at, row in enumerate(rows):
             if self._is_stopped(row):
                 continue
@@ -141,7 +140,7 @@ class SqlWriter:
                 self._begin(con)
                 self._insert(con, [row])
                 is_written = True
-                con.commit()
+                con.exec_driver_sql("COMMIT")
             except Exception as error:
                 _roll_back(con)
                 if not _is_by_rows(error):
@@ -303,13 +302,11 @@ class SqlWriter:
     # -- transactions ------------------------------------------------------------------------------
 
     def _begin(self, con: Connection) -> None:
-        con.begin()
-        if self._plan.dialect.begin is not None:
-            con.exec_driver_sql(self._plan.dialect.begin)
+        con.exec_driver_sql(self._plan.dialect.begin)
 
     def _commit(self, con: Connection) -> None:
         try:
-            con.commit()
+            con.exec_driver_sql("COMMIT")
         except Exception as error:
             if is_lost(error):
                 raise _lost_with_commit(error) from error
@@ -342,9 +339,8 @@ def _lost_with_commit(error: Exception) -> UnknownOutcomeError:
 
 def _roll_back(con: Connection) -> None:
     try:
-        con.rollback()
-        con.connection.rollback()  # a COMMIT that failed has left it open in SQLite
-    except Exception:  # the connection is gone, and the transaction with it
+        con.exec_driver_sql("ROLLBACK")
+    except Exception:  # the connection is gone, or the database has rolled back by itself
         con.invalidate()
 
 

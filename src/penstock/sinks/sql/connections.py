@@ -1,0 +1,69 @@
+"""The connections of an engine, kept between calls.
+
+1. Each is in autocommit, so a single statement needs no transaction; the writer begins and ends those of several
+   statements by itself.
+2. The way through SQLAlchemy's pool takes as long as a short statement. So a connection of a sink's own
+   engine is kept by the sink, unless the pool has options of the user's, which then hold for each write.
+3. A connection is kept only in a state known to be good: a cancelled call closes its connection, and a lost
+   one takes the idle ones with it, since the server has probably gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Engine
+
+R = TypeVar("R")
+
+
+class SqlConnections:
+    """Takes connections for calls, and keeps them. Usable from several threads."""
+
+    def __init__(self, engine: Engine, *, keeps: bool) -> None:
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._keeps = keeps
+        self._idle: list[Connection] = []
+
+    def call(self, function: Callable[[Connection], R]) -> R:
+        """Call a function with a connection. It must end its transaction, or invalidate the connection."""
+        con = self._taken()
+        try:
+            return function(con)
+        except Exception:
+            raise
+        except BaseException:
+            con.invalidate()
+            raise
+        finally:
+            self._give_back(con)
+
+    def _taken(self) -> Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._engine.connect()
+
+    def _give_back(self, con: Connection) -> None:
+        if self._keeps and not con.invalidated:
+            self._idle.append(con)
+            return
+        if con.invalidated:
+            self._drop_idle()
+        con.close()
+
+    def _drop_idle(self) -> None:
+        idle = [*self._idle]
+        self._idle.clear()
+        for con in idle:
+            con.invalidate()
+            con.close()
+
+    def close(self) -> None:
+        """Close the idle connections; the others when their calls end."""
+        self._keeps = False
+        while self._idle:
+            self._idle.pop().close()
