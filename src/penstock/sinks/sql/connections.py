@@ -26,11 +26,12 @@ class SqlConnections:
     def __init__(self, engine: Engine, *, keeps: bool) -> None:
         self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
         self._keeps = keeps
+        self._is_closed = False
         self._idle: list[Connection] = []
 
     def call(self, function: Callable[[Connection], R]) -> R:
         """Call a function with a connection. It must end its transaction, or invalidate the connection."""
-        con = self._taken()
+        con = self.idle() or self._engine.connect()
         try:
             return function(con)
         except Exception:
@@ -39,31 +40,33 @@ class SqlConnections:
             con.invalidate()
             raise
         finally:
-            self._give_back(con)
+            self.give_back(con)
 
-    def _taken(self) -> Connection:
+    def idle(self) -> Connection | None:
+        """Take an idle connection, if there is one; to be given back."""
         try:
             return self._idle.pop()
         except IndexError:
-            return self._engine.connect()
+            return None
 
-    def _give_back(self, con: Connection) -> None:
-        if self._keeps and not con.invalidated:
-            self._idle.append(con)
-            return
+    def give_back(self, con: Connection) -> None:
+        """Keep a connection, or close it."""
         if con.invalidated:
             self._drop_idle()
+        elif self._is_closed:
+            con.invalidate()
+        elif self._keeps:
+            self._idle.append(con)
+            return
         con.close()
 
     def _drop_idle(self) -> None:
-        idle = [*self._idle]
-        self._idle.clear()
-        for con in idle:
+        while (con := self.idle()) is not None:
             con.invalidate()
             con.close()
 
     def close(self) -> None:
         """Close the idle connections; the others when their calls end."""
-        self._keeps = False
-        while self._idle:
-            self._idle.pop().close()
+        self._is_closed = True
+        while (con := self.idle()) is not None:
+            con.close()

@@ -98,11 +98,13 @@ def is_twice(error: BaseException) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone with which the statement was sent."""
+    """Whether the connection is gone with which the statement was sent, or has not answered in time."""
     from sqlalchemy.exc import DBAPIError
 
     return any(
-        isinstance(link, DBAPIError) and link.connection_invalidated for link in causes(error)
+        (isinstance(link, DBAPIError) and link.connection_invalidated)
+        or isinstance(link, TimeoutError)  # of the driver, and not of the pool
+        for link in causes(error)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.encoding import item_error
@@ -13,14 +14,14 @@ from .rows import SqlRow
 from .writer import BlamedRow, SqlWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..._clients.row_maker import RowMaker
     from ..._clients.row_target import RowTarget
     from ..._core.batch import Batch
     from .dialects import SqlDialect
     from .engine import SqlEngine
-    from .plan import SqlPlan
+    from .plan import Processor, SqlPlan
 
 
 class OpenSqlTable:
@@ -51,10 +52,12 @@ class OpenSqlTable:
         errors: dict[int, BaseException] = dict(found)
         writer = self._writer(batch, indices, given, errors)
         try:
-            if writer.commits_alone:
+            if not writer.commits_alone:
+                await self.engine.run(writer.write)
+            elif self.plan.returned.names:
                 await self.engine.run(writer.write_alone)
             else:
-                await self.engine.run(writer.write)
+                await self.engine.execute(*writer.alone(), writer.write_alone)
         except BlamedRow:
             await self._read_again()
             errors = dict(found)
@@ -91,23 +94,35 @@ class OpenSqlTable:
     ) -> SqlWriter:
         """A writer of the rows that can be bound; `errors` has the others."""
         keys, maybe = batch.keys, batch.maybe_applied
-        processors = self.plan.processors
-        bound: list[SqlRow] = []
-        for index, row in zip(indices, given, strict=True):
-            try:
-                values = tuple(
-                    [
-                        value if process is None or value is None else process(value)
-                        for value, process in zip(row, processors, strict=True)
-                    ]
-                )
-            except Exception as error:  # the item's own
-                errors[index] = item_error("cannot become a row", error)
-            else:
-                key = None if keys is None else keys[index]
-                bound.append(SqlRow(index, values, key, index in maybe))
+        if processors := self.plan.processors:
+            indices, given = _processed(indices, given, processors, errors)
+        own = repeat(None) if keys is None else map(keys.__getitem__, indices)
+        bound = [*map(SqlRow, indices, given, own, map(maybe.__contains__, indices))]
         if keys is not None and errors:
             stopped = stopped_behind(keys, errors, ())
             errors |= stopped
             bound = [row for row in bound if row.index not in stopped]
         return SqlWriter(self.plan, bound)
+
+
+def _processed(
+    indices: Sequence[int],
+    rows: Sequence[Sequence[Any]],
+    processors: Mapping[int, Processor],
+    errors: dict[int, BaseException],
+) -> tuple[list[int], list[Sequence[Any]]]:
+    """The rows as the driver needs them, and their indices; `errors` gets the others."""
+    kept: list[int] = []
+    made: list[Sequence[Any]] = []
+    for index, row in zip(indices, rows, strict=True):
+        values = [*row]
+        try:
+            for place, process in processors.items():
+                if values[place] is not None:
+                    values[place] = process(values[place])
+        except Exception as error:  # the item's own
+            errors[index] = item_error("cannot become a row", error)
+        else:
+            kept.append(index)
+            made.append(values)
+    return kept, made

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .dialects import SqlDialect, SqlLimits
 
 MOST_STATEMENTS = 64
-Processor = "Callable[[Any], Any] | None"
+Processor: TypeAlias = "Callable[[Any], Any]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ class SqlPlan:
     limits: SqlLimits
     key: tuple[str, ...] | None
     """A unique key within the columns: what conflicts are looked for in."""
-    processors: tuple[Callable[[Any], Any] | None, ...]
-    """What the driver needs of a value, by column."""
+    processors: Mapping[int, Processor]
+    """What makes of a value what the driver needs, by its place in a row, where anything does."""
     table: str
     """Quoted."""
     quoted: tuple[str, ...]
@@ -128,10 +128,7 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
         dialect=dialect,
         limits=dialect.limits(con),
         key=key,
-        processors=tuple(
-            types[each].dialect_impl(con.dialect).bind_processor(con.dialect)
-            for each in target.columns
-        ),
+        processors=_processors(con, [types[each] for each in target.columns]),
         table=name,
         quoted=quoted,
         placeholder=_placeholder(con.dialect.paramstyle),
@@ -217,6 +214,11 @@ def _clause(
         columns.append(target.version)
     version = None if target.version is None else names[target.version]
     return dialect.update(table, quoted_key, [names[each] for each in columns], version)
+
+
+def _processors(con: Connection, types: Sequence[TypeEngine[Any]]) -> dict[int, Processor]:
+    found = [kind.dialect_impl(con.dialect).bind_processor(con.dialect) for kind in types]
+    return {place: process for place, process in enumerate(found) if process is not None}
 
 
 def _returned(

@@ -20,7 +20,7 @@ class SqlRow:
     """A row that is ready for the driver."""
 
     index: int
-    values: tuple[Any, ...]
+    values: Sequence[Any]
     key: object
     """The batcher's."""
     is_maybe: bool
@@ -70,3 +70,11 @@ def parted(rows: Sequence[SqlRow], most: int, largest: int | None) -> list[list[
 def all_values(rows: Sequence[SqlRow]) -> tuple[Any, ...]:
     """The parameters of the statement for these rows."""
     return tuple([value for row in rows for value in row.values])
+
+
+def are_below(rows: Sequence[SqlRow], size: int) -> bool:
+    """Whether they surely have fewer bytes, by a look that is quicker than that at each row."""
+    values = all_values(rows)
+    texts = sum([len(value) for value in values if value.__class__ is str])
+    others = sum([len(value) for value in values if value.__class__ is bytes])
+    return 2 * (texts + others) + VALUE_SIZE * len(values) <= size

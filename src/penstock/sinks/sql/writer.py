@@ -27,7 +27,7 @@ from ..._core.errors import (
 )
 from ..._core.outcome import Outcome
 from .errors import classify_sql, is_lost, is_twice
-from .rows import SqlAnswer, all_values, parted
+from .rows import SqlAnswer, all_values, are_below, parted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,11 +58,14 @@ class SqlWriter:
 
     # -- before ------------------------------------------------------------------------------------
 
-    def _fitting(self, rows: Sequence[SqlRow]) -> list[SqlRow]:
+    def _fitting(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """The rows that can be written; the others are refused."""
         most, version = self._plan.limits.size, self._plan.version_place
+        if most is not None and are_below(rows, most // 2):
+            most = None
+        self._largest = most
         if most is None and version is None:
-            return [*rows]
+            return rows
         kept: list[SqlRow] = []
         for row in rows:
             if most is not None and row.least_size > most:
@@ -82,7 +85,7 @@ class SqlWriter:
         most = plan.most_rows
         if plan.returned.names:
             most = 1  # of several ones, what is returned may not tell which is whose
-        return is_plain and 0 < len(self._rows) <= most and len(self._parts(self._rows)) == 1
+        return is_plain and 0 < len(self._rows) <= most and self._largest is None
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -97,6 +100,11 @@ class SqlWriter:
             _roll_back(con)
             self._raise(error)
         self._commit(con)
+
+    def alone(self) -> tuple[str, tuple[Any, ...]]:
+        """The statement for all rows, and its parameters."""
+        rows = self._latest(self._rows)
+        return self._plan.insert(len(rows)), all_values(rows)
 
     def write_alone(self, con: Connection) -> None:
         """Write all rows by one statement, which commits by itself. Raises as `write`."""
@@ -217,7 +225,7 @@ class SqlWriter:
 
     def _parts(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
         """Rows for one statement each."""
-        return parted(rows, self._plan.most_rows, self._plan.limits.size)
+        return parted(rows, self._plan.most_rows, self._largest)
 
     def _latest(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """Of several rows of a key the one that counts, where rows are replaced."""
