@@ -74,6 +74,14 @@ class MariaDbServer:
         """Start it, and return when it answers."""
         self._server.start()
 
+    def pause(self) -> None:
+        """Freeze it: connections hang instead of breaking."""
+        self._server.pause()
+
+    def resume(self) -> None:
+        """Continue it."""
+        self._server.resume()
+
     def kill(self) -> None:
         """Kill it with SIGKILL."""
         self._server.kill()

@@ -194,3 +194,24 @@ async def test_a_write_that_is_cancelled_waits_for_its_thread(mariadb: MariaDbSe
             assert write.cancelled()
             assert await send(sink, batch) == {}
     assert await table.looked() == [(1, "a")]
+
+
+async def test_a_cancelled_write_that_waits_for_a_thread_is_not_made(
+    mariadb: MariaDbServer,
+) -> None:
+    """Otherwise it would come late, and overtake its retry."""
+    table = SqlTable(mariadb.url("pymysql"), mariadb.url())
+    table.make()
+    with table.engine.connect() as con:
+        async with table.sink(pool_size=1, on_conflict="update") as sink:
+            con.exec_driver_sql("LOCK TABLES words WRITE")
+            first = asyncio.create_task(send(sink, RowBatch([(1, "a")])))
+            second = asyncio.create_task(send(sink, RowBatch([(2, "late")])))
+            await LOOP_CLOCK.sleep(0.1)
+            second.cancel()
+            await asyncio.wait([second], timeout=3.0)
+            assert second.cancelled()
+            await asyncio.to_thread(con.exec_driver_sql, "UNLOCK TABLES")
+            assert await first == {}
+            assert await written(sink, [(3, "c")]) == {}
+    assert await table.looked() == [(1, "a"), (3, "c")]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ..._core.errors import UnknownOutcomeError
 from .connections import SqlConnections
+from .errors import is_refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,7 +58,8 @@ class SqlEngine(Protocol):
     ) -> None:
         """Run a statement that returns nothing, by the driver itself where that is quicker.
 
-        `function` runs it by SQLAlchemy, also after an error, which is then SQLAlchemy's.
+        `function` runs it by SQLAlchemy, also after a refusal, which is then SQLAlchemy's error. Raises
+        `UnknownOutcomeError` where the connection was lost.
         """
         ...
 
@@ -102,14 +104,13 @@ class AsyncSqlEngine:
         async with self._slots:
             try:
                 await send(con.connection.driver_connection, statement, values)
-            except TimeoutError as error:  # the driver's own limit
-                con.invalidate()
-                raise UnknownOutcomeError(f"the database has not answered: {error!r}") from error
-            except (
-                Exception
-            ):  # nothing is stored, or the connection is lost, which SQLAlchemy finds
+            except Exception as error:
+                if not is_refusal(error):
+                    con.invalidate()
+                    told = f"the connection was lost: {error!r}"
+                    raise UnknownOutcomeError(told) from error
                 await greenlet_spawn(function, con)
-                con.invalidate()  # what the driver had prepared does not fit any more
+                con.invalidate()  # what the driver has prepared does not fit any more
             except BaseException:
                 con.invalidate()
                 raise
@@ -126,7 +127,10 @@ class AsyncSqlEngine:
 
 
 class ThreadedSqlEngine:
-    """Any other engine, in threads. A cancelled call waits for its thread, as long as a close may take."""
+    """Any other engine, in threads.
+
+    A cancelled call waits for its thread, as long as a close may take; one that waits for a thread is not made.
+    """
 
     def __init__(
         self, engine: Engine, *, closes: bool, keeps: bool, size: int, close_timeout: float
@@ -139,12 +143,12 @@ class ThreadedSqlEngine:
 
     async def run(self, function: Callable[[Connection], R]) -> R:
         """See `SqlEngine`."""
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._threads, self._connections.call, function)
+        call = self._threads.submit(self._connections.call, function)
+        future = asyncio.wrap_future(call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not future.done():
+            if not call.cancel() and not future.done():
                 future.add_done_callback(_ignored)
                 await asyncio.wait([future], timeout=self._close_timeout)
             raise

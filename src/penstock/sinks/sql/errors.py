@@ -108,6 +108,16 @@ def is_lost(error: BaseException) -> bool:
     )
 
 
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error of a driver's own says that the server, or the driver, has refused a statement:
+    nothing of it is stored.
+    """
+    number = _number(error)
+    if number is not None:
+        return not 2000 <= number < 3000  # of the client of MySQL
+    return _state(error) is not None or isinstance(error, (TypeError, ValueError))
+
+
 def _original(error: BaseException) -> BaseException:
     """The driver's error within one of SQLAlchemy's."""
     from sqlalchemy.exc import StatementError
