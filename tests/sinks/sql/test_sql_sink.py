@@ -68,6 +68,19 @@ async def test_a_value_that_cannot_be_bound_fails_alone(table: SqlTable) -> None
     assert await table.looked() == [(1, "a"), (3, "c")]
 
 
+async def test_an_object_is_not_stored_as_its_text(table: SqlTable) -> None:
+    """Nor a container as one of its elements, whatever a driver makes of them."""
+    table.make("id INT NOT NULL UNIQUE, word TEXT")
+    odd = [object(), {"a": 1}, {7}]
+    if "psycopg" not in table.url:  # it has arrays of lists, and a form of them in a text
+        odd += [["x"], ("y",)]
+    rows = [(0, "a"), *enumerate(odd, 1), (9, "b")]
+    async with table.sink() as sink:
+        errors = await written(sink, rows)
+    assert names(errors) == dict.fromkeys(range(1, 1 + len(odd)), "PermanentError")
+    assert await table.looked() == [(0, "a"), (9, "b")]
+
+
 async def test_rows_behind_a_bad_one_of_their_key_are_left_out(table: SqlTable) -> None:
     async with table.sink() as sink:
         rows = [(1, "a"), (2, None), (3, "a2"), (4, "b"), (5, "b2")]

@@ -20,6 +20,15 @@ if TYPE_CHECKING:
 _JSON_VALID = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
 
 
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+
+
+def _is_unfit(kind: type[Any]) -> bool:
+    own: Any = kind.__str__
+    return issubclass(kind, _CONTAINERS) or own is object.__str__
+
+
 class SqlLimits(NamedTuple):
     """What one statement may have."""
 
@@ -57,6 +66,10 @@ class SqlDialect:
 
     def set_up(self, dbapi: Any) -> None:
         """Set up a new connection."""
+
+    def unfit(self, values: Sequence[Any]) -> Any:
+        """The first value that the drivers would make another one of, and say nothing; `None`: there is none."""
+        del values
 
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
         """Columns that take JSON, and are not told as such by SQLAlchemy."""
@@ -187,6 +200,11 @@ class MySql(SqlDialect):
                 "without a version"
             )
             raise bad("returning", target.returning, rule)
+
+    def unfit(self, values: Sequence[Any]) -> Any:
+        """Drivers send the text of any object, such as its address, and of some containers one element."""
+        odd = {each for each in {*map(type, values)} - _PLAIN if _is_unfit(each)}
+        return next((value for value in values if type(value) in odd), None) if odd else None
 
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
         """Those of MariaDB, which are texts with a check."""

@@ -88,7 +88,7 @@ class AsyncSqlEngine:
         from sqlalchemy.util import greenlet_spawn
 
         async with self._slots:
-            return await greenlet_spawn(self._connections.call, function)
+            return await greenlet_spawn(lambda: self._connections.call(function))
 
     async def execute(
         self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]

@@ -72,9 +72,7 @@ def all_values(rows: Sequence[SqlRow]) -> tuple[Any, ...]:
     return tuple([value for row in rows for value in row.values])
 
 
-def are_below(rows: Sequence[SqlRow], size: int) -> bool:
-    """Whether they surely have fewer bytes, by a look that is quicker than that at each row."""
-    values = all_values(rows)
-    texts = sum([len(value) for value in values if value.__class__ is str])
-    others = sum([len(value) for value in values if value.__class__ is bytes])
-    return 2 * (texts + others) + VALUE_SIZE * len(values) <= size
+def are_below(values: Sequence[Any], size: int) -> bool:
+    """Whether the rows of these values surely have fewer bytes; quicker than a look at each row."""
+    texts = sum([len(value) for value in values if isinstance(value, (str, bytes))])
+    return 2 * texts + VALUE_SIZE * len(values) <= size

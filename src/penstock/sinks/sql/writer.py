@@ -54,6 +54,7 @@ class SqlWriter:
         self._plan = plan
         self.answer = SqlAnswer()
         self._stopped: set[object] = set()
+        self._given, self._values = rows, all_values(rows)
         self._rows = self._fitting(rows)
 
     # -- before ------------------------------------------------------------------------------------
@@ -61,7 +62,9 @@ class SqlWriter:
     def _fitting(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """The rows that can be written; the others are refused."""
         most, version = self._plan.limits.size, self._plan.version_place
-        if most is not None and are_below(rows, most // 2):
+        if self._plan.dialect.unfit(self._values) is not None:
+            rows = self._without_unfit(rows)
+        if most is not None and are_below(self._values, most // 2):
             most = None
         self._largest = most
         if most is None and version is None:
@@ -73,6 +76,15 @@ class SqlWriter:
                 self._refuse(row, TooLargeError(told))
             elif version is not None and row.values[version] is None:
                 self._refuse(row, PermanentError("a row without a version replaces no other"))
+            elif not self._is_stopped(row):
+                kept.append(row)
+        return kept
+
+    def _without_unfit(self, rows: Sequence[SqlRow]) -> list[SqlRow]:
+        kept: list[SqlRow] = []
+        for row in rows:
+            if (value := self._plan.dialect.unfit(row.values)) is not None:
+                self._refuse(row, PermanentError(f"a {type(value).__name__} cannot be bound"))
             elif not self._is_stopped(row):
                 kept.append(row)
         return kept
@@ -104,7 +116,8 @@ class SqlWriter:
     def alone(self) -> tuple[str, tuple[Any, ...]]:
         """The statement for all rows, and its parameters."""
         rows = self._latest(self._rows)
-        return self._plan.insert(len(rows)), all_values(rows)
+        values = self._values if rows is self._given else all_values(rows)
+        return self._plan.insert(len(rows)), values
 
     def write_alone(self, con: Connection) -> None:
         """Write all rows by one statement, which commits by itself. Raises as `write`."""
