@@ -1,6 +1,6 @@
 """`SqlSink` with a server that is frozen, and in processes that are killed.
 
-Proven here: batcher/B28, batcher/B38. `PENSTOCK_KILLS=100 pytest -m soak tests/sinks/sql/test_sql_kills.py` kills so
+Proven here: batcher/B38. `PENSTOCK_KILLS=100 pytest -m soak tests/sinks/sql/test_sql_kills.py` kills so
 many processes.
 """
 

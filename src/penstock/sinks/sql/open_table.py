@@ -9,6 +9,7 @@ from ..._clients.encoding import item_error
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.order.stopped import stopped_behind
 from ..._core.result import WriteResult
+from .batch import SqlBatch
 from .plan import read_plan
 from .rows import SqlRow
 from .writer import BlamedRow, SqlWriter
@@ -50,29 +51,34 @@ class OpenSqlTable:
         """Write a batch; see `SqlSink.write`."""
         indices, given, found = self._maker.rows(batch)
         errors: dict[int, BaseException] = dict(found)
-        writer = self._writer(batch, indices, given, errors)
+        rows = self._batch(batch, indices, given, errors)
         try:
-            if not writer.commits_alone:
-                await self.engine.run(writer.write)
-            elif self.plan.returned.names:
-                await self.engine.run(writer.write_alone)
-            else:
-                await self.engine.execute(*writer.alone(), writer.write_alone)
+            await self._write(rows)
         except BlamedRow:
             await self._read_again()
             errors = dict(found)
-            writer = self._writer(batch, indices, given, errors)
+            rows = self._batch(batch, indices, given, errors)
             try:
-                await self.engine.run(writer.write_carefully)
+                await self.engine.run(SqlWriter(self.plan, rows).write_carefully)
             except BlamedRow:  # by the COMMIT
                 errors = dict(found)
-                writer = self._writer(batch, indices, given, errors)
-                await self.engine.run(writer.write_singly)
-        answer = writer.answer
+                rows = self._batch(batch, indices, given, errors)
+                await self.engine.run(SqlWriter(self.plan, rows).write_singly)
+        answer = rows.answer
         errors |= answer.errors
         if not errors and not answer.outcomes and not answer.details:
             return None
         return WriteResult(len(batch), errors, answer.outcomes, answer.details)
+
+    async def _write(self, rows: SqlBatch) -> None:
+        """Write all rows. Raises `BlamedRow`, with nothing stored, if one may be to blame."""
+        writer = SqlWriter(self.plan, rows)
+        if not rows.commits_alone:
+            await self.engine.run(writer.write)
+        elif self.plan.returned.names:
+            await self.engine.run(writer.write_alone)
+        else:
+            await self.engine.execute(*rows.alone(), writer.write_alone)
 
     async def _read_again(self) -> None:
         """Read the table before a row is blamed: it may be the table that has changed.
@@ -85,14 +91,14 @@ class OpenSqlTable:
             text = f"the table was altered: {error}"
             raise RefusedError(text, repair="alter it back, or open the sink anew") from error
 
-    def _writer(
+    def _batch(
         self,
         batch: Batch[Any],
         indices: Sequence[int],
         given: Sequence[Any],
         errors: dict[int, BaseException],
-    ) -> SqlWriter:
-        """A writer of the rows that can be bound; `errors` has the others."""
+    ) -> SqlBatch:
+        """The rows that can be bound; `errors` has the others."""
         keys, maybe = batch.keys, batch.maybe_applied
         if processors := self.plan.processors:
             indices, given = _processed(indices, given, processors, errors)
@@ -102,7 +108,7 @@ class OpenSqlTable:
             stopped = stopped_behind(keys, errors, ())
             errors |= stopped
             bound = [row for row in bound if row.index not in stopped]
-        return SqlWriter(self.plan, bound)
+        return SqlBatch(self.plan, bound)
 
 
 def _processed(

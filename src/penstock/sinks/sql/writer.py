@@ -6,34 +6,30 @@
    a part that is refused is divided until the bad row is alone. Its neighbours are stored.
 3. A row whose earlier try has an unknown outcome is looked for by its key, where a conflict is an error.
 4. Where the COMMIT itself is refused, as by a deferred constraint, each row has a transaction of its own.
-5. Of several rows of a key, the last one is written where rows are replaced; with a version, the last of
-   the highest version. Where a row is to blame, all of them are written, one after the other: those
-   before a last one that is refused count.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._core.causes import caused
 from ..._core.classify import classified
 from ..._core.errors import (
     ErrorClass,
-    KeyStopped,
     PermanentError,
-    TooLargeError,
     TransientError,
     UnknownOutcomeError,
 )
 from ..._core.outcome import Outcome
 from .errors import classify_sql, is_lost, is_twice
-from .rows import SqlAnswer, all_values, are_below, parted
+from .rows import all_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
+    from .batch import SqlBatch
     from .plan import SqlPlan
     from .rows import SqlRow
 
@@ -48,56 +44,11 @@ class BlamedRow(Exception):  # never leaves a write
 
 
 class SqlWriter:
-    """Writes the rows of one batch."""
+    """Writes the rows of a batch."""
 
-    def __init__(self, plan: SqlPlan, rows: Sequence[SqlRow]) -> None:
+    def __init__(self, plan: SqlPlan, batch: SqlBatch) -> None:
         self._plan = plan
-        self.answer = SqlAnswer()
-        self._stopped: set[object] = set()
-        self._given, self._values = rows, all_values(rows)
-        self._rows = self._fitting(rows)
-
-    # -- before ------------------------------------------------------------------------------------
-
-    def _fitting(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
-        """The rows that can be written; the others are refused."""
-        most, version = self._plan.limits.size, self._plan.version_place
-        if self._plan.dialect.unfit(self._values) is not None:
-            rows = self._without_unfit(rows)
-        if most is not None and are_below(self._values, most // 2):
-            most = None
-        self._largest = most
-        if most is None and version is None:
-            return rows
-        kept: list[SqlRow] = []
-        for row in rows:
-            if most is not None and row.least_size > most:
-                told = f"a row of more than {most:,} bytes, max_allowed_packet of the server"
-                self._refuse(row, TooLargeError(told))
-            elif version is not None and row.values[version] is None:
-                self._refuse(row, PermanentError("a row without a version replaces no other"))
-            elif not self._is_stopped(row):
-                kept.append(row)
-        return kept
-
-    def _without_unfit(self, rows: Sequence[SqlRow]) -> list[SqlRow]:
-        kept: list[SqlRow] = []
-        for row in rows:
-            if (value := self._plan.dialect.unfit(row.values)) is not None:
-                self._refuse(row, PermanentError(f"a {type(value).__name__} cannot be bound"))
-            elif not self._is_stopped(row):
-                kept.append(row)
-        return kept
-
-    @property
-    def commits_alone(self) -> bool:
-        """Whether one statement, which commits by itself, has all of it."""
-        plan = self._plan
-        is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self._rows)
-        most = plan.most_rows
-        if plan.returned.names:
-            most = 1  # of several ones, what is returned may not tell which is whose
-        return is_plain and 0 < len(self._rows) <= most and self._largest is None
+        self._batch = batch
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -105,23 +56,17 @@ class SqlWriter:
         """Write all rows. Raises `BlamedRow`, with nothing stored, if one may be to blame."""
         try:
             self._begin(con)
-            rows = self._without_stored(con, self._rows)
-            for part in self._parts(self._latest(rows)):
+            rows = self._without_stored(con, self._batch.rows)
+            for part in self._batch.parts(self._batch.latest(rows)):
                 self._insert(con, part)
         except Exception as error:
             _roll_back(con)
             self._raise(error)
         self._commit(con)
 
-    def alone(self) -> tuple[str, tuple[Any, ...]]:
-        """The statement for all rows, and its parameters."""
-        rows = self._latest(self._rows)
-        values = self._values if rows is self._given else all_values(rows)
-        return self._plan.insert(len(rows)), values
-
     def write_alone(self, con: Connection) -> None:
         """Write all rows by one statement, which commits by itself. Raises as `write`."""
-        rows = self._latest(self._rows)
+        rows = self._batch.latest(self._batch.rows)
         try:
             self._insert(con, rows)
         except Exception as error:
@@ -136,11 +81,11 @@ class SqlWriter:
             self._begin(con)
             if plan.dialect.at_once is not None:
                 con.exec_driver_sql(plan.dialect.at_once)
-            rows = self._without_stored(con, self._rows)
-            for once in self._once(rows):
-                for part in self._parts(once):
+            rows = self._without_stored(con, self._batch.rows)
+            for once in self._batch.once(rows):
+                for part in self._batch.parts(once):
                     self._divide(con, part)
-            self._forget_replaced(rows)
+            self._batch.forget_replaced(rows)
         except Exception as error:
             _roll_back(con)
             if is_lost(error):
@@ -152,9 +97,9 @@ class SqlWriter:
         """Write each row in a transaction of its own; rows that are refused are in the answer, and so is
         an error that ends the write, for each row behind it.
         """
-        rows = self._without_stored(con, self._rows)
+        rows = self._without_stored(con, self._batch.rows)
         for at, row in enumerate(rows):
-            if self._is_stopped(row):
+            if self._batch.is_stopped(row):
                 continue
             is_written = False
             try:
@@ -172,15 +117,15 @@ class SqlWriter:
     def _leave(self, rows: Sequence[SqlRow], error: Exception, *, in_doubt: bool) -> None:
         """Fail rows that an error has ended at; with `in_doubt` the first one may be stored."""
         for row in rows:
-            if self._is_stopped(row):
+            if self._batch.is_stopped(row):
                 continue
             if not is_lost(error):
-                self.answer.errors[row.index] = error
+                self._batch.answer.errors[row.index] = error
             elif in_doubt and row is rows[0]:
-                self.answer.errors[row.index] = caused(_lost_with_commit(error), error)
+                self._batch.answer.errors[row.index] = caused(_lost_with_commit(error), error)
             else:
-                self.answer.errors[row.index] = caused(_lost(error), error)
-            self.answer.details.pop(row.index, None)
+                self._batch.answer.errors[row.index] = caused(_lost(error), error)
+            self._batch.answer.details.pop(row.index, None)
 
     def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
         """Run the statement for these rows. Raises `BlamedRow` if what it returns does not tell them."""
@@ -190,10 +135,10 @@ class SqlWriter:
             details = plan.returned.matched(con, rows, result)
             if details is None:
                 raise BlamedRow
-            self.answer.details.update(details)
+            self._batch.answer.details.update(details)
 
     def _divide(self, con: Connection, rows: Sequence[SqlRow]) -> None:
-        rows = [row for row in rows if not self._is_stopped(row)]
+        rows = [row for row in rows if not self._batch.is_stopped(row)]
         if not rows:
             return
         con.exec_driver_sql("SAVEPOINT penstock")
@@ -214,84 +159,11 @@ class SqlWriter:
 
     def _blame(self, row: SqlRow, error: BaseException) -> None:
         if row.is_maybe and is_twice(error):
-            self.answer.outcomes[row.index] = Outcome.DUPLICATE
+            self._batch.answer.outcomes[row.index] = Outcome.DUPLICATE
             return
         made = PermanentError(f"the database refuses the row ({_told(error)})")
         summary = f"the database refuses the row ({type(error).__name__})"  # without its values
-        self._refuse(row, caused(made, error, summary=summary))
-
-    def _refuse(self, row: SqlRow, error: BaseException) -> None:
-        self.answer.errors[row.index] = error
-        self.answer.details.pop(row.index, None)  # the COMMIT was refused
-        if row.key is not None:
-            self._stopped.add(row.key)
-
-    def _is_stopped(self, row: SqlRow) -> bool:
-        """Whether an earlier row of its key was refused: then it is left out."""
-        if row.key is None or row.key not in self._stopped:
-            return False
-        if row.index not in self.answer.errors:
-            self.answer.errors[row.index] = KeyStopped("an earlier item of its key has failed")
-        return True
-
-    # -- parts -------------------------------------------------------------------------------------
-
-    def _parts(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
-        """Rows for one statement each."""
-        return parted(rows, self._plan.most_rows, self._largest)
-
-    def _latest(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
-        """Of several rows of a key the one that counts, where rows are replaced."""
-        plan = self._plan
-        if plan.target.mode != "update" or len(rows) < 2:
-            return rows
-        places, at = plan.key_places, plan.version_place
-        latest: dict[tuple[Any, ...], SqlRow] = {}
-        for row in rows:
-            key = tuple(row.values[place] for place in places)
-            before = latest.pop(key, None)
-            is_older = at is not None and before is not None and self._is_older(row, before, at)
-            latest[key] = before if is_older and before is not None else row
-        return [*latest.values()] if len(latest) < len(rows) else rows
-
-    def _once(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
-        """All rows in order, cut so that a key is there once in each, where rows are replaced."""
-        if self._plan.target.mode != "update":
-            return [[*rows]]
-        self._latest(rows)  # refuses what cannot be compared
-        found: list[list[SqlRow]] = [[]]
-        keys: set[tuple[Any, ...]] = set()
-        for row in rows:
-            if row.index in self.answer.errors:
-                continue
-            key = tuple(row.values[place] for place in self._plan.key_places)
-            if key in keys:
-                found.append([])
-                keys.clear()
-            keys.add(key)
-            found[-1].append(row)
-        return found
-
-    def _forget_replaced(self, rows: Sequence[SqlRow]) -> None:
-        """Leave what a row returned out that a later one of its key has replaced."""
-        details = self.answer.details
-        if self._plan.target.mode == "update" and details:
-            last = {
-                tuple(row.values[at] for at in self._plan.key_places): row.index
-                for row in rows
-                if row.index in details
-            }
-            for index in details.keys() - {*last.values()}:
-                del details[index]
-
-    def _is_older(self, row: SqlRow, other: SqlRow, at: int) -> bool:
-        """Whether a row has a lower version, or one that cannot be compared, and is refused."""
-        try:
-            return bool(row.values[at] < other.values[at])
-        except TypeError as error:
-            told = f"the version cannot be compared with an earlier one of its key: {error}"
-            self._refuse(row, PermanentError(told))
-            return True
+        self._batch.refuse(row, caused(made, error, summary=summary))
 
     def _without_stored(self, con: Connection, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """Leave out what an earlier try of unknown outcome has stored.
@@ -316,8 +188,8 @@ class SqlWriter:
             ours = {row.index: there[key] for row in some if (key := keys[row.index]) in there}
             stored |= ours.keys()
             if plan.returned.names:
-                self.answer.details.update(ours)
-        self.answer.outcomes.update(dict.fromkeys(stored, Outcome.DUPLICATE))
+                self._batch.answer.details.update(ours)
+        self._batch.answer.outcomes.update(dict.fromkeys(stored, Outcome.DUPLICATE))
         return [row for row in rows if row.index not in stored]
 
     # -- transactions ------------------------------------------------------------------------------
@@ -330,6 +202,7 @@ class SqlWriter:
             con.exec_driver_sql("COMMIT")
         except Exception as error:
             if is_lost(error):
+                con.invalidate()  # one that has not answered may be within the transaction still
                 raise _lost_with_commit(error) from error
             _roll_back(con)
             self._raise(error)
