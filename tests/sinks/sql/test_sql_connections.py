@@ -114,7 +114,7 @@ async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -
 
 async def test_options_of_the_pool_hold_for_each_write(table: SqlTable, driver: str) -> None:
     """A connection then is no longer kept by the sink."""
-    options = {**named(table, driver), "pool_pre_ping": True}
+    options = {**named(table, driver), "pool_recycle": 0}
     async with table.sink(engine_options=options) as sink:
         assert await written(sink, [(1, "a")]) == {}
         (ended,) = await sessions(table)
