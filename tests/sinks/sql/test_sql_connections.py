@@ -97,6 +97,18 @@ async def test_a_connection_that_was_ended_is_replaced(table: SqlTable, driver: 
     assert sorted(await table.looked())[9:] == [(10, "a"), (11, "b"), (12, "c")]
 
 
+async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable, driver: str) -> None:
+    """It is tried before a write, which would be unknown otherwise, and without a key for ever."""
+    table.make("id INT NOT NULL, word VARCHAR(20) NOT NULL")
+    async with table.sink(pool_size=3, engine_options=named(table, driver)) as sink:
+        await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
+        for each in await sessions(table):
+            await asyncio.to_thread(table.run, END[table.name].format(each))
+        await LOOP_CLOCK.sleep(1.1)
+        assert await written(sink, [(9, "w")]) == {}
+    assert sorted(await table.looked()) == [(number, "w") for number in range(10)]
+
+
 async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -> None:
     """Statements that the driver has prepared for the earlier type are given up."""
     change = {

@@ -10,6 +10,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from ..._core.clock import LoopClock
 from ..._core.errors import UnknownOutcomeError
 from .connections import SqlConnections
 from .errors import is_refusal
@@ -79,7 +80,7 @@ class AsyncSqlEngine:
         self.sync = engine.sync_engine
         self._engine = engine
         self._closes = closes
-        self._connections = SqlConnections(self.sync, keeps=keeps)
+        self._connections = SqlConnections(self.sync, keeps=keeps, now=_now())
         self._slots = asyncio.Semaphore(size)
         self._send = SENDS.get(self.sync.dialect.driver)
 
@@ -98,7 +99,7 @@ class AsyncSqlEngine:
 
         send, con = self._send, None
         if send is not None and len(statement) <= LONGEST and not self._slots.locked():
-            con = self._connections.idle()
+            con = self._connections.fresh()
         if send is None or con is None:
             return await self.run(function)
         async with self._slots:
@@ -138,7 +139,7 @@ class ThreadedSqlEngine:
         self.sync = engine
         self._closes = closes
         self._close_timeout = close_timeout
-        self._connections = SqlConnections(engine, keeps=keeps)
+        self._connections = SqlConnections(engine, keeps=keeps, now=_now())
         self._threads = ThreadPoolExecutor(size, "penstock-sql")
 
     async def run(self, function: Callable[[Connection], R]) -> R:
@@ -166,6 +167,11 @@ class ThreadedSqlEngine:
         await loop.run_in_executor(None, self._connections.close)
         if self._closes:
             await loop.run_in_executor(None, self.sync.dispose)
+
+
+def _now() -> Callable[[], float]:
+    """The clock of the running loop, to be read in any thread."""
+    return LoopClock(asyncio.get_running_loop()).now
 
 
 def _ignored(future: asyncio.Future[Any]) -> None:
