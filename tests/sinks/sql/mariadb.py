@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import socket
-import time
 from typing import TYPE_CHECKING
 
 from tests.debian_packages import command, run, unpacked
@@ -20,7 +21,6 @@ PACKAGES = ("mariadb-server-core", "mariadb-client-core", "mariadb-common")
 LIBRARIES = ("liburing2", "libaio1", "libaio1t64", "libsnappy1v5")
 PROGRAM = "usr/sbin/mariadbd"
 INSTALL = "usr/bin/mariadb-install-db"
-LOOK_EVERY = 0.01
 
 
 class MariaDbServer:
@@ -31,6 +31,8 @@ class MariaDbServer:
         self.port = free_port()
         self._server = ServerProgram("MariaDB", self._is_ready)
         home = self._server.home
+        self._told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._told.bind(str(home / "notify"))
         data = home / "data"
         data.mkdir()
         ours = [
@@ -51,6 +53,8 @@ class MariaDbServer:
         )
         self._server.configure(
             [
+                "env",
+                f"NOTIFY_SOCKET={home / 'notify'}",
                 *command(folder, PROGRAM),
                 *ours,
                 f"--socket={home / 'socket'}",
@@ -70,6 +74,14 @@ class MariaDbServer:
         """Start it, and return when it answers."""
         self._server.start()
 
+    def pause(self) -> None:
+        """Freeze it: connections hang instead of breaking."""
+        self._server.pause()
+
+    def resume(self) -> None:
+        """Continue it."""
+        self._server.resume()
+
     def kill(self) -> None:
         """Kill it with SIGKILL."""
         self._server.kill()
@@ -77,21 +89,20 @@ class MariaDbServer:
     def close(self) -> None:
         """Kill it, and remove its data."""
         self._server.close()
+        self._told.close()
 
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        until = time.monotonic() + START_SECONDS
-        while process.poll() is None and time.monotonic() < until:
-            if self._greets():
-                return True
-            time.sleep(LOOK_EVERY)
-        return False
-
-    def _greets(self) -> bool:
+        """Wait until it tells that it is ready, as it would tell systemd, or has ended."""
+        told, ended = self._told.fileno(), os.pidfd_open(process.pid)
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as client:
-                return b"MariaDB" in client.recv(100)
-        except OSError:
-            return False
+            while True:
+                found, _, _ = select.select([told, ended], [], [], START_SECONDS)
+                if told not in found:
+                    return False
+                if b"READY=1" in self._told.recv(4096):
+                    return True
+        finally:
+            os.close(ended)
 
 
 @contextlib.contextmanager

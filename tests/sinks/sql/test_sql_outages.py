@@ -58,6 +58,46 @@ async def test_a_lost_answer_is_found_out_by_the_key(
     assert await postgres.looked() == rows
 
 
+@pytest.mark.parametrize("at", ["the statement", "the COMMIT"])
+async def test_rows_behind_a_lost_connection_were_not_tried(postgres: SqlTable, at: str) -> None:
+    """Where each row has a transaction of its own: only the row whose COMMIT was lost is unknown."""
+    for statement in (
+        "DROP TABLE IF EXISTS words, known",
+        "CREATE TABLE known (id int PRIMARY KEY); INSERT INTO known VALUES (1), (3), (4)",
+    ):
+        postgres.run(statement)
+    postgres.make(
+        "id int NOT NULL UNIQUE REFERENCES known DEFERRABLE INITIALLY DEFERRED, word text"
+    )
+    singly = "SELECT FROM words WHERE id = 1 AND pg_xact_status(xmin::text::xid8) = 'committed'"
+    postgres.run(
+        f"""
+        CREATE OR REPLACE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF NEW.word = 'end' AND EXISTS ({singly}) THEN
+                PERFORM pg_terminate_backend(pg_backend_pid());
+            END IF;
+            SET CONSTRAINTS ALL DEFERRED;  -- so that only the COMMIT refuses a row
+            RETURN NEW;
+        END $$
+        """
+    )
+    kind, when, clause = (
+        ("", "BEFORE", "")
+        if at == "the statement"
+        else ("CONSTRAINT", "AFTER", "DEFERRABLE INITIALLY DEFERRED")
+    )
+    postgres.run(
+        f"CREATE {kind} TRIGGER a_end {when} INSERT ON words {clause} FOR EACH ROW EXECUTE FUNCTION end_it()"
+    )
+    async with postgres.sink() as sink:
+        errors = await written(sink, [(1, "w"), (2, "w"), (3, "end"), (4, "w")])
+        lost = "TransientError" if at == "the statement" else "UnknownOutcomeError"
+        assert names(errors) == {1: "PermanentError", 2: lost, 3: "TransientError"}
+    assert await postgres.looked() == [(1, "w")]
+    postgres.run("DROP TABLE words, known; DROP FUNCTION end_it")
+
+
 @pytest.mark.parametrize("driver", ["asyncmy", pytest.param("pymysql", marks=pytest.mark.long)])
 async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer, driver: str) -> None:
     """Every row is there once, and every outcome is true."""
@@ -154,3 +194,24 @@ async def test_a_write_that_is_cancelled_waits_for_its_thread(mariadb: MariaDbSe
             assert write.cancelled()
             assert await send(sink, batch) == {}
     assert await table.looked() == [(1, "a")]
+
+
+async def test_a_cancelled_write_that_waits_for_a_thread_is_not_made(
+    mariadb: MariaDbServer,
+) -> None:
+    """Otherwise it would come late, and overtake its retry."""
+    table = SqlTable(mariadb.url("pymysql"), mariadb.url())
+    table.make()
+    with table.engine.connect() as con:
+        async with table.sink(pool_size=1, on_conflict="update") as sink:
+            con.exec_driver_sql("LOCK TABLES words WRITE")
+            first = asyncio.create_task(send(sink, RowBatch([(1, "a")])))
+            second = asyncio.create_task(send(sink, RowBatch([(2, "late")])))
+            await LOOP_CLOCK.sleep(0.1)
+            second.cancel()
+            await asyncio.wait([second], timeout=3.0)
+            assert second.cancelled()
+            await asyncio.to_thread(con.exec_driver_sql, "UNLOCK TABLES")
+            assert await first == {}
+            assert await written(sink, [(3, "c")]) == {}
+    assert await table.looked() == [(1, "a"), (3, "c")]

@@ -5,6 +5,7 @@ Proven here: batcher/B37, batcher/B38.
 
 from __future__ import annotations
 
+import json
 import random
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -65,6 +66,19 @@ async def test_a_value_that_cannot_be_bound_fails_alone(table: SqlTable) -> None
         errors = await written(sink, [(1, "a"), (2, object()), (3, "c"), 7, (4,)])
         assert names(errors) == dict.fromkeys([1, 3, 4], "PermanentError")
     assert await table.looked() == [(1, "a"), (3, "c")]
+
+
+async def test_an_object_is_not_stored_as_its_text(table: SqlTable) -> None:
+    """Nor a container as one of its elements, whatever a driver makes of them."""
+    table.make("id INT NOT NULL UNIQUE, word TEXT")
+    odd = [object(), {"a": 1}, {7}]
+    if "psycopg" not in table.url:  # it has arrays of lists, and a form of them in a text
+        odd += [["x"], ("y",)]
+    rows = [(0, "a"), *enumerate(odd, 1), (9, "b")]
+    async with table.sink() as sink:
+        errors = await written(sink, rows)
+    assert names(errors) == dict.fromkeys(range(1, 1 + len(odd)), "PermanentError")
+    assert await table.looked() == [(0, "a"), (9, "b")]
 
 
 async def test_rows_behind_a_bad_one_of_their_key_are_left_out(table: SqlTable) -> None:
@@ -174,6 +188,50 @@ async def test_values_of_other_types(table: SqlTable) -> None:
     assert str(row[2]).replace("'", '"').replace("None", "null") == '{"a": [1, null]}'
 
 
+JSON_VALUES = [
+    {"a": [1, None, "\u00e9"]},
+    ["b", {}],
+    "text",
+    'a "quoted" one',
+    5,
+    1.5,
+    True,
+    [],
+    {},
+]
+
+
+async def test_json_columns_take_any_value_with_a_json_form(table: SqlTable) -> None:
+    """A text beside them is none, though it has a check; `None` is NULL."""
+    table.make("id INT NOT NULL UNIQUE, data JSON, word VARCHAR(20) CHECK (word <> 'x')")
+    rows = [(number, value, "{}") for number, value in enumerate(JSON_VALUES)]
+    async with table.sink(("id", "data", "word")) as sink:
+        assert await written(sink, [*rows, (99, None, None)]) == {}
+    *found, (number, data, word) = await table.looked("id, data, word")
+    assert (number, data, word) == (99, None, None)
+    for number, data, word in found:
+        read = json.loads(data) if isinstance(data, str) and table.name != "postgresql" else data
+        assert read == JSON_VALUES[number]
+        assert word == "{}"
+
+
+async def test_json_columns_of_mariadb_by_their_table(mariadb: MariaDbServer) -> None:
+    """MariaDB has texts with a check in place of them: those of this table, in this schema."""
+    table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
+    table.run("CREATE DATABASE IF NOT EXISTS other")
+    table.run("DROP TABLE IF EXISTS other.words")
+    table.make("id INT NOT NULL UNIQUE, word JSON")
+    table.run("CREATE TABLE other.words (id INT NOT NULL UNIQUE, word TEXT, `a b` JSON)")
+    columns = ("id", "word", "a b")
+    async with table.sink(columns, schema="other") as sink:
+        errors = await written(sink, [(1, "{}", {"a": 1}), (2, ["a"], {})])
+        assert names(errors) == {1: "PermanentError"}
+    with table.engine.connect() as con:
+        found = con.exec_driver_sql("SELECT * FROM other.words").fetchall()
+        assert [tuple(row) for row in found] == [(1, "{}", '{"a": 1}')]
+    table.run("DROP DATABASE other")
+
+
 async def test_names_are_taken_literally(table: SqlTable) -> None:
     """Whatever they contain."""
     odd = (
@@ -280,7 +338,8 @@ async def test_rows_beyond_the_packet_of_a_server(mariadb: MariaDbServer) -> Non
         ({"columns": ["id", "id"]}, "each once"),
         ({"on_conflict": "replace"}, "must be one of"),
         ({"version_column": "id"}, 'needs on_conflict="update"'),
-        ({"on_conflict": "update", "update_columns": ["x"]}, "must be among the columns"),
+        ({"conflict_columns": ["id"]}, 'needs on_conflict="ignore" or "update"'),
+        ({"on_conflict": "update", "update_columns": ["x"]}, "must be among columns="),
         ({"pool_size": 0}, "at least 1"),
         ({"engine_options": {"pool_size": 3}}, "is set by Penstock"),
         ({"row": 5}, "must be a function of an item"),

@@ -15,8 +15,18 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from ..._clients.row_target import RowTarget
 
 _JSON_VALID = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
+
+
+_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+
+
+def _is_unfit(kind: type[Any]) -> bool:
+    own: Any = kind.__str__
+    return issubclass(kind, _CONTAINERS) or own is object.__str__
 
 
 class SqlLimits(NamedTuple):
@@ -31,12 +41,12 @@ class SqlDialect:
     """A database."""
 
     name = ""
+    shown = ""
+    """In messages."""
     is_single_writer = False
     """Whether writes wait for one another."""
-    commits_alone = False
-    """Whether a single statement needs no transaction around it, and is faster without."""
-    begin: str | None = None
-    """The statement that begins a transaction, where the driver does not do it in time."""
+    begin = "BEGIN"
+    """The statement that begins a transaction."""
     at_once: str | None = None
     """The statement that has deferred constraints checked at once."""
 
@@ -47,8 +57,19 @@ class SqlDialect:
     def check_session(self, con: Connection, table: str, schema: str | None) -> None:
         """Raise `ConfigError` for a table, or a session, that would change or lose rows silently."""
 
+    def check_returning(self, con: Connection, target: RowTarget) -> None:
+        """Raise `ConfigError` where stored rows cannot be returned, or not told from others."""
+        if not con.dialect.insert_returning:
+            told = ".".join(map(str, con.dialect.server_version_info or ()))
+            rule = f"needs INSERT ... RETURNING, which this {self.shown} {told} does not have"
+            raise bad("returning", target.returning, rule)
+
     def set_up(self, dbapi: Any) -> None:
         """Set up a new connection."""
+
+    def unfit(self, values: Sequence[Any]) -> Any:
+        """The first value that the drivers would make another one of, and say nothing; `None`: there is none."""
+        del values
 
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
         """Columns that take JSON, and are not told as such by SQLAlchemy."""
@@ -97,7 +118,7 @@ class PostgreSql(SqlDialect):
     """PostgreSQL, by any driver."""
 
     name = "postgresql"
-    commits_alone = True
+    shown = "PostgreSQL"
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
 
     def limits(self, con: Connection) -> SqlLimits:
@@ -110,6 +131,7 @@ class Sqlite(SqlDialect):
     """SQLite, in a file."""
 
     name = "sqlite"
+    shown = "SQLite"
     is_single_writer = True
     begin = "BEGIN IMMEDIATE"
 
@@ -139,6 +161,7 @@ class MySql(SqlDialect):
     """MySQL and MariaDB."""
 
     name = "mysql"
+    shown = "MySQL or MariaDB"
 
     def limits(self, con: Connection) -> SqlLimits:
         """`max_allowed_packet` of the server, which drivers also fill with literals."""
@@ -167,6 +190,21 @@ class MySql(SqlDialect):
             "SET SESSION sql_mode = CONCAT_WS(',', NULLIF(@@SESSION.sql_mode, ''), 'STRICT_ALL_TABLES')"
         )
         cursor.close()
+
+    def check_returning(self, con: Connection, target: RowTarget) -> None:
+        """MariaDB also returns rows that stay as they are."""
+        super().check_returning(con, target)
+        if target.mode == "ignore" or target.version is not None:
+            rule = (
+                'MariaDB would also return rows that stay: use on_conflict="error", or "update" '
+                "without a version"
+            )
+            raise bad("returning", target.returning, rule)
+
+    def unfit(self, values: Sequence[Any]) -> Any:
+        """Drivers send the text of any object, such as its address, and of some containers one element."""
+        odd = {each for each in {*map(type, values)} - _PLAIN if _is_unfit(each)}
+        return next((value for value in values if type(value) in odd), None) if odd else None
 
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
         """Those of MariaDB, which are texts with a check."""

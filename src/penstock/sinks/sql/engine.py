@@ -8,90 +8,170 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from ..._core.clock import LoopClock
+from ..._core.errors import UnknownOutcomeError
+from .connections import SqlConnections
+from .errors import is_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 R = TypeVar("R")
+LONGEST = 15_000
+"""Characters of a statement that asyncpg keeps prepared by itself; SQLAlchemy keeps longer ones, too."""
 
 
-class SqlEngine:
+async def _by_asyncpg(driver: Any, statement: str, values: Sequence[Any]) -> None:
+    await driver.execute(statement, *values)
+
+
+async def _by_asyncmy(driver: Any, statement: str, values: Sequence[Any]) -> None:
+    async with driver.cursor() as cursor:
+        await cursor.execute(statement, values)
+
+
+SENDS = {"asyncpg": _by_asyncpg, "asyncmy": _by_asyncmy}
+"""What runs a statement by the connection of an async driver, without SQLAlchemy's bridge."""
+
+
+class SqlEngine(Protocol):
     """An engine, and what runs functions on its connections."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.sync = engine
+    @property
+    def sync(self) -> Engine:
+        """The engine, or the one within an async engine."""
+        ...
 
-    async def run(self, function: Callable[[Connection], R], *, alone: bool = False) -> R:
-        """Run a function on a connection; with `alone`, each statement commits by itself.
+    async def run(self, function: Callable[[Connection], R]) -> R:
+        """Run a function on a connection, in which each statement commits by itself.
 
         Suspends. Raises what the function and the client raise.
         """
-        raise NotImplementedError
+        ...
+
+    async def execute(
+        self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]
+    ) -> None:
+        """Run a statement that returns nothing, by the driver itself where that is quicker.
+
+        `function` runs it by SQLAlchemy, also after a refusal, which is then SQLAlchemy's error. Raises
+        `UnknownOutcomeError` where the connection was lost.
+        """
+        ...
 
     async def close(self) -> None:
-        """Close the engine, if it is this sink's own."""
-        raise NotImplementedError
+        """Close the connections, and the engine if it is this sink's own."""
+        ...
 
 
-class AsyncSqlEngine(SqlEngine):
-    """An async engine. A cancelled call closes its connection."""
+class AsyncSqlEngine:
+    """An async engine. A cancelled call closes its connection.
 
-    def __init__(self, engine: AsyncEngine, *, closes: bool) -> None:
-        super().__init__(engine.sync_engine)
+    Half the time of a short statement is SQLAlchemy's execution and its bridge into the loop. So on a kept
+    connection the driver runs it, and SQLAlchemy only what has failed.
+    """
+
+    def __init__(self, engine: AsyncEngine, *, closes: bool, keeps: bool, size: int) -> None:
+        self.sync = engine.sync_engine
         self._engine = engine
-        self._alone = self.sync.execution_options(isolation_level="AUTOCOMMIT")
         self._closes = closes
+        self._connections = SqlConnections(self.sync, keeps=keeps, now=_now())
+        self._slots = asyncio.Semaphore(size)
+        self._send = SENDS.get(self.sync.dialect.driver)
 
-    async def run(self, function: Callable[[Connection], R], *, alone: bool = False) -> R:
-        """See the base."""
+    async def run(self, function: Callable[[Connection], R]) -> R:
+        """See `SqlEngine`."""
         from sqlalchemy.util import greenlet_spawn
 
-        return await greenlet_spawn(_called, self._alone if alone else self.sync, function)
+        async with self._slots:
+            return await greenlet_spawn(lambda: self._connections.call(function))
+
+    async def execute(
+        self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]
+    ) -> None:
+        """See `SqlEngine`."""
+        from sqlalchemy.util import greenlet_spawn
+
+        send, con = self._send, None
+        if send is not None and len(statement) <= LONGEST and not self._slots.locked():
+            con = self._connections.fresh()
+        if send is None or con is None:
+            return await self.run(function)
+        async with self._slots:
+            try:
+                await send(con.connection.driver_connection, statement, values)
+            except Exception as error:
+                if not is_refusal(error):
+                    con.invalidate()
+                    told = f"the connection was lost: {error!r}"
+                    raise UnknownOutcomeError(told) from error
+                await greenlet_spawn(function, con)
+                con.invalidate()  # what the driver has prepared does not fit any more
+            except BaseException:
+                con.invalidate()
+                raise
+            finally:
+                self._connections.give_back(con)
 
     async def close(self) -> None:
-        """See the base."""
+        """See `SqlEngine`."""
+        from sqlalchemy.util import greenlet_spawn
+
+        await greenlet_spawn(self._connections.close)
         if self._closes:
             await self._engine.dispose()
 
 
-class ThreadedSqlEngine(SqlEngine):
-    """Any other engine, in threads. A cancelled call waits for its thread, as long as a close may take."""
+class ThreadedSqlEngine:
+    """Any other engine, in threads.
 
-    def __init__(self, engine: Engine, *, closes: bool, threads: int, close_timeout: float) -> None:
-        super().__init__(engine)
-        self._alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+    A cancelled call waits for its thread, as long as a close may take; one that waits for a thread is not made.
+    """
+
+    def __init__(
+        self, engine: Engine, *, closes: bool, keeps: bool, size: int, close_timeout: float
+    ) -> None:
+        self.sync = engine
         self._closes = closes
         self._close_timeout = close_timeout
-        self._threads = ThreadPoolExecutor(threads, "penstock-sql")
+        self._connections = SqlConnections(engine, keeps=keeps, now=_now())
+        self._threads = ThreadPoolExecutor(size, "penstock-sql")
 
-    async def run(self, function: Callable[[Connection], R], *, alone: bool = False) -> R:
-        """See the base."""
-        engine = self._alone if alone else self.sync
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._threads, _called, engine, function)
+    async def run(self, function: Callable[[Connection], R]) -> R:
+        """See `SqlEngine`."""
+        call = self._threads.submit(self._connections.call, function)
+        future = asyncio.wrap_future(call)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            if not future.done():
+            if not call.cancel() and not future.done():
                 future.add_done_callback(_ignored)
                 await asyncio.wait([future], timeout=self._close_timeout)
             raise
 
+    async def execute(
+        self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]
+    ) -> None:
+        """See `SqlEngine`; by SQLAlchemy."""
+        await self.run(function)
+
     async def close(self) -> None:
-        """See the base."""
+        """See `SqlEngine`."""
         loop = asyncio.get_running_loop()
         self._threads.shutdown(wait=False)
+        await loop.run_in_executor(None, self._connections.close)
         if self._closes:
             await loop.run_in_executor(None, self.sync.dispose)
 
 
-def _called(engine: Engine, function: Callable[[Connection], R]) -> R:
-    with engine.connect() as con:
-        return function(con)
+def _now() -> Callable[[], float]:
+    """The clock of the running loop, to be read in any thread."""
+    return LoopClock(asyncio.get_running_loop()).now
 
 
 def _ignored(future: asyncio.Future[Any]) -> None:

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from .engine import SqlEngine
 
 POOL_SIZE = 10
-_OWNED = {"pool_size": "pool_size=... says it", "max_overflow": "pool_size=... says it"}
+_OWNED = {
+    "pool_size": "pool_size=... says it",
+    "max_overflow": "pool_size=... says it",
+    "isolation_level": "statements commit by themselves, or in transactions of the sink's",
+}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -99,10 +103,11 @@ class EngineGiven:
             self._set_up(given.sync_engine if is_async else given)
         elif not isinstance(given, _engines()):
             given = given()
+        keeps = closes and not any(name.startswith("pool") for name in self.options)
         if isinstance(given, AsyncEngine):
-            return AsyncSqlEngine(given, closes=closes)
+            return AsyncSqlEngine(given, closes=closes, keeps=keeps, size=self.size)
         return ThreadedSqlEngine(
-            given, closes=closes, threads=self.size, close_timeout=self.close_timeout
+            given, closes=closes, keeps=keeps, size=self.size, close_timeout=self.close_timeout
         )
 
     def _set_up(self, engine: Any) -> None:

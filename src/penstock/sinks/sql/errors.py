@@ -98,12 +98,24 @@ def is_twice(error: BaseException) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone with which the statement was sent."""
+    """Whether the connection is gone with which the statement was sent, or has not answered in time."""
     from sqlalchemy.exc import DBAPIError
 
     return any(
-        isinstance(link, DBAPIError) and link.connection_invalidated for link in causes(error)
+        (isinstance(link, DBAPIError) and link.connection_invalidated)
+        or isinstance(link, TimeoutError)  # of the driver, and not of the pool
+        for link in causes(error)
     )
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error of a driver's own says that the server, or the driver, has refused a statement:
+    nothing of it is stored.
+    """
+    number = _number(error)
+    if number is not None:
+        return not 2000 <= number < 3000  # of the client of MySQL
+    return _state(error) is not None or isinstance(error, (TypeError, ValueError))
 
 
 def _original(error: BaseException) -> BaseException:

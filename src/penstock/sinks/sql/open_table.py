@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.encoding import item_error
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.order.stopped import stopped_behind
 from ..._core.result import WriteResult
+from .batch import SqlBatch
 from .plan import read_plan
-from .writer import BlamedRow, SqlRow, SqlWriter
+from .rows import SqlRow
+from .writer import BlamedRow, SqlWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..._clients.row_maker import RowMaker
+    from ..._clients.row_target import RowTarget
     from ..._core.batch import Batch
     from .dialects import SqlDialect
     from .engine import SqlEngine
-    from .plan import SqlPlan
-    from .target import SqlTarget
+    from .plan import Processor, SqlPlan
 
 
 class OpenSqlTable:
     """One table, and the engine that reaches it."""
 
     def __init__(
-        self, engine: SqlEngine, target: SqlTarget, dialect: SqlDialect, maker: RowMaker
+        self, engine: SqlEngine, target: RowTarget, dialect: SqlDialect, maker: RowMaker
     ) -> None:
         self.engine = engine
         self._target = target
@@ -48,27 +51,34 @@ class OpenSqlTable:
         """Write a batch; see `SqlSink.write`."""
         indices, given, found = self._maker.rows(batch)
         errors: dict[int, BaseException] = dict(found)
-        writer = self._writer(batch, indices, given, errors)
+        rows = self._batch(batch, indices, given, errors)
         try:
-            if writer.commits_alone:
-                await self.engine.run(writer.write_alone, alone=True)
-            else:
-                await self.engine.run(writer.write)
+            await self._write(rows)
         except BlamedRow:
             await self._read_again()
             errors = dict(found)
-            writer = self._writer(batch, indices, given, errors)
+            rows = self._batch(batch, indices, given, errors)
             try:
-                await self.engine.run(writer.write_carefully)
+                await self.engine.run(SqlWriter(self.plan, rows).write_carefully)
             except BlamedRow:  # by the COMMIT
                 errors = dict(found)
-                writer = self._writer(batch, indices, given, errors)
-                await self.engine.run(writer.write_singly)
-        answer = writer.answer
+                rows = self._batch(batch, indices, given, errors)
+                await self.engine.run(SqlWriter(self.plan, rows).write_singly)
+        answer = rows.answer
         errors |= answer.errors
-        if not errors and not answer.outcomes:
+        if not errors and not answer.outcomes and not answer.details:
             return None
-        return WriteResult(len(batch), errors, answer.outcomes)
+        return WriteResult(len(batch), errors, answer.outcomes, answer.details)
+
+    async def _write(self, rows: SqlBatch) -> None:
+        """Write all rows. Raises `BlamedRow`, with nothing stored, if one may be to blame."""
+        writer = SqlWriter(self.plan, rows)
+        if not rows.commits_alone:
+            await self.engine.run(writer.write)
+        elif self.plan.returned.names:
+            await self.engine.run(writer.write_alone)
+        else:
+            await self.engine.execute(*rows.alone(), writer.write_alone)
 
     async def _read_again(self) -> None:
         """Read the table before a row is blamed: it may be the table that has changed.
@@ -81,32 +91,44 @@ class OpenSqlTable:
             text = f"the table was altered: {error}"
             raise RefusedError(text, repair="alter it back, or open the sink anew") from error
 
-    def _writer(
+    def _batch(
         self,
         batch: Batch[Any],
         indices: Sequence[int],
         given: Sequence[Any],
         errors: dict[int, BaseException],
-    ) -> SqlWriter:
-        """A writer of the rows that can be bound; `errors` has the others."""
+    ) -> SqlBatch:
+        """The rows that can be bound; `errors` has the others."""
         keys, maybe = batch.keys, batch.maybe_applied
-        processors = self.plan.processors
-        bound: list[SqlRow] = []
-        for index, row in zip(indices, given, strict=True):
-            try:
-                values = tuple(
-                    [
-                        value if process is None or value is None else process(value)
-                        for value, process in zip(row, processors, strict=True)
-                    ]
-                )
-            except Exception as error:  # the item's own
-                errors[index] = item_error("cannot become a row", error)
-            else:
-                key = None if keys is None else keys[index]
-                bound.append(SqlRow(index, values, key, index in maybe))
+        if processors := self.plan.processors:
+            indices, given = _processed(indices, given, processors, errors)
+        own = repeat(None) if keys is None else map(keys.__getitem__, indices)
+        bound = [*map(SqlRow, indices, given, own, map(maybe.__contains__, indices))]
         if keys is not None and errors:
             stopped = stopped_behind(keys, errors, ())
             errors |= stopped
             bound = [row for row in bound if row.index not in stopped]
-        return SqlWriter(self.plan, bound)
+        return SqlBatch(self.plan, bound)
+
+
+def _processed(
+    indices: Sequence[int],
+    rows: Sequence[Sequence[Any]],
+    processors: Mapping[int, Processor],
+    errors: dict[int, BaseException],
+) -> tuple[list[int], list[Sequence[Any]]]:
+    """The rows as the driver needs them, and their indices; `errors` gets the others."""
+    kept: list[int] = []
+    made: list[Sequence[Any]] = []
+    for index, row in zip(indices, rows, strict=True):
+        values = [*row]
+        try:
+            for place, process in processors.items():
+                if values[place] is not None:
+                    values[place] = process(values[place])
+        except Exception as error:  # the item's own
+            errors[index] = item_error("cannot become a row", error)
+        else:
+            kept.append(index)
+            made.append(values)
+    return kept, made

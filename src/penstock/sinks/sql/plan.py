@@ -9,44 +9,49 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
+from .returned import SqlReturned
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection, Table
+    from sqlalchemy.types import TypeEngine
 
+    from ..._clients.row_target import RowTarget
     from .dialects import SqlDialect, SqlLimits
-    from .target import SqlTarget
 
 MOST_STATEMENTS = 64
-Processor = "Callable[[Any], Any] | None"
+Processor: TypeAlias = "Callable[[Any], Any]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlPlan:
     """How rows are written into one table."""
 
-    target: SqlTarget
+    target: RowTarget
     dialect: SqlDialect
     limits: SqlLimits
     key: tuple[str, ...] | None
     """A unique key within the columns: what conflicts are looked for in."""
-    processors: tuple[Callable[[Any], Any] | None, ...]
-    """What the driver needs of a value, by column."""
+    processors: Mapping[int, Processor]
+    """What makes of a value what the driver needs, by its place in a row, where anything does."""
     table: str
     """Quoted."""
     quoted: tuple[str, ...]
     placeholder: Callable[[int], str]
     clause: str
+    returned: SqlReturned
     _statements: OrderedDict[int, str] = field(default_factory=OrderedDict[int, str])
 
     @property
     def most_rows(self) -> int:
-        """The most rows of a statement, by its parameters."""
+        """The most rows of a statement, by its parameters, and by what is returned."""
+        if self.returned.names and self.key is None:
+            return 1
         return max(1, self.limits.parameters // len(self.quoted))
 
     @property
@@ -78,10 +83,13 @@ class SqlPlan:
             f"({', '.join([place(at) for at in range(first, first + width)])})"
             for first in range(1, 1 + count * width, width)
         )
-        return f"INSERT INTO {self.table} ({', '.join(self.quoted)}) VALUES {rows}{self.clause}"  # noqa: S608  # names are quoted
+        back = f" RETURNING {self.returned.selected}" if self.returned.names else ""
+        return (
+            f"INSERT INTO {self.table} ({', '.join(self.quoted)}) VALUES {rows}{self.clause}{back}"  # noqa: S608  # names are quoted
+        )
 
     def lookup(self, count: int) -> str:
-        """The statement that finds which of so many keys exist."""
+        """The statement that finds which of so many keys exist, and the columns to return."""
         names = [self.quoted[at] for at in self.key_places]
         width, place = len(names), self.placeholder
         each = [
@@ -89,41 +97,48 @@ class SqlPlan:
             for first in range(1, 1 + count * width, width)
         ]
         wanted = " OR ".join(f"({one})" for one in each)
-        return f"SELECT {', '.join(names)} FROM {self.table} WHERE {wanted}"  # noqa: S608  # names are quoted
+        return f"SELECT {self.returned.selected} FROM {self.table} WHERE {wanted}"  # noqa: S608  # names are quoted
 
 
-def read_plan(con: Connection, target: SqlTarget, dialect: SqlDialect) -> SqlPlan:
+def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPlan:
     """Read the table. Raises `ConfigError` for one that the rows do not fit, and the client's errors."""
+    from sqlalchemy import JSON
+
     dialect.check_session(con, target.table, target.schema)
     table, unique = _reflected(con, target, dialect)
     known = [column.name for column in table.columns]
-    for each in target.columns:
-        if each not in table.columns:
-            raise bad(
-                "columns", each, f"is no column of {target.table!r}; it has {', '.join(known)}"
-            )
+    for argument, given in (("columns", target.columns), ("returning", target.returning)):
+        for each in given:
+            if each not in table.columns:
+                rule = f"is no column of {target.table!r}; it has {', '.join(known)}"
+                raise bad(argument, each, rule)
     _check_complete(table, target)
     key = _key_of(target, unique)
-    as_json = dialect.json_columns(con, target.table, target.schema)
+    types = {column.name: column.type for column in table.columns}
+    for each in dialect.json_columns(con, target.table, target.schema):
+        types[each] = JSON()
     preparer = con.dialect.identifier_preparer
     quoted = tuple(preparer.quote(each) for each in target.columns)
     name = preparer.format_table(table)
     names = dict(zip(target.columns, quoted, strict=True))
+    if target.returning:
+        dialect.check_returning(con, target)
     return SqlPlan(
         target=target,
         dialect=dialect,
         limits=dialect.limits(con),
         key=key,
-        processors=tuple(_processor(con, table, each, each in as_json) for each in target.columns),
+        processors=_processors(con, [types[each] for each in target.columns]),
         table=name,
         quoted=quoted,
         placeholder=_placeholder(con.dialect.paramstyle),
         clause=_clause(target, dialect, name, names, key),
+        returned=_returned(con, target, key, types),
     )
 
 
 def _reflected(
-    con: Connection, target: SqlTarget, dialect: SqlDialect
+    con: Connection, target: RowTarget, dialect: SqlDialect
 ) -> tuple[Table, list[tuple[str, ...]]]:
     """The table, and its unique keys, the primary one first."""
     from sqlalchemy import MetaData, Table
@@ -143,7 +158,7 @@ def _reflected(
     return table, [*dict.fromkeys(unique)]
 
 
-def _check_complete(table: Table, target: SqlTarget) -> None:
+def _check_complete(table: Table, target: RowTarget) -> None:
     """Raise `ConfigError` if a column needs a value that no row has."""
     for column in table.columns:
         is_generated = (
@@ -157,7 +172,7 @@ def _check_complete(table: Table, target: SqlTarget) -> None:
             raise bad("columns", target.columns, rule)
 
 
-def _key_of(target: SqlTarget, unique: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+def _key_of(target: RowTarget, unique: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
     within = [key for key in unique if {*key} <= {*target.columns}]
     if target.conflict is None:
         if target.mode == "update" and not within:
@@ -179,7 +194,7 @@ def _told(unique: Sequence[tuple[str, ...]]) -> str:
 
 
 def _clause(
-    target: SqlTarget,
+    target: RowTarget,
     dialect: SqlDialect,
     table: str,
     names: dict[str, str],
@@ -201,14 +216,24 @@ def _clause(
     return dialect.update(table, quoted_key, [names[each] for each in columns], version)
 
 
-def _processor(
-    con: Connection, table: Table, name: str, is_json: bool
-) -> Callable[[Any], Any] | None:
-    """The function that a value passes before the driver gets it."""
-    from sqlalchemy import JSON
+def _processors(con: Connection, types: Sequence[TypeEngine[Any]]) -> dict[int, Processor]:
+    found = [kind.dialect_impl(con.dialect).bind_processor(con.dialect) for kind in types]
+    return {place: process for place, process in enumerate(found) if process is not None}
 
-    kind = JSON() if is_json else table.columns[name].type
-    return kind.dialect_impl(con.dialect).bind_processor(con.dialect)
+
+def _returned(
+    con: Connection,
+    target: RowTarget,
+    key: tuple[str, ...] | None,
+    types: Mapping[str, TypeEngine[Any]],
+) -> SqlReturned:
+    quote = con.dialect.identifier_preparer.quote
+    return SqlReturned(
+        names=target.returning,
+        types=tuple(types[each] for each in target.returning),
+        key_places=tuple(target.columns.index(each) for each in key or ()),
+        selected=", ".join(quote(each) for each in (*(key or ()), *target.returning)),
+    )
 
 
 def _placeholder(style: str) -> Callable[[int], str]:

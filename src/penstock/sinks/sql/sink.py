@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.column_names import column_names, optional_names
 from ..._clients.row_maker import RowMaker
+from ..._clients.row_target import RowTarget
 from ..._core import checks
 from ..._core.classify import classified
 from ..._core.errors import (
@@ -23,7 +24,6 @@ from .dialects import dialect_of
 from .engine_of import EngineGiven
 from .errors import classify_sql
 from .open_table import OpenSqlTable
-from .target import SqlTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -61,6 +61,10 @@ class SqlSink(Openable):
         update_columns: the columns that `"update"` replaces; default: every other column.
         version_column: with `"update"`, replace only rows with a lower version.
         row: a function from an item to its row.
+        returning: columns of the stored row, such as a number that the table generates, for the
+            item's receipt: its `detail` is then a dictionary of them. An item whose row was skipped
+            or replaced by a later one of its batch has none. Not with MySQL; with MariaDB only
+            where no row can be skipped.
         pool_size: number of connections, and so of simultaneous writes; default 10, and 1 for
             SQLite, which has one writer at a time.
         engine_options: any options of `sqlalchemy.create_engine`, such as `connect_args`.
@@ -86,11 +90,12 @@ class SqlSink(Openable):
         update_columns: Sequence[str] | None = None,
         version_column: str | None = None,
         row: Callable[[Any], Sequence[Any]] | None = None,
+        returning: Sequence[str] | None = None,
         pool_size: int | None = None,
         engine_options: Mapping[str, Any] | None = None,
         close_timeout: float | timedelta = 5.0,
     ) -> None:
-        self._target = SqlTarget(
+        self._target = RowTarget(
             table=table,
             schema=schema,
             columns=column_names("columns", columns),
@@ -98,6 +103,7 @@ class SqlSink(Openable):
             conflict=optional_names("conflict_columns", conflict_columns),
             update=optional_names("update_columns", update_columns),
             version=version_column,
+            returning=optional_names("returning", returning) or (),
         )
         rule = "must be a function of an item"
         self._row: Any = checks.optional_function("row", row, rule)

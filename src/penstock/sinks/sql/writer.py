@@ -6,99 +6,49 @@
    a part that is refused is divided until the bad row is alone. Its neighbours are stored.
 3. A row whose earlier try has an unknown outcome is looked for by its key, where a conflict is an error.
 4. Where the COMMIT itself is refused, as by a deferred constraint, each row has a transaction of its own.
-5. Of several rows of a key, the last one is written where rows are replaced; with a version, the last of
-   the highest version. Where a row is to blame, all of them are written, one after the other: those
-   before a last one that is refused count.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..._core.causes import caused
 from ..._core.classify import classified
 from ..._core.errors import (
     ErrorClass,
-    KeyStopped,
     PermanentError,
-    TooLargeError,
     TransientError,
     UnknownOutcomeError,
 )
 from ..._core.outcome import Outcome
 from .errors import classify_sql, is_lost, is_twice
+from .rows import all_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sqlalchemy import Connection
 
+    from .batch import SqlBatch
     from .plan import SqlPlan
+    from .rows import SqlRow
 
 LOOKED_UP = 200
 """Keys of a query."""
-VALUE_SIZE = 24
-"""Bytes of a value that is no text and no bytes, at most, as a literal."""
-
-
-@dataclass(slots=True)
-class SqlRow:
-    """A row that is ready for the driver."""
-
-    index: int
-    values: tuple[Any, ...]
-    key: object
-    """The batcher's."""
-    is_maybe: bool
-    """Whether an earlier try of it has an unknown outcome."""
-
-
-@dataclass(slots=True)
-class SqlAnswer:
-    """What has become of rows, by the indices of their items; others are delivered."""
-
-    errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
-    outcomes: dict[int, Outcome] = field(default_factory=dict[int, Outcome])
 
 
 class BlamedRow(Exception):  # never leaves a write
-    """A row is to blame for an error: the rows are to be written again, one part at a time."""
+    """A row is to blame for an error, or has not told what it returns: the rows are to be written again,
+    one part at a time.
+    """
 
 
 class SqlWriter:
-    """Writes the rows of one batch."""
+    """Writes the rows of a batch."""
 
-    def __init__(self, plan: SqlPlan, rows: Sequence[SqlRow]) -> None:
+    def __init__(self, plan: SqlPlan, batch: SqlBatch) -> None:
         self._plan = plan
-        self.answer = SqlAnswer()
-        self._stopped: set[object] = set()
-        self._rows = self._fitting(rows)
-
-    # -- before ------------------------------------------------------------------------------------
-
-    def _fitting(self, rows: Sequence[SqlRow]) -> list[SqlRow]:
-        """The rows that can be written; the others are refused."""
-        most, version = self._plan.limits.size, self._plan.version_place
-        if most is None and version is None:
-            return [*rows]
-        kept: list[SqlRow] = []
-        for row in rows:
-            if most is not None and _least_size(row) > most:
-                told = f"a row of more than {most:,} bytes, max_allowed_packet of the server"
-                self._refuse(row, TooLargeError(told))
-            elif version is not None and row.values[version] is None:
-                self._refuse(row, PermanentError("a row without a version replaces no other"))
-            elif not self._is_stopped(row):
-                kept.append(row)
-        return kept
-
-    @property
-    def commits_alone(self) -> bool:
-        """Whether one statement, which commits by itself, has all of it."""
-        plan = self._plan
-        is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self._rows)
-        return plan.dialect.commits_alone and is_plain and 0 < len(self._rows) <= plan.most_rows
+        self._batch = batch
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -106,9 +56,9 @@ class SqlWriter:
         """Write all rows. Raises `BlamedRow`, with nothing stored, if one may be to blame."""
         try:
             self._begin(con)
-            rows = self._without_stored(con, self._rows)
-            for part in self._parts(self._latest(rows)):
-                con.exec_driver_sql(self._plan.insert(len(part)), _values(part))
+            rows = self._without_stored(con, self._batch.rows)
+            for part in self._batch.parts(self._batch.latest(rows)):
+                self._insert(con, part)
         except Exception as error:
             _roll_back(con)
             self._raise(error)
@@ -116,9 +66,9 @@ class SqlWriter:
 
     def write_alone(self, con: Connection) -> None:
         """Write all rows by one statement, which commits by itself. Raises as `write`."""
-        rows = self._latest(self._rows)
+        rows = self._batch.latest(self._batch.rows)
         try:
-            con.exec_driver_sql(self._plan.insert(len(rows)), _values(rows))
+            self._insert(con, rows)
         except Exception as error:
             if is_lost(error):
                 raise UnknownOutcomeError(f"the connection was lost: {error}") from error
@@ -131,10 +81,11 @@ class SqlWriter:
             self._begin(con)
             if plan.dialect.at_once is not None:
                 con.exec_driver_sql(plan.dialect.at_once)
-            rows = self._without_stored(con, self._rows)
-            for once in self._once(rows):
-                for part in self._parts(once):
+            rows = self._without_stored(con, self._batch.rows)
+            for once in self._batch.once(rows):
+                for part in self._batch.parts(once):
                     self._divide(con, part)
+            self._batch.forget_replaced(rows)
         except Exception as error:
             _roll_back(con)
             if is_lost(error):
@@ -146,34 +97,55 @@ class SqlWriter:
         """Write each row in a transaction of its own; rows that are refused are in the answer, and so is
         an error that ends the write, for each row behind it.
         """
-        rows = self._without_stored(con, self._rows)
-        con.rollback()
+        rows = self._without_stored(con, self._batch.rows)
         for at, row in enumerate(rows):
-            if self._is_stopped(row):
+            if self._batch.is_stopped(row):
                 continue
+            is_written = False
             try:
                 self._begin(con)
-                con.exec_driver_sql(self._plan.insert(1), row.values)
-                con.commit()
+                self._insert(con, [row])
+                is_written = True
+                con.exec_driver_sql("COMMIT")
             except Exception as error:
                 _roll_back(con)
-                if is_lost(error) or classified(error, classify_sql) is not ErrorClass.PERMANENT:
-                    left = UnknownOutcomeError(f"the connection was lost: {error}")
-                    ended = caused(left, error) if is_lost(error) else error
-                    behind = [each.index for each in rows[at:]]
-                    self.answer.errors.update(dict.fromkeys(behind, ended))
+                if not _is_by_rows(error):
+                    self._leave(rows[at:], error, in_doubt=is_written)
                     return
                 self._blame(row, error)
 
+    def _leave(self, rows: Sequence[SqlRow], error: Exception, *, in_doubt: bool) -> None:
+        """Fail rows that an error has ended at; with `in_doubt` the first one may be stored."""
+        for row in rows:
+            if self._batch.is_stopped(row):
+                continue
+            if not is_lost(error):
+                self._batch.answer.errors[row.index] = error
+            elif in_doubt and row is rows[0]:
+                self._batch.answer.errors[row.index] = caused(_lost_with_commit(error), error)
+            else:
+                self._batch.answer.errors[row.index] = caused(_lost(error), error)
+            self._batch.answer.details.pop(row.index, None)
+
+    def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
+        """Run the statement for these rows. Raises `BlamedRow` if what it returns does not tell them."""
+        plan = self._plan
+        result = con.exec_driver_sql(plan.insert(len(rows)), all_values(rows))
+        if plan.returned.names:
+            details = plan.returned.matched(con, rows, result)
+            if details is None:
+                raise BlamedRow
+            self._batch.answer.details.update(details)
+
     def _divide(self, con: Connection, rows: Sequence[SqlRow]) -> None:
-        rows = [row for row in rows if not self._is_stopped(row)]
+        rows = [row for row in rows if not self._batch.is_stopped(row)]
         if not rows:
             return
         con.exec_driver_sql("SAVEPOINT penstock")
         try:
-            con.exec_driver_sql(self._plan.insert(len(rows)), _values(rows))
+            self._insert(con, rows)
         except Exception as error:
-            if is_lost(error) or classified(error, classify_sql) is not ErrorClass.PERMANENT:
+            if not _is_by_rows(error):
                 raise
             con.exec_driver_sql("ROLLBACK TO SAVEPOINT penstock")
             if len(rows) == 1:
@@ -187,82 +159,11 @@ class SqlWriter:
 
     def _blame(self, row: SqlRow, error: BaseException) -> None:
         if row.is_maybe and is_twice(error):
-            self.answer.outcomes[row.index] = Outcome.DUPLICATE
+            self._batch.answer.outcomes[row.index] = Outcome.DUPLICATE
             return
         made = PermanentError(f"the database refuses the row ({_told(error)})")
         summary = f"the database refuses the row ({type(error).__name__})"  # without its values
-        self._refuse(row, caused(made, error, summary=summary))
-
-    def _refuse(self, row: SqlRow, error: BaseException) -> None:
-        self.answer.errors[row.index] = error
-        if row.key is not None:
-            self._stopped.add(row.key)
-
-    def _is_stopped(self, row: SqlRow) -> bool:
-        """Whether an earlier row of its key was refused: then it is left out."""
-        if row.key is None or row.key not in self._stopped:
-            return False
-        if row.index not in self.answer.errors:
-            self.answer.errors[row.index] = KeyStopped("an earlier item of its key has failed")
-        return True
-
-    # -- parts -------------------------------------------------------------------------------------
-
-    def _parts(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
-        """Rows for one statement each."""
-        most, largest = self._plan.most_rows, self._plan.limits.size
-        if largest is None:
-            return [[*rows[at : at + most]] for at in range(0, len(rows), most)]
-        parts: list[list[SqlRow]] = []
-        size = 0
-        for row in rows:
-            size += (own := _most_size(row))
-            if not parts or len(parts[-1]) >= most or size > largest // 2:
-                parts.append([])
-                size = own
-            parts[-1].append(row)
-        return parts
-
-    def _latest(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
-        """Of several rows of a key the one that counts, where rows are replaced."""
-        plan = self._plan
-        if plan.target.mode != "update" or len(rows) < 2:
-            return rows
-        places, at = plan.key_places, plan.version_place
-        latest: dict[tuple[Any, ...], SqlRow] = {}
-        for row in rows:
-            key = tuple(row.values[place] for place in places)
-            before = latest.pop(key, None)
-            is_older = at is not None and before is not None and self._is_older(row, before, at)
-            latest[key] = before if is_older and before is not None else row
-        return [*latest.values()] if len(latest) < len(rows) else rows
-
-    def _once(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
-        """All rows in order, cut so that a key is there once in each, where rows are replaced."""
-        if self._plan.target.mode != "update":
-            return [[*rows]]
-        self._latest(rows)  # refuses what cannot be compared
-        found: list[list[SqlRow]] = [[]]
-        keys: set[tuple[Any, ...]] = set()
-        for row in rows:
-            if row.index in self.answer.errors:
-                continue
-            key = tuple(row.values[place] for place in self._plan.key_places)
-            if key in keys:
-                found.append([])
-                keys.clear()
-            keys.add(key)
-            found[-1].append(row)
-        return found
-
-    def _is_older(self, row: SqlRow, other: SqlRow, at: int) -> bool:
-        """Whether a row has a lower version, or one that cannot be compared, and is refused."""
-        try:
-            return bool(row.values[at] < other.values[at])
-        except TypeError as error:
-            told = f"the version cannot be compared with an earlier one of its key: {error}"
-            self._refuse(row, PermanentError(told))
-            return True
+        self._batch.refuse(row, caused(made, error, summary=summary))
 
     def _without_stored(self, con: Connection, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
         """Leave out what an earlier try of unknown outcome has stored.
@@ -282,26 +183,27 @@ class SqlWriter:
         for at in range(0, len(maybe), LOOKED_UP):
             some = maybe[at : at + LOOKED_UP]
             wanted = tuple(value for row in some for value in keys[row.index])
-            found = con.exec_driver_sql(plan.lookup(len(some)), wanted).fetchall()
-            there = {tuple(each) for each in found}
-            stored |= {row.index for row in some if keys[row.index] in there}
-        self.answer.outcomes.update(dict.fromkeys(stored, Outcome.DUPLICATE))
+            found = con.exec_driver_sql(plan.lookup(len(some)), wanted)
+            there = dict(plan.returned.by_key(con, found))
+            ours = {row.index: there[key] for row in some if (key := keys[row.index]) in there}
+            stored |= ours.keys()
+            if plan.returned.names:
+                self._batch.answer.details.update(ours)
+        self._batch.answer.outcomes.update(dict.fromkeys(stored, Outcome.DUPLICATE))
         return [row for row in rows if row.index not in stored]
 
     # -- transactions ------------------------------------------------------------------------------
 
     def _begin(self, con: Connection) -> None:
-        con.begin()
-        if self._plan.dialect.begin is not None:
-            con.exec_driver_sql(self._plan.dialect.begin)
+        con.exec_driver_sql(self._plan.dialect.begin)
 
     def _commit(self, con: Connection) -> None:
         try:
-            con.commit()
+            con.exec_driver_sql("COMMIT")
         except Exception as error:
             if is_lost(error):
-                told = f"the connection was lost during the COMMIT: {error}"
-                raise UnknownOutcomeError(told) from error
+                con.invalidate()  # one that has not answered may be within the transaction still
+                raise _lost_with_commit(error) from error
             _roll_back(con)
             self._raise(error)
 
@@ -309,39 +211,31 @@ class SqlWriter:
         """Raise `BlamedRow` for an error that a row may be to blame for, and others as they are."""
         if is_lost(error):
             raise _lost(error) from error
-        if classified(error, classify_sql) is ErrorClass.PERMANENT:
+        if _is_by_rows(error):
             raise BlamedRow from error
         raise error
+
+
+def _is_by_rows(error: Exception) -> bool:
+    """Whether the rows of the statement may be to blame."""
+    if isinstance(error, BlamedRow):
+        return True
+    return not is_lost(error) and classified(error, classify_sql) is ErrorClass.PERMANENT
 
 
 def _lost(error: Exception) -> TransientError:
     return TransientError(f"the connection was lost before anything was kept: {error}")
 
 
+def _lost_with_commit(error: Exception) -> UnknownOutcomeError:
+    return UnknownOutcomeError(f"the connection was lost during the COMMIT: {error}")
+
+
 def _roll_back(con: Connection) -> None:
     try:
-        con.rollback()
-        con.connection.rollback()  # a COMMIT that failed has left it open in SQLite
-    except Exception:  # the connection is gone, and the transaction with it
+        con.exec_driver_sql("ROLLBACK")
+    except Exception:  # the connection is gone, or the database has rolled back by itself
         con.invalidate()
-
-
-def _values(rows: Sequence[SqlRow]) -> tuple[Any, ...]:
-    return tuple([value for row in rows for value in row.values])
-
-
-def _least_size(row: SqlRow) -> int:
-    return sum([len(value) for value in row.values if isinstance(value, (str, bytes))])
-
-
-def _most_size(row: SqlRow) -> int:
-    """Bytes as literals, with every character escaped or of two bytes."""
-    return sum(
-        [
-            2 * len(value) + 4 if isinstance(value, (str, bytes)) else VALUE_SIZE
-            for value in row.values
-        ]
-    )
 
 
 def _told(error: BaseException) -> str:

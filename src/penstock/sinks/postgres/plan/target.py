@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ...._clients.column_names import check_name
-from ...._core import checks
+from ...._clients.row_target import RowTarget
 from ...._core.checks import bad
 from .plan import TablePlan
 
@@ -14,60 +13,21 @@ if TYPE_CHECKING:
     from .strategy import WriteStrategy
     from .table import Table
 
-MODES = ("error", "ignore", "update")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A table, its columns, and what happens to conflicts."""
+class Target(RowTarget):
+    """With the statement to write by."""
 
-    table: str
-    schema: str | None
-    columns: tuple[str, ...]
-    mode: str
-    conflict: tuple[str, ...] | None
-    update: tuple[str, ...] | None
-    version: str | None
-    returning: tuple[str, ...]
     strategy: WriteStrategy
 
     def __post_init__(self) -> None:
-        check_name("table", self.table)
-        if self.schema is not None:
-            check_name("schema", self.schema)
-        checks.choice("on_conflict", self.mode, MODES)
-        if self.mode == "error" and self.conflict is not None:
-            raise bad("conflict_columns", self.conflict, 'needs on_conflict="ignore" or "update"')
-        if self.mode != "update":
-            for name, value in (("update_columns", self.update), ("version_column", self.version)):
-                if value is not None:
-                    raise bad(name, value, 'needs on_conflict="update"')
+        RowTarget.__post_init__(self)  # the class with slots is another one than `super()` means
         if self.returning and self.mode == "error" and self.strategy.statement == "copy":
             raise bad(
                 "returning",
                 self.returning,
                 'COPY answers nothing; use statement="auto", "values", "insert" or "unnest"',
             )
-        self._check_within()
-
-    def _check_within(self) -> None:
-        version = None if self.version is None else (self.version,)
-        for name, value in (
-            ("conflict_columns", self.conflict),
-            ("update_columns", self.update),
-            ("version_column", version),
-        ):
-            stray = [column for column in value or () if column not in self.columns]
-            if stray:
-                raise bad(name, stray, f"must be among columns={self.columns!r}")
-        both = sorted(set(self.conflict or ()) & set(self.update or ()))
-        if both:
-            raise bad("update_columns", both, "must not repeat conflict_columns")
-
-    @property
-    def shown(self) -> str:
-        """The table's name in messages."""
-        return self.table if self.schema is None else f"{self.schema}.{self.table}"
 
     def plan(self, table: Table, *, reads_text: bool) -> TablePlan:
         """Complete the arguments by the facts of the table. Raises `ConfigError` for a mismatch."""

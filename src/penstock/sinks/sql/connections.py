@@ -1,0 +1,111 @@
+"""The connections of an engine, kept between calls.
+
+1. Each is in autocommit, so a single statement needs no transaction; the writer begins and ends those of several
+   statements by itself.
+2. The way through SQLAlchemy's pool takes as long as a short statement. So a connection of a sink's own
+   engine is kept by the sink, unless the pool has options of the user's, which then hold for each write.
+3. A connection is kept only in a state known to be good: a cancelled call closes its connection, and a lost
+   one takes the idle ones with it, since the server has probably gone.
+4. One that was not used for `FRESH_SECONDS` is tried before: the server may have closed it, and a statement
+   that finds that out would have an unknown outcome.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy import Connection, Engine
+
+R = TypeVar("R")
+FRESH_SECONDS = 1.0
+
+
+class SqlConnections:
+    """Takes connections for calls, and keeps them. Usable from several threads.
+
+    Args:
+        engine: whose connections they are.
+        keeps: whether they are kept.
+        now: the time in monotonic seconds.
+    """
+
+    def __init__(self, engine: Engine, *, keeps: bool, now: Callable[[], float]) -> None:
+        self._engine = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._keeps = keeps
+        self._now = now
+        self._is_closed = False
+        self._idle: list[tuple[Connection, float]] = []
+
+    def call(self, function: Callable[[Connection], R]) -> R:
+        """Call a function with a connection. It must end its transaction, or invalidate the connection."""
+        con = self._taken()
+        try:
+            return function(con)
+        except Exception:
+            raise
+        except BaseException:
+            con.invalidate()
+            raise
+        finally:
+            self.give_back(con)
+
+    def fresh(self) -> Connection | None:
+        """Take an idle connection that was just used, if there is one; to be given back."""
+        found = self._popped()
+        if found is not None and self._now() - found[1] > FRESH_SECONDS:
+            self._idle.append(found)
+            return None
+        return None if found is None else found[0]
+
+    def _taken(self) -> Connection:
+        """An idle connection that is sure to work, or a new one."""
+        while True:
+            if (con := self.fresh()) is not None:
+                return con
+            if (found := self._popped()) is None:
+                return self._engine.connect()
+            if _answers(found[0]):
+                return found[0]
+            found[0].close()
+            self._drop_idle()
+
+    def _popped(self) -> tuple[Connection, float] | None:
+        """The connection that was used last, and when; another thread may take it before."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def give_back(self, con: Connection) -> None:
+        """Keep a connection, or close it."""
+        if con.invalidated:
+            self._drop_idle()
+        elif self._is_closed:
+            con.invalidate()
+        elif self._keeps:
+            self._idle.append((con, self._now()))
+            return
+        con.close()
+
+    def _drop_idle(self) -> None:
+        while (found := self._popped()) is not None:
+            found[0].invalidate()
+            found[0].close()
+
+    def close(self) -> None:
+        """Close the idle connections; the others when their calls end."""
+        self._is_closed = True
+        while (found := self._popped()) is not None:
+            found[0].close()
+
+
+def _answers(con: Connection) -> bool:
+    try:
+        con.exec_driver_sql("SELECT 1").close()
+    except Exception:  # whatever it is, another connection is better
+        con.invalidate()
+        return False
+    return True
