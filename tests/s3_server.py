@@ -1,4 +1,4 @@
-"""An S3 server on loopback: moto's, which keeps its objects in memory."""
+"""A server of object storage on loopback, with buckets as Amazon has them: moto, which keeps its objects in memory."""
 
 from __future__ import annotations
 

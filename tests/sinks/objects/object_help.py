@@ -38,7 +38,7 @@ class Folder:
 
 
 class Bucket:
-    """A folder in a bucket of an S3 server."""
+    """A folder in a bucket."""
 
     def __init__(self, server: S3Server, name: str) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""batcher/4b.12: `ObjectSink` and `ParquetSink` keep what a sink has to keep, on disk and in S3."""
+"""batcher/4b.12: `ObjectSink` and `ParquetSink` keep what a sink has to keep, on disk and in a bucket."""
 
 from __future__ import annotations
 
