@@ -4,10 +4,12 @@ import java.io.StringWriter;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
+import java.util.Map;
 import java.util.Properties;
 import kafka.server.KafkaConfig;
 import kafka.server.KafkaRaftServer;
 import kafka.tools.StorageTool;
+import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.common.utils.Time;
 
 /**
@@ -15,6 +17,8 @@ import org.apache.kafka.common.utils.Time;
  * first time. Says "ready" on its output when it takes requests; whatever else it says goes to its error output. Ends in order by SIGTERM.
  */
 public final class Kafka {
+    private static final long LOOK_EVERY = 10;
+
     public static void main(String[] arguments) throws Exception {
         PrintStream output = System.out;
         System.setOut(System.err);
@@ -28,9 +32,28 @@ public final class Kafka {
         KafkaRaftServer server = new KafkaRaftServer(KafkaConfig.fromProps(settings), Time.SYSTEM);
         Runtime.getRuntime().addShutdownHook(new Thread(server::shutdown));
         server.startup();
+        awaitMetadata(settings);
         output.println("ready");
         output.flush();
         server.awaitShutdown();
+    }
+
+    /**
+     * Waits until clients are told of a broker, which may come after the start: until then they find no node to ask. Without a listener that
+     * is called PLAINTEXT it does not wait.
+     */
+    private static void awaitMetadata(Properties settings) throws Exception {
+        String plain = "PLAINTEXT://";
+        int start = settings.getProperty("listeners").indexOf(plain);
+        if (start < 0) {
+            return;
+        }
+        String address = settings.getProperty("listeners").substring(start + plain.length()).split(",")[0];
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", (Object) address))) {
+            while (admin.describeCluster().controller().get() == null) {
+                Thread.sleep(LOOK_EVERY);
+            }
+        }
     }
 
     private static void format(Path folder, Properties settings) throws IOException {
