@@ -142,6 +142,7 @@ def test_a_process_that_is_killed_has_lost_nothing(
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(900)  # some million rows
 @pytest.mark.parametrize("driver", ["sqlite", "asyncpg", "asyncmy", "pymysql"])
 @pytest.mark.parametrize("size", [10, 40_000])
 def test_many_processes_that_are_killed_have_lost_nothing(
