@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import json
 import re
-import textwrap
 import tomllib
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +188,7 @@ def test_a_cell_is_one_line() -> None:
 
 async def execute(dsn: str, statement: str) -> list[Any]:
     con = await asyncpg.connect(dsn)
-    rows = await con.fetch(textwrap.dedent(statement))
-    await con.close()
-    return rows
+    try:
+        return await con.fetch(statement)
+    finally:
+        await con.close()
