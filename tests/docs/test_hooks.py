@@ -1,0 +1,67 @@
+"""What the build of the docs does to its pages."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+
+
+def hook(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def page(path: str) -> Any:
+    return SimpleNamespace(file=SimpleNamespace(src_uri=path))
+
+
+def words(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def test_the_changelog_has_every_fragment() -> None:
+    shown = words(hook("changelog_page").on_page_markdown("# Top\n", page=page("changelog.md")))
+    assert shown.startswith("# Top ## Not yet released ### Added - ")
+    fragments = sorted((ROOT / "changelog.d").glob("+*.md"))
+    assert [f.name for f in fragments if words(f.read_text(encoding="utf-8")) not in shown] == []
+
+
+def test_other_pages_stay_as_they_are() -> None:
+    assert hook("changelog_page").on_page_markdown("text", page=page("index.md")) == "text"
+    html = '<p title="penstock._core.errors.X">\n\n</p>'
+    assert hook("reference_html").on_post_page(html, page=page("index.md")) == html
+
+
+def shown(html: str) -> str:
+    repaired = hook("reference_html").on_post_page(html, page=page("reference/api/errors.md"))
+    assert isinstance(repaired, str)
+    return repaired
+
+
+def test_no_private_path_is_shown() -> None:
+    assert (
+        shown('<a title="Clock (penstock._core.clock.Clock)" href="#x">Clock</a>')
+        == '<a href="#x">Clock</a>'
+    )
+    assert shown('<span title="enum.Enum">Enum</span>') == '<span title="enum.Enum">Enum</span>'
+
+
+def test_only_public_bases_are_shown() -> None:
+    private = '<code><span title="penstock.sinks.http.base.HttpBase">HttpBase</span></code>'
+    public = '<code><a class="autorefs" href="#penstock.SinkError">SinkError</a></code>'
+    assert shown(f'<p class="doc doc-class-bases">\nBases: {private}</p>') == ""
+    both = shown(f'<p class="doc doc-class-bases">\nBases: {private}, {public}</p>')
+    assert both == f'<p class="doc doc-class-bases">\nBases: {public}</p>'
+
+
+def test_code_keeps_its_empty_lines() -> None:
+    assert shown("<div>\n\n  <pre>a\n\n  b</pre>\n\n</div>") == "<div>\n<pre>a\n\n  b</pre>\n</div>"
