@@ -9,6 +9,6 @@ from tests.examples.example import DOCS
 
 def snippet_on(page: str, beginning: str) -> str:
     """The page's one Python snippet that begins so."""
-    every = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+    every: list[str] = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
     (found,) = [snippet for snippet in every if snippet.startswith(beginning)]
     return found
