@@ -1,0 +1,34 @@
+"""Events to a file, by Litestar: EVENTS=events.jsonl uvicorn litestar_app:app"""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from litestar import Litestar, Request, Response, post
+
+import penstock
+from penstock.sinks import FileSink
+
+Event = dict[str, object]
+
+
+@asynccontextmanager
+async def with_batcher(app: Litestar) -> AsyncIterator[None]:
+    sink = FileSink(os.environ["EVENTS"])
+    async with penstock.Batcher[Event](sink, name="events", shutdown_deadline=15) as batcher:
+        app.state.batcher = batcher
+        yield
+
+
+@post("/events", status_code=202)
+async def take(request: Request[Any, Any, Any]) -> Response[None]:
+    try:
+        await request.app.state.batcher.add(await request.json(), timeout=0.1)
+    except penstock.AddTimeout as error:
+        pause = {"Retry-After": f"{error.retry_after:.0f}"}
+        return Response(None, status_code=503, headers=pause)
+    return Response(None, status_code=202)
+
+
+app = Litestar([take], lifespan=[with_batcher])

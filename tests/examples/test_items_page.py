@@ -1,0 +1,66 @@
+"""The page on items of other libraries: its program prints what the page shows."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+pytest.importorskip("pydantic")
+pytest.importorskip("msgspec")
+
+from tests.examples.example import load, printed_on
+from tests.examples.snippets import snippet_on
+
+from penstock import ArrowBatch, send
+from penstock.sinks import ParquetSink
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PAGE = "how-to/items-of-pydantic-and-polars.md"
+
+
+def test_models_become_rows_and_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(load("models_as_items").main(tmp_path))
+    assert capsys.readouterr().out == printed_on(PAGE)[0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "has_schema", "is_taken"),
+    [
+        ("string", True, True),
+        ("large_string", True, True),
+        ("string_view", True, False),
+        ("string_view", False, True),
+    ],
+)
+def test_a_frame_is_sent_as_columns(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    texts: str,
+    has_schema: bool,
+    is_taken: bool,
+) -> None:
+    pa: Any = pytest.importorskip("pyarrow")
+    pq: Any = pytest.importorskip("pyarrow.parquet")
+    pytest.importorskip("obstore")
+    program = snippet_on(PAGE, "frame = ").replace("/tmp/frames", str(tmp_path))
+    if not has_schema:
+        program = re.sub(r"schema=\{.*?\}", "schema=None", program)
+    first, rest = program.split("\n", 1)
+    kind = f"frame = frame.set_column(1, 'name', frame['name'].cast(pa.{texts}()))\n"
+    names: dict[str, Any] = {
+        "pa": pa, "ArrowBatch": ArrowBatch, "ParquetSink": ParquetSink, "send": send,
+    }  # fmt: skip
+    body = textwrap.indent(first + "\n" + kind + rest, "    ")
+    exec(f"async def main():\n{body}", names)
+    asyncio.run(names["main"]())
+    assert (capsys.readouterr().out == "") == is_taken
+    rows = [row for path in tmp_path.rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert len(rows) == (3 if is_taken else 0)
