@@ -75,9 +75,8 @@ class Batcher(Generic[T]):
             which they were accepted, with as many workers as you like: a key is in at most one
             batch at a time, and waits while an item of it backs off. A sink that is not
             `key_prefix_safe` gets at most one item of a key per batch. Keys of different types differ
-            (`1`, `True` and `"1"` are three), and bytes-likes of equal content are one key; an item
-            whose key has no stable hash is refused with `TypeError`. The function must not use this
-            batcher.
+            (`1`, `True` and `"1"` are three); an item whose key has no stable hash is refused with
+            `TypeError`. The function must not use this batcher.
         on_key_failure: what becomes of a key's later items when one has ended dead-lettered or
             rejected: `"skip"`, they go on; `"pause"`, they stay inside until `resume(key)`;
             `"park"`, the same with a bound, beyond which they go to the dead letters of the stack,

@@ -120,6 +120,15 @@ async def test_columns_are_written_without_rows(
     }
 
 
+@pytest.mark.parametrize("given", [pa.string_view(), pa.large_string()])
+async def test_texts_of_any_layout_fit(real_clock: LoopClock, folder: Folder, given: Any) -> None:
+    """polars exports `string_view`."""
+    columns = pa.record_batch({"word": pa.array(["a", None], given)})
+    async with ParquetSink(folder.url, schema={"word": "string"}) as sink:
+        assert await send(sink, ArrowBatch(columns)) == {}
+    assert items_in(folder.objects()) == [{"word": "a"}, {"word": None}]
+
+
 async def test_what_others_read(real_clock: LoopClock, folder: Folder) -> None:
     """pyarrow's datasets find the partitions and the rows."""
     from pyarrow import dataset

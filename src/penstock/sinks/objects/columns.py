@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NONE = type(None)
+_TEXTS = frozenset({pa.string(), pa.large_string(), pa.string_view()})
+_BINARIES = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
 _FINE = ("us", "ns")
 """The units of time that hold every value of Python."""
 
@@ -87,9 +89,9 @@ def _family(kind: Any) -> object:
         return ("timestamp", kind.tz is None)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return "number"
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_dictionary(kind):
+    if kind in _TEXTS or types.is_dictionary(kind):
         return "text"
-    if types.is_binary(kind) or types.is_large_binary(kind):
+    if kind in _BINARIES:
         return "binary"
     if types.is_time(kind):
         return "time"
