@@ -10,6 +10,8 @@ import pytest
 from tests.kafka_brokers import broker, own_broker
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from xdist.scheduler import LoadFileScheduling
 
 __all__ = ["broker", "own_broker"]
@@ -42,6 +44,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
     config.option.loadscopereorder = False
     return Shares(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A report may show names of files that are no Unicode, and xdist sends none of them."""
+    return _encodable((yield))
+
+
+def _encodable(part: Any) -> Any:
+    if isinstance(part, str):
+        return part.encode(errors="backslashreplace").decode()
+    if isinstance(part, dict):
+        return {name: _encodable(value) for name, value in part.items()}
+    if isinstance(part, (list, tuple)):
+        return type(part)(map(_encodable, part))
+    return part
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
