@@ -58,7 +58,7 @@ async def test_a_server_that_is_killed_under_load_loses_nothing(
     chance, config = random.Random(1), {"retention": RetentionPolicy.WORK_QUEUE}
     async with audited(own, tmp_path, partitions, **config) as made:
         # with a shorter wait, a busy machine takes longer for a restart, and partitions move
-        options = {"naks": NAKS, "ack_wait": 3 * WAIT}
+        options = {"naks": NAKS, "ack_wait": 6 * WAIT}
         members = [await made.member(**options, seed=number) for number in range(2)]
         await made.until(lambda: len(made.ready) == 2)
         if partitions is not None:
