@@ -1,9 +1,9 @@
 """One replay at a time over the letters of an object store.
 
-1. Whoever replays holds an object, and stores it anew every few seconds. An object that stays as it
-   is for the whole of `LEASE` is of a process that has ended, and is taken over.
-2. That may err, as about a process that was frozen. So each note has the next number, and is stored
-   only if no note of that number is there: of two replays one is told before it sends anything.
+1. A replay holds a lease: an object that it stores again every few seconds. A lease that does not
+   change for `LEASE` belongs to a process that has ended, and is taken over.
+2. A frozen process may be taken for an ended one. So each note has the next number, and is stored only
+   if no note has that number: of two replays, one fails before it sends a letter.
 """
 
 from __future__ import annotations

@@ -92,6 +92,15 @@ async def test_a_lost_answer_and_silence_are_unknown(real_clock: LoopClock, s3: 
     assert type(error) is TimedOutError
 
 
+async def test_a_folder_called_redirect_changes_no_class(real_clock: LoopClock) -> None:
+    server = Server()
+    server.default = hang()
+    async with serving(server):
+        config = {"endpoint": server.url, **CONFIG}
+        error = await error_of(ObjectSink("s3://bucket/redirect", config=config, timeout=0.2))
+    assert type(error) is TimedOutError
+
+
 async def test_where_nothing_listens_is_unavailable(real_clock: LoopClock) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -150,6 +150,7 @@ async def test_what_others_read(real_clock: LoopClock, folder: Folder) -> None:
         ({"id": [1], "word": ["x"], "more": [2]}, "'more'"),
         ({"id": ["x"], "word": ["x"]}, "'id'"),
         ({"id": [1.5], "word": ["x"]}, "'id'"),
+        ({"id": [1], "word": pa.array([7]).dictionary_encode()}, "'word'"),
         ({"id": [2**40], "word": ["x"]}, "'id'"),
     ],
 )

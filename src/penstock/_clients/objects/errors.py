@@ -91,9 +91,9 @@ def translated(error: BaseException, place: str) -> SinkError:
     code = found.group(1) if (found := _CODE.search(text)) else ""
     if status is not None or code:
         return _of_answer(place, status or 0, code, text)
-    if "redirect" in _first_line(text):
+    if "Received redirect without" in text:
         return _of_answer(place, HTTPStatus.MOVED_PERMANENTLY, "", text)
-    if "BadScheme" in text:
+    if "source: BadScheme" in text:
         return RefusedError(
             f"{place}: the endpoint has no TLS",
             repair="name an endpoint that begins with https://, or pass client_options={'allow_http': True}",

@@ -89,7 +89,9 @@ def _family(kind: Any) -> object:
         return ("timestamp", kind.tz is None)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return "number"
-    if kind in _TEXTS or types.is_dictionary(kind):
+    if types.is_dictionary(kind):
+        return _family(kind.value_type)
+    if kind in _TEXTS:
         return "text"
     if kind in _BINARIES:
         return "binary"

@@ -5,7 +5,7 @@
    parts unsent.
 2. An id that is too low is refused. That may be the same entry from an earlier try: it is looked up,
    and is a `duplicate` only if it is there with the same fields. If it is not there any more
-   (trimmed, deleted), nobody can tell.
+   (trimmed, deleted), the outcome cannot be determined.
 3. In a batch with keys, items behind a failed one of their key are left out; see `parts`.
 4. A cancelled write settles the items that have an answer, and closes its connection.
 """
