@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.queues.jobs_help import claim, handled, insert
-from tests.queues.operated_help import fail, operated
+from tests.queues.operated_help import WITHIN, fail, operated
+from tests.sinks.postgres_help import proxied
 from tests.streams.log_help import Log, role
 
 from penstock import ClosedError, ConfigError, RefusedError, UnavailableError
@@ -239,8 +241,8 @@ async def test_statements_work_unprepared_behind_a_pooler(log: Log) -> None:
 
 
 async def test_errors_of_the_server_are_told_for_an_operator(log: Log) -> None:
-    """A lost connection, an administration that is not open, and a queue that vanished."""
-    async with operated(log) as (con, admin):
+    """An administration that is not open, and a queue that vanished."""
+    async with operated(log) as (_, admin):
         stored = await admin.create("mails")
         with pytest.raises(ClosedError, match="is not open"):
             await QueueAdmin(log.dsn).queues()
@@ -263,11 +265,13 @@ async def test_errors_of_the_server_are_told_for_an_operator(log: Log) -> None:
             "RangeAdmin('routed', group='g')",
         ]
         assert "password" not in shown[3]
-        await con.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend' AND query LIKE $1",
-            f"%{log.schema}%",
-        )
-        with pytest.raises(UnavailableError):
-            await admin.queues()
-        assert await admin.queues() == {}
+
+
+async def test_a_lost_connection_is_told_and_the_next_call_has_another(log: Log) -> None:
+    async with asyncio.timeout(WITHIN), proxied(log.dsn) as (proxy, dsn):
+        async with QueueAdmin(dsn, schema=log.schema) as admin:
+            proxy.cut_request = lambda *_: True
+            with pytest.raises(UnavailableError):
+                await admin.queues()
+            assert await admin.queues() == {}
+        assert proxy.cuts == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.examples.example import load
 from penstock import LoopClock
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 EVENTS = [{"id": 1, "action": "login"}, {"id": 2, "action": "logout"}]
@@ -40,6 +42,17 @@ async def test_aiohttp(real_clock: LoopClock, path: Path) -> None:
     assert written(path) == EVENTS
 
 
+@pytest.fixture
+def kept_logging() -> Iterator[None]:
+    """What an application sets for the whole process ends with its test."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("kept_logging")
 async def test_litestar(real_clock: LoopClock, path: Path) -> None:
     pytest.importorskip("litestar")
     app = load("apps/litestar_app").app

@@ -52,6 +52,7 @@ async def test_the_same_batch_is_stored_once(words: Words) -> None:
 async def test_a_table_that_keeps_no_tokens_is_told(
     engine: EngineServer, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING")  # httpx logs each request
     words = Words(engine)
     async with words.sink():
         assert caplog.messages == []

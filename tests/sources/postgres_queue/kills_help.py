@@ -21,6 +21,8 @@ from tests.children import child
 from tests.queues.jobs_help import create
 from tests.sources.kafka.child_help import Child
 
+from penstock._clients.postgres.queues.channel import queue_channel
+
 if TYPE_CHECKING:
     import random
     from collections.abc import AsyncIterator
@@ -144,6 +146,10 @@ class Queue:
     async def enqueue(self, key: str | None, *payloads: Any) -> list[int]:
         """Enqueue jobs, a transaction each; return their places."""
         return [await self._insert(self.con, key, payload, next(self._txs)) for payload in payloads]
+
+    async def notify(self) -> None:
+        """Wake the consumers of the queue."""
+        await self.con.execute("SELECT pg_notify($1, '')", queue_channel(self.log.schema))
 
     async def _insert(self, con: Any, key: str | None, payload: Any, tx: int) -> int:
         began = next(self._steps)

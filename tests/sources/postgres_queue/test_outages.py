@@ -13,7 +13,6 @@ from tests.sources.postgres_queue.kills_help import LEASE, WITHIN, Queue, queue,
 from tests.sources.postgres_queue.outages_help import Running, running
 from tests.streams.log_help import Log, fresh_name, install_log
 
-from penstock._clients.postgres.queues.channel import queue_channel
 from penstock.testing import embedded_postgres as start_postgres
 from penstock.testing.servers.require import there_or_skip
 
@@ -156,12 +155,12 @@ async def test_a_claim_whose_answer_is_lost_comes_again_after_its_lease(log: Log
         running(log, dsn, lease=1.0, poll=LONG) as here,
     ):
         (warm,) = await made.enqueue("k", 1)
-        await notify(made)
+        await made.notify()
         await here.until(lambda: here.ended == [warm])
         await made.until("SELECT count(*) FROM {schema}.job")
         places = await made.enqueue("k", 2, 3)
         cut_answer(proxy, "claim_jobs")
-        await notify(made)
+        await made.notify()
         await here.trouble("claiming jobs failed")
         assert proxy.cuts == 1
         lane = await made.lane("k")
@@ -184,18 +183,18 @@ async def test_a_settle_whose_answer_is_lost_repeats_no_job(log: Log, is_last: b
         running(log, dsn, lease=LONG, poll=LONG, per_key=2) as here,
     ):
         (warm,) = await made.enqueue("k", 1)
-        await notify(made)
+        await made.notify()
         await here.until(lambda: here.ended == [warm])
         await made.until("SELECT count(*) FROM {schema}.job")
         here.gate.clear()
         places = await made.enqueue("k", 2) if is_last else await made.enqueue("k", 2, 3)
-        await notify(made)
+        await made.notify()
         await here.until(lambda: len(here.began) == 2)
         cut_answer(proxy, "settle_jobs")
         here.gate.set()
         await made.until("SELECT count(*) FROM {schema}.job")
         places += await made.enqueue("k", 4)
-        await notify(made)
+        await made.notify()
         await here.until(lambda: len(here.ended) == 1 + len(places))
         await made.until("SELECT count(*) FROM {schema}.job")
         assert proxy.cuts == 1
@@ -268,8 +267,3 @@ def assert_in_order(made: Queue, here: Running) -> None:
         mine = [jobs[place] for place in first if jobs[place].key == key]
         for number, job in enumerate(mine):
             assert all(job.began < later.ended for later in mine[number + 1 :])
-
-
-async def notify(made: Queue) -> None:
-    """Wake consumers of the queue."""
-    await made.con.execute("SELECT pg_notify($1, '')", queue_channel(made.log.schema))

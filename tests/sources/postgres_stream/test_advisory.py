@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.sources.postgres_stream.claims_help import partition_of, plain
+from tests.sources.postgres_stream.claims_help import PlainLocks, partition_of, plain
 from tests.sources.postgres_stream.test_failures import WITHIN, fetched, source
 
 from penstock import ConfigError
@@ -18,17 +18,21 @@ if TYPE_CHECKING:
     from tests.streams.log_help import Log
 
     from penstock.sources.postgres_stream import PostgresStreamSource
+    from penstock.sources.subscriptions import SubscriptionLocks
 
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 HELD = "FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
 
 
-def advisory(log: Log) -> PostgresStreamSource:
+def advisory_locks(log: Log) -> PostgresAdvisoryLocks:
+    return PostgresAdvisoryLocks(log.dsn, schema=log.schema, keep_every=0.2)
+
+
+def advisory(log: Log, locks: SubscriptionLocks | None = None) -> PostgresStreamSource:
     """A source that locks its slots in a session of its own."""
     state = PostgresSubscriptions(log.dsn, schema=log.schema)
-    locks = PostgresAdvisoryLocks(log.dsn, schema=log.schema, keep_every=0.2)
-    return plain(log, state, locks=locks, slots_at_once=256)
+    return plain(log, state, locks=locks or advisory_locks(log), slots_at_once=256)
 
 
 async def held(con: Any) -> int:
@@ -52,19 +56,23 @@ async def test_no_advisory_lock_stays_behind_an_error(log: Log, error: BaseExcep
 async def test_the_end_of_a_session_loses_its_slots_to_another_process(log: Log) -> None:
     """S-T8, S-T11: its late store is refused, and it claims again what becomes free."""
     first, second = RecordingHost(), RecordingHost()
-    left, right = advisory(log), advisory(log)
+    advisory_ones = advisory_locks(log)
+    locks = PlainLocks(advisory_ones)
+    left, right = advisory(log, locks), advisory(log)
     partition = partition_of(log, "a")
-    async with asyncio.timeout(WITHIN), log.connected() as con:
+    async with asyncio.timeout(WITHIN), log.connected() as con, advisory_ones:
         await log.append(con, "a", 1, 2)
         async with left.open(first):
             claims = await first.wait_for_claims(256)
             assert await fetched(left, first) == [1, 2]
             claim = first.claim_of(partition)
             async with right.open(second):
+                locks.may_go.clear()  # it learns of its loss, and asks for none of them yet
                 assert await con.fetchval(
                     f"SELECT bool_and(pg_terminate_backend(pid)) FROM (SELECT DISTINCT pid {HELD}) p"
                 )
                 await second.wait_for_claims(256)
+                locks.may_go.set()
                 assert await fetched(right, second) == [1, 2]
                 await right.commit({second.claim_of(partition): Position(3)})
                 assert not await left.commit({claim: Position(2)})

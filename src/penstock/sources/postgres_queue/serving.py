@@ -192,25 +192,25 @@ class OpenQueue:
             if self._look_at <= clock.now():
                 self._look_at = math.inf
             if surplus := self._book.surplus:
-                worked = has_news = await self._tried("giving jobs back", self._give_back(surplus))
+                worked = has_found = await self._tried("giving jobs back", self._give_back(surplus))
             elif self._book.may_claim:
                 room = max(1, most - self._book.undelivered)
                 claiming = self._claimer.claim(room, self.news.count)
                 leases = len(self._book)
                 worked = await self._tried("claiming jobs", claiming)
-                has_news = worked and (
-                    len(self._book) > leases or self.news.count != self._claimer.heard
-                )
+                has_found = worked and len(self._book) > leases
             else:
                 await wait_until(clock, math.inf, self.news)
                 continue
-            if has_news:
+            if has_found:
                 continue
             if worked:
                 delay = self._options.poll
                 await self._tried("looking at the queue", self._note_pause())
                 if self._options.ends and not self._book and await self._is_over():
                     return None
+                if self.news.count != self._claimer.heard:  # also while it looked
+                    continue
             else:
                 delay = min(RETRY_TO, 2 * delay)
             await wait_until(clock, min(clock.now() + delay, self._look_at), self.news)
