@@ -65,6 +65,7 @@ from ._core.tally import Tally
 from ._core.threads import in_thread
 
 if TYPE_CHECKING:
+    from ._core.enlisted import transaction
     from ._core.positions import KeepsPositions, PositionUnit
     from ._core.transaction import (
         Committed,
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
         TransactionalSink,
         Unit,
         check_transactional,
-        transaction,
     )
     from .batcher import (
         Adaptive,
@@ -121,6 +121,7 @@ else:
         __name__,
         {
             "_core.positions": ["KeepsPositions", "PositionUnit"],
+            "_core.enlisted": ["transaction"],
             "_core.transaction": [
                 "Committed",
                 "Counts",
@@ -128,7 +129,6 @@ else:
                 "TransactionalSink",
                 "Unit",
                 "check_transactional",
-                "transaction",
             ],
             "batcher": [
                 "Adaptive",

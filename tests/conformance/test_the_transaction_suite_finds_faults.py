@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from penstock import Capabilities, LoopClock
-from penstock._core.transaction import enlisted
+from penstock._core.enlisted import enlisted
 from penstock.sinks import MemorySink
 from penstock.testing.conformance import TransactionConformance
 

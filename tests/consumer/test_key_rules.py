@@ -32,7 +32,9 @@ async def test_records_without_a_key_are_in_order_and_a_warning_says_so_once(
 ) -> None:
     """consumer/C:O3, consumer/A:O2: one at a time, beside other keys."""
     assert await _most_at_once(fake_clock) == 2
-    said = [record.message for record in caplog.records if "without a key" in record.message]
+    said = [
+        record.getMessage() for record in caplog.records if "without a key" in record.getMessage()
+    ]
     assert len(said) == 1
     assert 'keyless="parallel"' in said[0]
 

@@ -81,7 +81,9 @@ def test_a_stall_is_told_once_and_ended_once(
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        record.getMessage() for record in caplog.records if "although there is" in record.message
+        record.getMessage()
+        for record in caplog.records
+        if "although there is" in record.getMessage()
     ]
 
 

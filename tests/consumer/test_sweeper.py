@@ -255,7 +255,9 @@ async def test_a_handler_that_blocks_the_loop_is_named_and_harms_no_other(
     source = MemorySource(log, ends=True, clock=clock)
     report = await Consumer(source, clock=clock, timeout=1.0, retry=PROMPT).receive(handle)
     assert (report.counts.acked, report.counts.naks) == (2, 0)
-    warnings = [record.getMessage() for record in caplog.records if "blocked" in record.message]
+    warnings = [
+        record.getMessage() for record in caplog.records if "blocked" in record.getMessage()
+    ]
     assert len(warnings) == 1
     assert "blocked for 5 s" in warnings[0]
     assert "orders/0@0" in warnings[0]
@@ -274,7 +276,9 @@ async def test_many_messages_are_not_all_named(
     log = MemoryLog(records(*((place, b"") for place in range(20))))
     source = MemorySource(log, ends=True, clock=clock)
     await Consumer(source, clock=clock).receive(handle)
-    (warning,) = [record.getMessage() for record in caplog.records if "blocked" in record.message]
+    (warning,) = [
+        record.getMessage() for record in caplog.records if "blocked" in record.getMessage()
+    ]
     assert warning.count("orders/0@") == 5
 
 
@@ -343,7 +347,10 @@ async def test_a_source_that_cannot_extend_is_reported_and_no_handler_fails(
 
     report = await Consumer(source, clock=fake_clock).receive(handle)
     assert (report.counts.acked, report.counts.naks) == (1, 0)
-    assert [record.message.count("ConnectionError: gone") for record in caplog.records] == [1, 1]
+    assert [record.getMessage().count("ConnectionError: gone") for record in caplog.records] == [
+        1,
+        1,
+    ]
 
 
 # -- the pure part ---------------------------------------------------------------------------------

@@ -102,7 +102,9 @@ async def test_a_table_that_is_missing_at_start_may_be_created_later(
             assert batcher.stats().destination.state == "refused"
             await db.con.execute(f"CREATE TABLE {db.table} (id int PRIMARY KEY, word text)")
         assert await counted(db) == len(ROWS)
-    (line,) = [record for record in caplog.records if "has refused every write" in record.message]
+    (line,) = [
+        record for record in caplog.records if "has refused every write" in record.getMessage()
+    ]
     assert line.levelname == "ERROR"
     assert db.table in line.message
-    assert not [record for record in caplog.records if "unlisted" in record.message]
+    assert not [record for record in caplog.records if "unlisted" in record.getMessage()]

@@ -10,9 +10,10 @@ from abc import ABC, abstractmethod
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from .enlisted import enlisted
 from .opening import Openable, opened
 from .sink import Capabilities, Sink, capabilities_of, classifier_of
-from .transaction import enlisted, transaction
+from .transaction import transaction_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -63,5 +64,5 @@ class WrappingSink(Openable, ABC, Generic[T]):
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
         """The wrapped sink's transaction, its writes decorated. Raises and suspends as that."""
-        async with transaction(self.inner, unit) as within:
+        async with transaction_of(self.inner, unit) as within:
             yield enlisted(self.around, within)

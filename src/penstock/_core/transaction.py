@@ -6,8 +6,8 @@
    destination's *ledger*, so a second attempt finds the commit of the first; a concurrent one waits
    for the end of the first. Its writes are then `duplicate`: nothing is written twice, whether or
    not the caller has checked.
-3. An answer to a write inside holds if the transaction commits. A refused item is refused alone:
-   its neighbours stay in.
+3. An answer to a write inside holds if the transaction commits; after a rollback its items are
+   unsettled again (`enlisted.py`). A refused item is refused alone: its neighbours stay in.
 4. When the transaction itself is gone (its connection broke, it has ended), every write and the
    commit raise `TransactionLost`: nothing of it was applied, and no retry inside it can succeed.
 5. Sinks around the destination wrap the transaction too, with the state they have outside
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from . import checks
 from .checks import bad
@@ -32,24 +32,18 @@ from .outcome import Outcome
 from .positions import PositionUnit, check_keeps_positions
 from .public import publish
 from .result import WriteResult
-from .send import send
 from .sink import (
     RefusesPositions,
     RefusesTransaction,
     RefusesUnits,
     Sink,
-    capabilities_of,
-    classifier_of,
     inner_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractAsyncContextManager
 
     from .batch import Batch
-    from .errors import ErrorClass
-    from .sink import Capabilities
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -176,28 +170,10 @@ class TransactionalSink(Protocol):
         ...
 
 
-def transaction(
-    sink: Sink[T], unit: Unit | PositionUnit | None = None
+def transaction_of(
+    sink: Sink[T], unit: Unit | PositionUnit | None
 ) -> AbstractAsyncContextManager[Transaction[T]]:
-    """Commit all writes inside together, once per unit.
-
-    `async with transaction(sink, unit) as tx:`, and in it `await send(tx, batch)` for each batch.
-
-    Args:
-        sink: an open stack that passes `check_transactional`.
-        unit: the name under which it commits once, or the position of a source that commits with
-            the rows. Without one nothing is stored beside the writes.
-
-    Leaving it commits. Left by an exception or cancelled it is rolled back, and that exception
-    propagates. Batches may be sent side by side; the destination takes one after another. Pass
-    known counts to `tx.record` before leaving.
-
-    Raises, on entering: `ConfigError` as `check_transactional` does; `UnitRefused` where the ledger
-    has the version cut otherwise; `UnavailableError` where the destination is not reachable. On
-    leaving: `UnknownOutcomeError` where the commit may or may not have been applied; with a unit
-    the next attempt finds out. At either end: `TransactionLost` where nothing was. Suspends.
-    """
-    check_transactional(sink, positions=isinstance(unit, PositionUnit))
+    """A sink's own transaction, for the sinks around it. Outcomes of its writes are not held."""
     return cast("TransactionalSink", sink).transaction(unit)
 
 
@@ -331,57 +307,6 @@ def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:
     )
 
 
-class _Enlisted(Generic[T]):
-    """A transaction wrapped in the sinks around its destination."""
-
-    def __init__(self, sink: Sink[T], within: Transaction[T]) -> None:
-        self.inner = sink
-        self.within = within
-
-    @property
-    def unit(self) -> Unit | PositionUnit | None:
-        return self.within.unit
-
-    @property
-    def committed(self) -> Committed | None:
-        return self.within.committed
-
-    @property
-    def history(self) -> str:
-        return self.within.history
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return capabilities_of(self.inner)
-
-    def record(self, counts: Counts) -> None:
-        self.within.record(counts)
-
-    def hold_letters(self, count: int) -> None:
-        self.within.hold_letters(count)
-
-    async def wrote_letters(self, count: int) -> None:
-        await self.within.wrote_letters(count)
-
-    def classify(self, error: BaseException) -> ErrorClass | None:
-        classifier = classifier_of(self.inner)
-        return None if classifier is None else classifier(error)
-
-    async def write(self, batch: Batch[T]) -> WriteResult | None:
-        errors = await send(self.inner, batch)
-        return WriteResult.failed(batch, errors) if errors else None
-
-    def __repr__(self) -> str:
-        return f"Transaction({self.unit}, {self.inner!r})"
-
-
-def enlisted(around: Callable[[Sink[T]], Sink[T]], within: Transaction[T]) -> Transaction[T]:
-    """The transaction with one more sink, made by `around`, around its writes."""
-    if isinstance(within, _Enlisted):
-        return _Enlisted(around(within.inner), within.within)
-    return _Enlisted(around(within), within)
-
-
 publish(
     "penstock",
     Committed,
@@ -390,5 +315,4 @@ publish(
     TransactionalSink,
     Unit,
     check_transactional,
-    transaction,
 )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from .._core.batch import RowBatch
 from .._core.classify import classified
 from .._core.effects import CauseUnclear
+from .._core.enlisted import transaction
 from .._core.errors import (
     ErrorClass,
     PositionLost,
@@ -28,7 +29,6 @@ from .._core.errors import (
 from .._core.send import send
 from .._core.sink import classifier_of
 from .._core.told import text_of
-from .._core.transaction import transaction
 from ..consumer.results import ACK, Ack, Terminate, ToDeadLetter
 
 if TYPE_CHECKING:

@@ -115,7 +115,8 @@ async def test_returned_rows_come_inside_too(
     ):
         async with transaction(sink, UNIT) as tx:
             for each in (["a", "no", "b"], ["c", "no"]):
-                answer = await tx.write(batch_of([(word,) for word in each]))
+                within: Any = tx.within  # type: ignore[attr-defined]  # of PostgreSQL's
+                answer = await within.write(batch_of([(word,) for word in each]))
                 assert answer is not None
                 assert list(answer.errors) == [1]
                 details = cast("dict[int, dict[str, object]]", answer.details)

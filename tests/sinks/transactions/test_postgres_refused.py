@@ -163,7 +163,7 @@ async def test_a_lost_prepared_statement_is_made_again_within_a_transaction(
     async with place(embedded_postgres.dsn) as db, db.sink(pool_size=1, statement="insert") as sink:
         async with transaction(sink) as tx:
             assert await send(tx, batch_of(words(5))) == {}
-            inner: Any = tx
+            inner: Any = tx.within  # type: ignore[attr-defined]  # of PostgreSQL's
             await inner.connection.execute("DEALLOCATE ALL")
             assert await send(tx, batch_of(words(5, 10))) == {}
             await inner.connection.execute("DEALLOCATE ALL")

@@ -196,6 +196,24 @@ async def test_a_file_that_grows_while_it_is_read_is_told(
     assert done.values[:5_000] == lines(5_000).splitlines()
 
 
+async def test_a_followed_file_that_is_found_during_an_append_is_read(
+    tmp_path: Path, real_clock: LoopClock
+) -> None:
+    """A file system sets the time of the change before the size, so the size is still the old one."""
+    path = tmp_path / "a.ndjson"
+    path.write_bytes(lines(10))
+    state = MemorySubscriptions()
+    async with reading(FileSource(path, state=state, follow=True, poll=0.01)):
+        pass  # it is found
+    os.utime(path)
+    async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
+        (claim,) = await reader.host.wait_for_claims(1)
+        await reader.read([claim], 10)
+        with path.open("ab") as file:
+            file.write(lines(2, 10))
+        await reader.read([claim], 12)
+
+
 @pytest.mark.parametrize("shorter", [True, False])
 async def test_a_followed_file_that_is_replaced_is_told(
     tmp_path: Path, real_clock: LoopClock, *, shorter: bool

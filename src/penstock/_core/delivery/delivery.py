@@ -9,6 +9,7 @@ Indices are the sealed batch's. Outside a batcher there are neither books nor sl
 3. A fork gives items one or several branches. An item is settled when every required branch has
    settled it; its verdict is the worst of its branches'.
 4. A closed delivery has given every item its verdict; it counts later settles and books none.
+5. In a transaction, successes are held until its end, and are no successes if it rolls back.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..errors import CircuitOpenError
 from ..outcome import Outcome, worst
 from ..patience import LONGEST_ASKED
 from .activity import WHOLE_BATCH, Pacing
+from .held import HoldsOutcomes
 from .states import HELD, SENDING, WAITING, ItemStates, indices_of
 from .tries import Failures
 
@@ -40,11 +42,11 @@ GRACE = 0.1
 """Seconds between the cancellation of a write and the verdicts of its items if it does not end."""
 
 
-class Delivery:
+class Delivery(HoldsOutcomes):
     """The progress of one sealed batch: item states, errors, forks and pacing."""
 
     __slots__ = (
-        "_books", "_closed", "_failures", "_forks", "_listeners", "_pacing", "_slots", "activity",
+        "_closed", "_failures", "_forks", "_listeners", "_pacing", "_slots", "activity",
         "distrusts", "keeps_prefix", "labels", "late", "states", "withdrawn",
     )  # fmt: skip
 
@@ -58,6 +60,7 @@ class Delivery:
         labels: tuple[str, ...] = (),
         keeps_prefix: bool = False,
     ) -> None:
+        super().__init__(books)
         self.labels = labels
         """The path of forks to this delivery, outermost first; part of every `write_key`."""
         self.keeps_prefix = keeps_prefix  # whether the prefix rule holds; see `order/prefix.py`
@@ -69,7 +72,6 @@ class Delivery:
         """By item, a `settle` that did not fit its batch, not yet reported by its write."""
         self.withdrawn: set[int] | None = None
         """Items that no write may have any more; see `_core/withdrawn.py`."""
-        self._books = books
         self._slots = slots
         self._pacing = pacing  # made at the first question: most batches never back off
         self._closed = False
@@ -85,7 +87,7 @@ class Delivery:
         """Drop the references to the batcher and to errors, whose tracebacks hold the batch, so that
         its items are freed at once.
         """
-        self._books = None
+        self.books = None
         self._slots = None
         self._failures = None
         if self._pacing is not None:
@@ -220,14 +222,14 @@ class Delivery:
             self.late += len(indices)
             return
         settled = self.states.settle(indices, outcome)
-        if settled and self._books is not None:
-            self._books.settled(settled, outcome, details)
+        if settled and self.books is not None:
+            self.books.settled(settled, outcome, details)
 
     def finish(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
         """Book a final outcome for the unsettled ones of these items."""
         settled = self.states.settle(indices, outcome)
-        if settled and self._books is not None:
-            self._books.settled(settled, outcome, details)
+        if settled and self.books is not None:
+            self.books.settled(settled, outcome, details)
 
     def put_back(self, indices: Sequence[int]) -> None:
         """Release items that return to the open batch; book nothing."""
@@ -257,6 +259,7 @@ class Delivery:
         """Give every unsettled item its verdict for good."""
         if self._closed:
             return
+        self.end_hold(is_committed=False, doubtful=True)
         by_outcome: dict[Outcome, list[int]] = {}
         for index in self.states.unsettled():
             by_outcome.setdefault(self.verdict(index), []).append(index)
@@ -355,18 +358,18 @@ class Delivery:
     # -- news for the batcher ----------------------------------------------------------------------
 
     def heard(self, errors: Iterable[BaseException]) -> None:
-        if self._books is not None:
-            self._books.heard(errors)
+        if self.books is not None:
+            self.books.heard(errors)
 
     def report(self, source: object, condition: Condition | None) -> None:
         """Pass on the condition of a destination, as `source` knows it; `None`: available."""
-        if self._books is not None:
-            self._books.reported(source, condition)
+        if self.books is not None:
+            self.books.reported(source, condition)
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
         """Pass on that `items` will be sent again after `delay` seconds."""
-        if self._books is not None:
-            self._books.retrying(kind, items, delay)
+        if self.books is not None:
+            self.books.retrying(kind, items, delay)
 
     def throttled(self, until: float) -> None:
         """Pass on the end of a requested pause; infinity counts as `LONGEST_ASKED`, NaN as none."""
@@ -376,8 +379,8 @@ class Delivery:
             until = self.clock.now() + LONGEST_ASKED
         for listener in self._listeners:
             listener(until)
-        if self._books is not None:
-            self._books.throttled(until)
+        if self.books is not None:
+            self.books.throttled(until)
 
     def listen(self, listener: Callable[[float], None]) -> None:
         """Call `listener` with the end of each pause requested here or on a branch."""

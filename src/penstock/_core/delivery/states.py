@@ -1,6 +1,7 @@
 """The states of a batch's items, and the table of their transitions.
 
-A settled item never changes; any other item enters every state that the table allows.
+A settled item changes only if its transaction is rolled back; any other item enters every state
+that the table allows.
 """
 
 from __future__ import annotations
@@ -148,6 +149,15 @@ class ItemStates:
             self.is_fresh = False
             self.left -= len(indices)
         return indices
+
+    def reopen(self, indices: Sequence[int], *, doubtful: bool) -> None:
+        """Make settled items unsettled: fresh, or perhaps applied if `doubtful`."""
+        for index in indices:
+            self._codes[index] = CUT if doubtful else FRESH
+        self.left += len(indices)
+        self.is_fresh = self.left == len(self._codes)
+        if doubtful:
+            self.doubt(indices)
 
     def verdict(self, index: int, forked: Outcome | None = None) -> Outcome:
         """The item's outcome, or its verdict; `forked` is the verdict of its branches."""

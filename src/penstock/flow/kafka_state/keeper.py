@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..._core.batch import RowBatch
 from ..._core.checks import bad
+from ..._core.enlisted import transaction
 from ..._core.errors import PositionLost
 from ..._core.positions import PositionUnit
 from ..._core.send import send
 from ..._core.source import Position
-from ..._core.transaction import transaction
 from .topic import MARK_KEY, FoundState, StateMark, is_of_a_state
 
 if TYPE_CHECKING:

@@ -30,6 +30,7 @@ from ..._core.causes import cause_name, code_of
 from ..._core.classify import classified
 from ..._core.decorator import WrappingSink
 from ..._core.delivery.tries import Tries
+from ..._core.enlisted import enlisted
 from ..._core.error_groups import by_error
 from ..._core.errors import DeadLetterLimit, ErrorClass, ParkedBehind, UnknownOutcomeError
 from ..._core.function_sink import as_sink
@@ -43,7 +44,7 @@ from ..._core.result import WriteResult
 from ..._core.send import send
 from ..._core.sink import SinkDecorator
 from ..._core.tracing import trace_of
-from ..._core.transaction import enlisted, transaction
+from ..._core.transaction import transaction_of
 from ...letters.record import DeadLetterRecord
 from .held_letters import HeldLetters
 
@@ -160,7 +161,7 @@ class _DeadLetterSink(WrappingSink[T]):
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[T]]:
         """The wrapped sink's transaction; its dead letters are written after the commit."""
-        async with transaction(self.inner, unit) as within:
+        async with transaction_of(self.inner, unit) as within:
             held = HeldLetters(within)
             yield enlisted(partial(self._holding, held), within)
         await held.bury(self._settings.target)

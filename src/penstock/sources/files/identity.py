@@ -5,7 +5,8 @@
 2. Whatever differs is a change: a position in other contents means nothing.
 3. Two kinds of files may be longer than recorded: one that is followed, and a compressed one, whose
    end is recognized, so that a copy which was cut off can be completed. The recorded part must be
-   the same.
+   the same. Their time of change says nothing: it is set before the size when a file is appended to,
+   so it may be new while the size is old.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def difference(recorded: Recorded, file: int, *, may_grow: bool) -> str | None:
     status = os.fstat(file)
     if status.st_size < recorded.size or (status.st_size > recorded.size and not may_grow):
         return f"it has {status.st_size} bytes now, and had {recorded.size} when it was found"
-    if status.st_size == recorded.size and status.st_mtime_ns != recorded.modified:
+    if not may_grow and status.st_mtime_ns != recorded.modified:
         return "it was written to since it was found"
     if _digest(file, recorded.size) != recorded.digest:
         return "it has other contents than when it was found"

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
+from ..._core.enlisted import transaction
 from ..._core.errors import ErrorClass, KeyStopped
 from ..._core.sink import classifier_of
-from ..._core.transaction import Counts, transaction
+from ..._core.transaction import Counts
 from ..levels.units import Remembered, Summed
 from ..progress.counts import UnitReport
 from ..progress.course import Course

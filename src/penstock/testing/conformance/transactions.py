@@ -14,11 +14,12 @@ from uuid import uuid4
 import pytest
 
 from ..._core.batch import RowBatch
+from ..._core.enlisted import transaction
 from ..._core.errors import NonDeterministicReplay, TransactionLost, UnitRefused
 from ..._core.outcome import Outcome
 from ..._core.send import send
 from ..._core.sink import capabilities_of
-from ..._core.transaction import Counts, Unit, check_transactional, transaction
+from ..._core.transaction import Counts, Unit, check_transactional
 from .sinks import SinkConformance
 
 if TYPE_CHECKING:
@@ -89,6 +90,27 @@ class TransactionConformance(SinkConformance[T]):
             assert await self.holds(items) == 0
             await self.attempt(sink, unit, items)
             assert await self.holds(items) == 4
+
+    async def test_the_batches_of_a_rolled_back_attempt_can_be_sent_again(
+        self, real_clock: LoopClock
+    ) -> None:
+        """The same objects: they are unsettled again. After a commit nothing is sent twice."""
+        async with self.open_sink() as sink:
+            for unit in (None, self.unit()):
+                items = self.items(4)
+                batches = [RowBatch(items[:3]), RowBatch(items[3:])]
+                for is_last in (False, False, True):
+                    try:
+                        async with transaction(sink, unit) as tx:
+                            for batch in batches * 2:
+                                assert await send(tx, batch) == {}
+                            assert not batches[0].unsettled()
+                            if not is_last:
+                                raise LookupError
+                    except LookupError:
+                        assert [len(batch.unsettled()) for batch in batches] == [3, 1]
+                assert [await self.copies(item) for item in items] == [1] * 4
+                assert not any(batch.unsettled() for batch in batches)
 
     async def test_a_cancellation_leaves_all_or_nothing(self, real_clock: LoopClock) -> None:
         """At any moment; the next attempt of the unit completes it, once."""
