@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Account:
     balance: int
     last: int
-    """The offset of the last event that is in it."""
+    """The offset of the last event that it includes."""
 
 
 NEW = Account(0, -1)
@@ -32,7 +32,7 @@ NEW = Account(0, -1)
 
 @dataclass
 class Movement:
-    """A job: what its processor finds out is for its finaliser."""
+    """The value of a job, in which the processor stores its result for the finaliser."""
 
     amount: int
     is_migrated: bool
@@ -69,14 +69,14 @@ class Migration:
     async def book(
         self, context: EventContext, account: str, movement: Movement, error: BaseException | None
     ) -> Incomplete | Terminate:
-        """Its finaliser, in the partition's order."""
+        """The finaliser of stage 1, in the partition's order."""
         if error is not None:
-            return Terminate(error=error)  # after its tries: poison
+            return Terminate(error=error)  # poison, after its attempts
         now = context.store.get(account)
-        if now is None:  # looked up again: an earlier event may have seeded it meanwhile
+        if now is None:  # read again: an earlier event may have seeded it meanwhile
             now = movement.seed
             print(f"{account}: {now.balance} from the old database")
-        if context.message.offset > now.last:  # otherwise it was in the seed
+        if context.message.offset > now.last:  # otherwise the seed includes it
             now = Account(now.balance + movement.amount, context.message.offset)
             print(f"{account}: {movement.amount:+} = {now.balance}")
             context.store.put(account, now)
@@ -90,7 +90,7 @@ class Migration:
     async def written(
         self, context: EventContext, account: str, now: Account, error: BaseException | None
     ) -> Terminate | None:
-        """The event is complete, and its position may be passed."""
+        """Complete the event, so that its position may be passed."""
         return None if error is None else Terminate(error=error)
 
     async def run(self, log: MemoryLog, state: MemoryState) -> None:

@@ -1,4 +1,4 @@
-"""Rows that a table refuses wait in the state of their partition, and are tried again when they are due."""
+"""Rows that a table refuses wait in the state of their partition, and are retried when they are due."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Row:
     value: str
     version: int
     parked_as: str | None = None
-    """Its key in the state, while it is there."""
+    """Its key in the state while it is parked."""
 
 
 class Table:
-    """The destination: it refuses the rows of some keys for a while."""
+    """A destination that refuses the rows of some keys for a while."""
 
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}
@@ -47,7 +47,7 @@ class Table:
 
 
 def due_key(due: float) -> str:
-    return f"failed/{due:012.3f}"  # texts in the order of the times
+    return f"failed/{due:012.3f}"  # as text, sorted by time
 
 
 class Writes:
@@ -68,13 +68,13 @@ class Writes:
                 self.park(context.store, item)
 
     def park(self, store: StateStore, item: BatchItem) -> None:
-        """By the item's own key: that of its group is the interjection's, when it was retried."""
+        """Park a row by the item's own key: in a retry, the key of the group is not the row's."""
         row = item.value
         row.parked_as = f"{due_key(self.now() + PAUSE)}/{item.key}/{row.version}"
         store.put(row.parked_as, (item.key, row))
 
     async def retry(self, context: EventContext) -> Incomplete | None:
-        """Try again what is due. What is parked stays there until it is known to be written."""
+        """Retry due rows. A row stays parked until it is known to be written."""
         due = context.store.range("failed/", due_key(self.now()), limit=PER_TICK)
         group = BatchItems(context, "retry", self.written)
         for _, (key, row) in due:
@@ -101,7 +101,7 @@ async def main() -> None:
     table.refused = {"ann", "bob", "cid"}
     await run(log, table, state, 8.0)
     table.refused = {"cid"}
-    await run(log, table, state, 8.0)  # restarted: what was parked is still there
+    await run(log, table, state, 8.0)  # restarted: parked rows are still there
     table.refused = set()
     await run(log, table, state, 8.0)
     print("rows:", *sorted(table.rows))

@@ -1,5 +1,5 @@
-"""A subscription to a stream: orders are placed in transactions of the shop's own, and a consumer
-handles their messages by type, in order per order. Another subscription keeps a table, exactly once.
+"""A subscription to a stream: a shop places orders in its own transactions, and a consumer handles
+their messages by type, in order per stream. Another subscription updates a table, exactly once.
 """
 
 from __future__ import annotations
