@@ -25,8 +25,9 @@ TOP = """\
 
 Every source class declares its `capabilities`
 ([`SourceCapabilities`][penstock.sources.SourceCapabilities]). The tables are generated from these
-declarations, and the conformance suite tests them on the running source. The consumer provides order
-per key, retries, dead letters, batches of messages, drains and pauses, so they work with every source.
+declarations, and the conformance suite tests them on the running source. The consumer provides
+order per key, retries, dead letters, batches of messages, drains and pauses, so they work with
+every source.
 
 ```python
 from penstock.sources.kafka import KafkaSource
