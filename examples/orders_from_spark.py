@@ -31,7 +31,7 @@ def orders_sink(dsn: str) -> Sink[Any]:
 
 def by_action(df: Any, dsn: str) -> SparkWriteReport:
     report = write_dataframe(df, orders_sink(dsn), key="id", order_by="version")
-    print(report)  # 1,000 rows: 1,000 delivered, 0 dead letters, 0 retries, in 4 tasks
+    print(report)
     return report
 
 
