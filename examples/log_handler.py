@@ -1,4 +1,4 @@
-"""Log records, shipped in groups."""
+"""Log records, sent in batches."""
 
 import logging
 
@@ -6,8 +6,8 @@ import penstock
 
 
 class BatchHandler(logging.Handler):
-    """Hands each record to a batcher; never waits, and never lets the batcher's own work back
-    in.
+    """Passes each record to a batcher without waiting, and drops records of the batcher's own
+    work.
     """
 
     def __init__(self, batcher: penstock.BlockingBatcher[str]) -> None:
@@ -23,7 +23,7 @@ class BatchHandler(logging.Handler):
 
 
 def ship(batch: penstock.Batch[str]) -> None:
-    """Send a group of records somewhere. What this logs does not come here again."""
+    """Send a batch of records. The handler drops the record that is logged here."""
     logging.getLogger("shipping").warning("shipping %d records", len(batch))
     print(*batch, sep="\n")
 

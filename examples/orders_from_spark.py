@@ -14,7 +14,6 @@ from penstock.sinks import PostgresSink
 from penstock.spark import Registration, SparkWriteReport, foreach_batch, register, write_dataframe
 
 
-# --8<-- [start:sink]
 def orders_sink(dsn: str) -> Sink[Any]:
     return stack(
         PostgresSink(
@@ -30,19 +29,13 @@ def orders_sink(dsn: str) -> Sink[Any]:
     )
 
 
-# --8<-- [end:sink]
-
-
 def by_action(df: Any, dsn: str) -> SparkWriteReport:
-    # --8<-- [start:action]
     report = write_dataframe(df, orders_sink(dsn), key="id", order_by="version")
-    print(report)  # 1,000 rows: 1,000 delivered, 0 dead letters, 0 retries, in 4 tasks
-    # --8<-- [end:action]
+    print(report)
     return report
 
 
 def by_micro_batches(stream: Any, dsn: str, checkpoint: Path) -> None:
-    # --8<-- [start:stream]
     query = (
         stream.writeStream.foreachBatch(
             foreach_batch(orders_sink(dsn), key="id", order_by="version", on_report=print)
@@ -51,21 +44,17 @@ def by_micro_batches(stream: Any, dsn: str, checkpoint: Path) -> None:
         .trigger(availableNow=True)
         .start()
     )
-    # --8<-- [end:stream]
     query.awaitTermination()
 
 
 def by_name(spark: Any, df: Any, dsn: str) -> Registration:
-    # --8<-- [start:name]
     orders = register(spark, "orders", orders_sink(dsn))
     df.write.format("orders").mode("append").save()
     print(orders.report)
-    # --8<-- [end:name]
     return orders
 
 
 def by_options(df: Any, url: str, user: str, password: str) -> None:
-    # --8<-- [start:options]
     (
         df.write.format("penstock")
         .option("url", url)  # jdbc:postgresql://host/database
@@ -77,7 +66,6 @@ def by_options(df: Any, url: str, user: str, password: str) -> None:
         .mode("append")
         .save()
     )
-    # --8<-- [end:options]
 
 
 def main(dsn: str) -> None:

@@ -1,4 +1,4 @@
-"""A sink of one's own: rows into SQLite, a refused row by itself."""
+"""A sink of your own: writes rows to SQLite; a refused row fails alone."""
 
 import sqlite3
 from contextlib import AsyncExitStack
@@ -15,7 +15,7 @@ class SqliteSink(penstock.Openable):
     capabilities = penstock.Capabilities(max_concurrency=1)
 
     def __init__(self, path: str) -> None:
-        self.path = path  # a description: nothing is opened yet
+        self.path = path  # nothing is opened yet
         self._database: sqlite3.Connection | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:

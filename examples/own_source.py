@@ -70,8 +70,8 @@ class TableSource:
                     found.append(Fetched(claim, records, self._next[claim]))
                     most -= len(records)
             if found:
-                return found  # there is no await since the first read: nothing is cut
-            await asyncio.sleep(self._look_every)  # noqa: TID251  # a table does not call
+                return found  # no await since the first read, so a cancellation loses nothing
+            await asyncio.sleep(self._look_every)  # noqa: TID251  # a table sends no notifications
 
     def _read(self, claim: SourceClaim, most: int) -> list[Record]:
         if claim not in self._next:

@@ -3,11 +3,11 @@
 1. A topic is a few streams, `orders:0` to `orders:3`. All entries of a key are in the same one.
 2. A process owns a stream while it holds its lock: a key with a lease and a token that only this
    process knows. The processes that are alive divide the streams evenly.
-3. Redis checks the lock within each read and each acknowledgement. What a process sends after it has
-   lost the lock has no effect, so two processes never read a stream beside each other.
-4. All owners read as the same consumer of the group. So its pending entries, which were delivered
-   and not acknowledged, are the next owner's as well: they come first, and in order.
-5. Each entry is acknowledged by itself.
+3. Redis checks the lock atomically with each read and each acknowledgement. Commands of a process
+   that has lost the lock have no effect, so two processes never read a stream concurrently.
+4. All owners read as the same consumer of the group. So the next owner inherits the pending
+   entries, which were delivered and not acknowledged: it reads them first, and in order.
+5. Each entry is acknowledged individually.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ local now = tonumber(redis.call('TIME')[1])
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 return redis.call('ZCARD', KEYS[1])
-"""  # of the members: add this one, forget those that have not come for a lease, count
+"""  # add this member, remove members whose lease has expired, count the rest
 KEEP = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 for at = 4, #ARGV do redis.call('XACK', KEYS[2], ARGV[3], ARGV[at]) end
 return 1
-"""  # a lock: renew it, or release it with a lease of 0, and acknowledge entries under it
+"""  # renew the lock, or release it with a lease of 0, and acknowledge entries
 READ = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
 local function read(from, count)
@@ -66,12 +66,12 @@ end
 local entries = read(ARGV[3], tonumber(ARGV[4]))
 for _, entry in ipairs(read('>', ARGV[4] - #entries)) do entries[#entries + 1] = entry end
 return entries
-"""  # pending entries after an id, then new ones: also those whose last read was cut off
+"""  # pending entries after an id, including those of an interrupted read, then new ones
 
 
 def offset_of(entry: bytes) -> int:
-    """The number of an id `milliseconds-sequence`, from 0 on; ids begin at `0-1`. There is room for a
-    million entries in a millisecond.
+    """The offset of an id `milliseconds-sequence`, from 0 on; ids begin at `0-1`. A millisecond has
+    room for a million entries.
     """
     milliseconds, sequence = map(int, entry.split(b"-"))
     return (milliseconds << 20 | sequence) - 1
@@ -89,18 +89,18 @@ class Held:
     stream: str
     lock: str
     kept: float
-    """When the lock was renewed, by the loop's time."""
+    """Time of the lock's last renewal, by the loop's clock."""
     read: int = -1
-    """The offset of the last entry that was delivered."""
+    """The offset of the last delivered entry."""
     owed: list[int] = field(default_factory=list)
-    """Offsets that are settled and not acknowledged."""
+    """Settled offsets that are not acknowledged yet."""
 
 
 class RedisStreamsSource:
-    """The streams `topic:0` and so on, as one of the processes of a group.
+    """One member of a group of processes that share the streams `topic:0` and so on.
 
     `start` is where a new group begins: `"0"`, `"$"` for the end, or an id, which may be a time in
-    milliseconds. `lease` is in seconds: after a crash, others go on after that time.
+    milliseconds. `lease` is in seconds: after a crash, others take over after that time.
     """
 
     capabilities = SourceCapabilities(
@@ -134,8 +134,8 @@ class RedisStreamsSource:
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncIterator[None]:
         self._host, self._token = host, uuid4().hex
-        # The client's own time limit can lose a cancellation before Python 3.12. Whatever is sent here
-        # may be sent twice, and a connection that has died is noticed when it is used.
+        # The client's own timeout can lose a cancellation before Python 3.12. Each command here may
+        # be sent twice, and a dead connection is detected at its next use.
         client = Redis.from_url(self._url, socket_timeout=None, retry=Retry(NoBackoff(), 1))
         async with client as self._redis:
             keeper = asyncio.get_running_loop().create_task(self._keep())
@@ -151,15 +151,15 @@ class RedisStreamsSource:
                     for each in held:
                         await self._kept(each, lease=0)
 
-    # -- which streams this process owns -----------------------------------------------------------
+    # -- ownership of streams ----------------------------------------------------------------------
 
     @property
     def _members(self) -> str:
         return f"{self._topic}:{self._group}:members"
 
     async def _keep(self) -> None:
-        """Keep the locks, and share the streams. Locks that cannot be kept are lost before their
-        leases end, so that no other process has them yet.
+        """Renew the locks, and share the streams. A claim whose lock cannot be renewed ends before
+        the lease does, so that no other process has the stream yet.
         """
         while True:
             trouble = None
@@ -173,7 +173,7 @@ class RedisStreamsSource:
             await asyncio.sleep(self._lease / 6)  # noqa: TID251  # leases are real time
 
     async def _share(self) -> None:
-        """Renew, give up what is beyond an even share, and take what is free up to it."""
+        """Renew locks, give up streams beyond an even share, and take free ones up to it."""
         for claim, held in [*self._held.items()]:
             if not await self._kept(held):
                 self._end([claim])
@@ -193,7 +193,7 @@ class RedisStreamsSource:
         until = int(1000 * self._lease)
         async with self._limit():
             taken = await self._redis.set(held.lock, self._token, nx=True, px=until)
-        if taken or await self._kept(held):  # the answer to the first may have been lost
+        if taken or await self._kept(held):  # the first response may have been lost
             with suppress(ResponseError):  # the group exists
                 async with self._limit():
                     await self._redis.xgroup_create(stream, self._group, self._start, mkstream=True)
@@ -203,7 +203,7 @@ class RedisStreamsSource:
             self._held[claim] = held
 
     async def _give_up(self, claims: Sequence[SourceClaim]) -> None:
-        """Let the host drain these claims, acknowledge what it has settled, and free the locks."""
+        """Let the host drain these claims, acknowledge settled entries, and release the locks."""
         held = [self._held[claim] for claim in claims]
         try:
             await self.commit(await self._host.revoked(claims, self._lease / 3))
@@ -215,7 +215,7 @@ class RedisStreamsSource:
     async def _kept(
         self, held: Held, settled: Iterable[int] = (), *, lease: float | None = None
     ) -> bool:
-        """Whether the lock is ours; then it is renewed, and these offsets are acknowledged."""
+        """Whether the lock is ours; if so, renew it and acknowledge these offsets."""
         now, until = self._now(), int(1000 * (self._lease if lease is None else lease))
         ids = map(id_of, settled)
         keys = held.lock, held.stream
@@ -237,7 +237,7 @@ class RedisStreamsSource:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    # -- what it delivers and stores ---------------------------------------------------------------
+    # -- delivery and acknowledgement --------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched]:
         while True:
@@ -245,11 +245,11 @@ class RedisStreamsSource:
                 if found := await self._read(claims, most):
                     return found
                 await self._wait([self._held[claim] for claim in claims if claim in self._held])
-            except TROUBLES:  # reported by the keeper, if it lasts
+            except TROUBLES:  # the keeper reports it if it lasts
                 await asyncio.sleep(0.1)  # noqa: TID251  # a server takes real time to return
 
     async def _read(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        """What is cut off by a cancellation is pending, behind what was delivered: it is read again."""
+        """Read entries; those of a cancelled read are pending, and are read again."""
         answers: dict[SourceClaim, list[tuple[int, Any]]] = {}
         for claim in claims:
             if most > 0 and (held := self._held.get(claim)):
@@ -271,10 +271,10 @@ class RedisStreamsSource:
         return found
 
     async def _wait(self, held: Collection[Held]) -> None:
-        """Until one of these streams has entries behind what was delivered, or a while."""
+        """Wait for new entries in one of these streams, at most a twelfth of a lease."""
         seconds = self._lease / 12
         if not held:
-            await asyncio.sleep(seconds)  # noqa: TID251  # until the host names claims that are held
+            await asyncio.sleep(seconds)  # noqa: TID251  # until a fetch has held claims
             return
         last: dict[Any, Any] = {each.stream: id_of(each.read) for each in held}
         async with self._limit():
@@ -284,7 +284,7 @@ class RedisStreamsSource:
         stored: list[SourceClaim] = []
         for claim in positions:
             if held := self._held.get(claim):
-                # Whatever fails now is owed to the next commit.
+                # If this fails, the next commit acknowledges them.
                 held.owed += claim.take_settled().offsets
                 acknowledged = list(held.owed)
                 if not await self._kept(held, acknowledged):
@@ -295,7 +295,7 @@ class RedisStreamsSource:
         return stored
 
     async def _unsettled(self, stream: str) -> tuple[int, int | None]:
-        """The offset of the first entry that is not settled, and how many there are, if known."""
+        """The offset of the first unsettled entry, and the number of unsettled ones, if known."""
         async with self._limit():
             pending = await self._redis.xpending(stream, self._group)
             groups = await self._redis.xinfo_groups(stream)
@@ -312,7 +312,7 @@ class RedisStreamsSource:
         for claim in positions:
             if held := self._held.get(claim):
                 first, count = await self._unsettled(held.stream)
-                if count is not None:  # Redis cannot tell it behind a deleted entry
+                if count is not None:  # Redis does not know it after a deleted entry
                     age = max(0.0, seconds - (first >> 20) / 1000)
                     lags[claim] = Unread(count, age if count else 0.0)
         return lags
@@ -323,7 +323,7 @@ class RedisStreamsSource:
         return {claim: offset_of(each["last-generated-id"]) + 1 for claim, each in infos.items()}
 
     async def keep_alive(self) -> None:
-        """Nothing: the locks are kept beside the fetches."""
+        """Nothing: a separate task renews the locks."""
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
         """Nothing: a record may be held for any time while the lock is kept."""

@@ -1,6 +1,4 @@
-"""A test of your own code with a Kafka that is killed on the way; needs
-`penstock[testing-kafka]`, Java and Maven.
-"""
+"""A test with a Kafka that is killed meanwhile; needs `penstock[testing-kafka]`, Java and Maven."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Rows into PostgreSQL from Celery tasks; a task is acknowledged once its rows are safe. Start it with
+"""Rows into PostgreSQL from Celery tasks; a task is acknowledged once its rows are stored. Start it
+with
 
 DATABASE_URL=postgresql://... BROKER_URL=redis://... celery -A celery_app worker --concurrency 2
 """
@@ -11,12 +12,12 @@ from celery.signals import worker_process_init, worker_process_shutdown
 import penstock
 from penstock.sinks import PostgresSink
 
-ROOM_WITHIN = 5.0  # seconds that a task may wait for room in the ledger
-SAFE_WITHIN = 10.0  # seconds that it may wait for its outcomes; a warm shutdown waits for it
+ROOM_WITHIN = 5.0  # seconds that a task may wait for capacity in the ledger
+SAFE_WITHIN = 10.0  # seconds that it may wait for its outcomes; delays a warm shutdown
 
 Event = tuple[int, str]
 
-# A description: no thread and no connection yet, so the worker may fork.
+# No thread and no connection yet, so the worker may fork.
 batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
     penstock.stack(
         PostgresSink(
@@ -29,7 +30,7 @@ batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
         penstock.Retry(attempts=5),
     ),
     name="events",
-    open="lazy",  # a database that is down is waited for
+    open="lazy",  # wait for a database that is down
     limits=penstock.Limits(max_items=500),
     shutdown_deadline=15.0,
 )
@@ -49,17 +50,17 @@ def close_batcher(**_: object) -> None:
 
 
 class Refused(Exception):
-    """The table refuses a row, and will again."""
+    """The table refuses a row; a retry would not help."""
 
 
 app = Celery("celery_app", broker=os.environ.get("BROKER_URL"))
 app.conf.update(
-    task_acks_late=True,  # a task that a dead worker had goes to another one...
-    task_reject_on_worker_lost=True,  # ...and one that a dead process of a living worker had, too
+    task_acks_late=True,  # a task of a dead worker goes to another one...
+    task_reject_on_worker_lost=True,  # ...and so does a task of a dead pool process
     worker_prefetch_multiplier=1,
 )
 again = {
-    # not yet safe, no room, or no batcher; every task may be repeated, since the id is a key
+    # not stored yet, no capacity, or no batcher; the id is a key, so a task may be repeated
     "autoretry_for": (penstock.ItemFailed, TimeoutError, penstock.ClosedError),
     "retry_backoff": True,
     "retry_backoff_max": 60,

@@ -1,6 +1,4 @@
-"""Step 2: define the sink. The slow call moves into it, and `write` says what it will be asked
-for.
-"""
+"""Step 2: define the sink. The slow call moves into it; the batcher will call `write`."""
 
 import asyncio
 import logging
@@ -18,7 +16,7 @@ logger = logging.getLogger("audit")
 
 
 class AuditSink:
-    """A description until it is entered: that makes the pool."""
+    """The pool is created on entry."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -55,7 +53,7 @@ def main(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 async def thousand_requests() -> AsyncIterator[Event]:
-    """Stands for the network: the next request comes when the last one has been handled."""
+    """Simulates the network: the next request arrives after the last one has been handled."""
     for number in range(1000):
         yield number, "login"
 

@@ -1,5 +1,5 @@
-"""Step 4: add the batcher in front of the sink. It opens and closes the sink; nothing goes through
-it yet.
+"""Step 4: add the batcher in front of the sink. It opens and closes the sink; no event passes
+through it yet.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ logger = logging.getLogger("audit")
 
 
 class AuditSink:
-    """A description until it is entered: that makes the pool."""
+    """The pool is created on entry."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -63,7 +63,7 @@ def main(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 async def thousand_requests() -> AsyncIterator[Event]:
-    """Stands for the network: the next request comes when the last one has been handled."""
+    """Simulates the network: the next request arrives after the last one has been handled."""
     for number in range(1000):
         yield number, "login"
 

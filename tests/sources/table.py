@@ -23,10 +23,11 @@ STARTS = ("beginning", "end", "time", "offset")
 TOP = """\
 # What each source can do
 
-Every source declares what it can do as `capabilities` of its class
-([`SourceCapabilities`][penstock.sources.SourceCapabilities]). The tables are made from these
-declarations, and the conformance suite checks them on the running source. Order per key, retries, dead
-letters, batches of messages, drains and pauses are the consumer's, so every source has them.
+Every source class declares its `capabilities`
+([`SourceCapabilities`][penstock.sources.SourceCapabilities]). The tables are generated from these
+declarations, and the conformance suite tests them on the running source. The consumer provides
+order per key, retries, dead letters, batches of messages, drains and pauses, so they work with
+every source.
 
 ```python
 from penstock.sources.kafka import KafkaSource
@@ -36,22 +37,22 @@ if KafkaSource.capabilities.metadata:
 ```
 """
 READING = """\
-| column | says |
+| column | meaning |
 |---|---|
 | starts at | where a group without stored positions can begin |
 | fetches many | one request to the server fetches many records |
-| lag | how `lag()` knows it: `ends`, the end of the partition less the position; `counts`, the source counts what can be delivered; without either, it is not told |
-| shared by | what several processes of a group divide among themselves: whole `partitions`, or `keys`; without either, one process reads alone |
-| cooperative | in a rebalance, partitions that stay with their process go on |
+| lag | how `lag()` is computed: `ends`, the end of the partition minus the position; `counts`, the source counts the deliverable records; –, it is not available |
+| shared by | what the processes of a group divide among themselves: whole `partitions`, or `keys`; –, a single process reads |
+| cooperative | in a rebalance, partitions that stay with their process continue |
 """
 SETTLING = """\
-| column | says |
+| column | meaning |
 |---|---|
-| offset map | settled records behind an unfinished one are stored with the position, so that a crash repeats only what was unfinished; without it, a crash repeats everything behind the position, but where each record is settled by itself |
-| each by itself | each record is acknowledged by itself: there is no position that waits for an unfinished one |
-| extends | the time of a held record is limited, and the consumer extends it while a handler runs |
-| takes back | a failed record is kept by the source for its backoff, and poison is kept there, too; otherwise the consumer holds it, and poison is for [`dead_letters` or `parked`](../how-to/retries-and-dead-letters.md) |
-| transactions | what commits together with your rows in [`flow.transaction`](../how-to/exactly-once.md): `positions`, in any destination that keeps them; `records`, in the database of the source |
+| offset map | settled records after an unfinished one are stored with the position, so a crash repeats only unfinished records; without it, a crash repeats all records after the position, unless records are acknowledged individually |
+| each by itself | each record is acknowledged individually: no position waits for an unfinished record |
+| extends | a record may be held for a limited time, which the consumer extends while a handler runs |
+| takes back | the source keeps failed records for their backoff, and poison records; otherwise the consumer holds failed records, and poison goes to [`dead_letters` or `parked`](../how-to/retries-and-dead-letters.md) |
+| transactions | what is committed together with your rows in [`flow.transaction`](../how-to/exactly-once.md): `positions`, in any destination that keeps them; `records`, in the database of the source |
 """
 
 
