@@ -1,0 +1,457 @@
+"""Every Python snippet of every page runs as it stands, with the names that its page takes for granted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from tests.docs.pages import ROOT, pages_with_snippets, snippets
+from tests.examples.example import load
+
+from penstock import Batcher, Consumer, PermanentError, RowBatch, WriteResult, flow
+from penstock.consumer import MemoryParkStore
+from penstock.consumer.jobs import EventContext, Incomplete, Interjector, JobScheduler
+from penstock.sinks import MemorySink, PostgresSink
+from penstock.sources.memory import MemoryLog, MemorySource
+from penstock.streams import install_streams
+from penstock.testing import FakeClock
+from penstock.testing.servers.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from penstock import Batch, Message
+    from penstock.testing import EmbeddedKafka
+
+BY_OTHER_TESTS = {
+    "how-to/coalesce-requests.md": "tests/examples/test_coalescing.py",
+    "how-to/items-of-pydantic-and-polars.md": "tests/examples/test_items_page.py",
+    "how-to/deliver-exactly-once-from-spark.md": "tests/spark/test_page_snippets.py",
+    "how-to/keep-order-from-spark.md": "tests/spark/test_page_snippets.py",
+    "how-to/run-a-pipeline.md": "tests/spark/test_page_snippets.py",
+    "how-to/stream-from-kafka.md": "tests/spark/test_page_snippets.py",
+    "how-to/watch-a-spark-write.md": "tests/spark/test_page_snippets.py",
+    "how-to/write-from-spark.md": "tests/spark/test_page_snippets.py",
+}
+
+TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
+    "how-to/batch-items.md": ("reservations",),
+    "how-to/bring-dead-letters-back.md": ("dsn",),
+    "how-to/consume-from-jetstream.md": (),
+    "how-to/consume-from-kafka.md": (),
+    "how-to/enqueue-jobs.md": ("dsn",),
+    "how-to/handle-by-type.md": ("pool",),
+    "how-to/isolate-bad-items.md": ("write_rows",),
+    "how-to/keep-an-outbox.md": ("dsn",),
+    "how-to/keep-dead-letters.md": ("dsn", "letters"),
+    "how-to/keep-order-per-key.md": ("sink",),
+    "how-to/let-it-adapt.md": ("sink",),
+    "how-to/limit-the-rate.md": ("write_rows",),
+    "how-to/logging.md": (),
+    "how-to/open-a-circuit.md": ("dsn", "columns"),
+    "how-to/prepare-messages.md": ("redis",),
+    "how-to/retries-and-dead-letters.md": ("source",),
+    "how-to/send-metrics-by-udp.md": (),
+    "how-to/share-between-tenants.md": ("sink", "letters"),
+    "how-to/split-batches.md": ("write_rows",),
+    "how-to/trace.md": ("source", "event", "write_rows"),
+    "how-to/try-again.md": ("dsn", "columns"),
+    "how-to/use-with-flask.md": (),
+    "how-to/watch-with-opentelemetry.md": ("sink",),
+    "how-to/write-to-a-file.md": ("dsn",),
+    "how-to/write-to-nats.md": (),
+    "how-to/write-to-objects.md": (),
+    "how-to/write-to-redis.md": (),
+    "how-to/write-to-several.md": (
+        *("orders_table", "search_index", "dashboard"),
+        *("clicks", "orders", "others", "counters"),
+    ),
+    "how-to/write-your-own-sink.md": ("client", "MySink"),
+    "reference/sources.md": (),
+    "tutorial/a-first-consumer.md": ("source", "letters"),
+}
+"""By page, the names that are the reader's own. The tests below run the other pages."""
+
+BELOW = {
+    "how-to/complete-events-later.md",
+    "how-to/keep-state.md",
+    "how-to/operate-a-queue.md",
+    "how-to/operate-streams.md",
+    "how-to/source-into-postgresql.md",
+    "how-to/test-your-handler.md",
+    "how-to/threads.md",
+    "how-to/watch-with-prometheus.md",
+    "how-to/why-is-it-stuck.md",
+    "how-to/work-between-events.md",
+    "how-to/write-in-a-transaction.md",
+    "how-to/write-to-postgresql.md",
+    "how-to/write-to-sql.md",
+}
+
+
+def names(*wanted: str) -> dict[str, Any]:
+    """What a reader would have under these names."""
+
+    async def write_rows(batch: Batch[Any]) -> None: ...
+
+    log = MemoryLog()
+    log.produce("orders", {"customer": "ann"}, key="ann")
+    every = {
+        "dsn": "postgresql://localhost/app",
+        "columns": ("id", "action"),
+        "event": {"customer": "acme", "order": 7},
+        "write_rows": write_rows,
+        "source": MemorySource(log, ends=True),
+        "client": SimpleNamespace(post_many=write_rows),
+    }
+    return {name: every.get(name, MemorySink()) for name in wanted}
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Runner]:
+    """Runs the snippets of a page on one loop, in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DATABASE_URL", names("dsn")["dsn"])
+    with asyncio.Runner() as made:
+        yield made
+
+
+def test_every_page_is_run_by_a_test() -> None:
+    pages = pages_with_snippets()
+    assert sorted([*TAKEN_FOR_GRANTED, *BELOW, *BY_OTHER_TESTS]) == pages
+    for page, test in BY_OTHER_TESTS.items():
+        assert page in (ROOT / test).read_text()
+
+
+@pytest.mark.parametrize("page", TAKEN_FOR_GRANTED)
+def test_a_page(page: str, runner: asyncio.Runner) -> None:
+    given = names(*TAKEN_FOR_GRANTED[page])
+    for snippet in snippets(page):
+        snippet.run(runner, given)
+
+
+# -- pages that need more --------------------------------------------------------------------------
+
+
+def test_threads(runner: asyncio.Runner) -> None:
+    call, handler = snippets("how-to/threads.md")
+    before = signal.getsignal(signal.SIGTERM)
+
+    async def in_a_thread() -> None:
+        async with Batcher(sink := MemorySink[int]()) as batcher:
+            given = {"batcher": batcher, "item": 7, "loop": asyncio.get_running_loop()}
+            await asyncio.to_thread(call.run, runner, given)
+        assert sink.items == [7]
+
+    runner.run(in_a_thread())
+    handler.run(runner, {})
+    try:
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_write_to_sql(runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    with sqlite3.connect("orders.db") as con:
+        con.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, customer TEXT, amount INT)")
+    con.close()
+    (returned,) = snippets("how-to/write-to-sql.md")
+    returned.run(runner, {})
+    assert capsys.readouterr().out == "{'id': 1}\n"
+
+
+def test_write_to_postgresql(runner: asyncio.Runner, database: str) -> None:
+    returned, trusted, pooled = snippets("how-to/write-to-postgresql.md")
+    given: dict[str, Any] = {"dsn": database}
+
+    async def set_up() -> None:
+        con = await asyncpg.connect(database)
+        await con.execute("CREATE TABLE orders (id serial, customer text, amount int)")
+        await con.close()
+        sink = PostgresSink(
+            database, table="orders", columns=("customer", "amount"), returning=("id",)
+        )
+        given["batcher"] = await Batcher(sink).__aenter__()
+
+    runner.run(set_up())
+    returned.run(runner, given)
+    assert given["receipt"].detail == {"id": 1}
+    runner.run(given["batcher"].shutdown())
+    trusted.run(runner, given)
+    pooled.run(runner, given)
+    runner.run(given["pool"].close())
+
+
+def test_write_in_a_transaction(runner: asyncio.Runner, database: str) -> None:
+    once, named = snippets("how-to/write-in-a-transaction.md")
+    given: dict[str, Any] = {"batches": [RowBatch([(n,)]) for n in range(3)], "total": 3}
+    given |= {"batch_id": 4, "bucket": 0}
+
+    async def rows() -> int:
+        con = await asyncpg.connect(database)
+        await con.execute("CREATE TABLE IF NOT EXISTS number (n int)")
+        found: int = await con.fetchval("SELECT count(*) FROM number")
+        await con.close()
+        return found
+
+    assert runner.run(rows()) == 0
+    given["sink"] = PostgresSink(database, table="number", columns=("n",))
+    once.run(runner, given)
+    assert runner.run(rows()) == 3
+    given["batches"] = [RowBatch([(n,)]) for n in range(3)]
+    given["sink"] = runner.run(given["sink"].__aenter__())
+    for _ in range(2):
+        named.run(runner, given)
+    runner.run(given["sink"].__aexit__(None, None, None))
+    assert runner.run(rows()) == 6
+
+
+def test_operate_a_queue(runner: asyncio.Runner, database: str) -> None:
+    administration, monitor = snippets("how-to/operate-a-queue.md")
+    runner.run(install_streams(database))
+    given: dict[str, Any] = {"dsn": database}
+    administration.run(runner, given)
+    assert "mails" in str(given["report"])
+    monitor.run(runner, {"dsn": database})
+
+
+def test_operate_streams(runner: asyncio.Runner, database: str) -> None:
+    runner.run(install_streams(database))
+    (monitor,) = snippets("how-to/operate-streams.md")
+    monitor.run(runner, {"dsn": database})
+
+
+def test_watch_with_prometheus(
+    runner: asyncio.Runner, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    batcher, consumer, streams, queues, dies, collects, rules = snippets(
+        "how-to/watch-with-prometheus.md"
+    )
+    runner.run(install_streams(database))
+    given: dict[str, Any] = {"dsn": database, **names("sink", "source")}
+    batcher.run(runner, given, **{"9464": str(free_port())})
+    for snippet in (consumer, streams, queues, dies):
+        snippet.run(runner, given)
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    collects.run(runner, given)
+    assert given["metrics"]() == b""
+    rules.run(runner, given, **{"/etc/prometheus": str(tmp_path)})
+    assert (tmp_path / "penstock.yml").read_text().startswith("# The health rules")
+
+
+def test_why_is_it_stuck(runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    explained, lag, probes = snippets("how-to/why-is-it-stuck.md")
+    log = MemoryLog()
+    log.produce("orders", 1, key="a")
+
+    async def handle(message: Message) -> None:
+        explained.run(runner, {"consumer": consumer})
+
+    consumer = Consumer(MemorySource(log, ends=True), name="billing")
+    given: dict[str, Any] = {"consumer": consumer, "handle": handle}
+    probes.run(runner, given, **{"0.0.0.0": "127.0.0.1", "8080": str(free_port())})
+    assert "billing: 1 messages inside" in capsys.readouterr().out
+    given["consumer"] = runner.run(Consumer(MemorySource(log)).__aenter__())
+    lag.run(runner, given)
+    runner.run(given["consumer"].__aexit__(None, None, None))
+
+
+def test_work_between_events(runner: asyncio.Runner, database: str) -> None:
+    now, stored = snippets("how-to/work-between-events.md")
+    log = MemoryLog()
+    log.produce("users", {"user": "ann"}, key="ann")
+    ran: list[Any] = []
+
+    async def function(context: EventContext) -> None:
+        ran.append(context.partition)
+
+    async def run() -> None:
+        begun: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def handle(context: EventContext) -> None:
+            begun.set_result(context.partition)
+
+        async with Consumer(MemorySource(log), ordering="partition") as consumer:
+            running = asyncio.create_task(consumer.run_events(handle))
+            given = {"consumer": consumer, "function": function, "partition": await begun}
+            await now.run_within(given)
+            consumer.stop()
+            await running
+
+    runner.run(run())
+    assert len(ran) == 2
+    program = load("park_and_retry")
+
+    async def run_stored() -> None:
+        writes = program.Writes(program.Table())
+        given = {"dsn": database, "writes": writes, "every": Interjector(writes.retry, every=1.0)}
+        await stored.run_within({**given, **names("source")})
+
+    runner.run(run_stored())
+
+
+async def start(context: EventContext) -> Incomplete:
+    """A handler that completes its event at once, from a job's place."""
+    context.store.put(context.key, context.value)
+    context.job_complete(done)
+    return Incomplete()
+
+
+async def done(context: EventContext) -> None:
+    """A finaliser that keeps nothing."""
+
+
+def test_test_your_handler(runner: asyncio.Runner, fake_clock: FakeClock) -> None:
+    by_itself, by_the_harness, own_source = snippets("how-to/test-your-handler.md")
+    given: dict[str, Any] = {"handle": start}
+    by_itself.run(runner, given)
+    runner.run(given["test_a_payment_is_booked"](fake_clock))
+
+    async def process(key: object, value: object) -> None: ...
+
+    async def finalise(context: EventContext, key: str, value: int, error: object) -> None:
+        context.store.put(key, value)
+
+    writes = JobScheduler(process, finalise)
+    given = {"handle": lambda context: writes.schedule(context, context.key, context.value)}
+    by_the_harness.run(runner, {**given, "writes": writes})
+    own_source.run(runner, {"MySource": MemorySource})
+
+
+def test_complete_events_later(runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
+    forwards, by_type, by_hand = snippets("how-to/complete-events-later.md")
+    broker.create_topic("replies")
+
+    @dataclass
+    class Placed:
+        customer: str
+
+    async def process(key: object, value: object) -> None: ...
+
+    async def finalise(context: EventContext, key: str, value: Any, error: object) -> None:
+        context.forward({"to": key})
+
+    async def handle(context: EventContext) -> Incomplete:
+        return orders.schedule(context, context.key, context.value)
+
+    orders = JobScheduler(process, finalise)
+    given = {"handle": handle, "orders": orders, **names("source")}
+    forwards.run(runner, given, **{"localhost:9092": broker.bootstrap})
+    assert runner.run(values_of("replies", broker, 1)) == [{"to": "ann"}]
+    by_type.run(runner, {**given, "Placed": Placed, **names("source")})
+    by_hand.run(runner, {"start": start})
+
+
+def test_keep_state(runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
+    packed, in_kafka = snippets("how-to/keep-state.md")
+    packed.run(runner, names("dsn"))
+    for topic in ("orders_to_sum", "totals"):
+        broker.create_topic(topic)
+    replaced = {"localhost:9092": broker.bootstrap, '"orders"': '"orders_to_sum"'}
+
+    async def run() -> list[Any]:
+        async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+            for amount in (5, 7):
+                order = json.dumps({"amount": amount}).encode()
+                await producer.send_and_wait("orders_to_sum", order, key=b"ann")
+        given: dict[str, Any] = {}
+        running = asyncio.create_task(in_kafka.run_within(given, **replaced))
+        reading = asyncio.create_task(values_of("totals", broker, 2))
+        await asyncio.wait([running, reading], return_when="FIRST_COMPLETED")
+        totals = await reading
+        running.cancel()
+        await asyncio.wait([running])
+        return totals
+
+    assert runner.run(run()) == [5, 12]
+
+
+async def values_of(topic: str, broker: EmbeddedKafka, count: int) -> list[Any]:
+    """The first values of a topic, from JSON."""
+    options: dict[str, Any] = {"auto_offset_reset": "earliest"}
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=broker.bootstrap, **options)
+    async with asyncio.timeout(60.0), consumer:
+        return [json.loads((await consumer.getone()).value or b"") for _ in range(count)]
+
+
+async def waited_for(is_so: Callable[[], object]) -> None:
+    """Return when it is so: the loop runs meanwhile."""
+    async with asyncio.timeout(30.0):
+        while not is_so():  # noqa: ASYNC110  # nothing tells when a key is blocked or parked
+            await asyncio.sleep(0)
+
+
+@pytest.mark.filterwarnings("ignore:parked=MemoryParkStore")
+def test_source_into_postgresql(runner: asyncio.Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    blocked, parked, by_account, watched, probed, once = snippets(
+        "how-to/source-into-postgresql.md"
+    )
+
+    async def refuse_bob(batch: Batch[Any]) -> WriteResult:
+        errors = {at: PermanentError("no") for at, row in enumerate(batch) if row == b"bob"}
+        return WriteResult.failed(batch, errors)
+
+    def to_row(message: Message) -> object:
+        return message.key
+
+    def parts() -> dict[str, Any]:
+        log = MemoryLog()
+        for account in (b"ann", b"bob", b"bob"):
+            log.produce("payments", b"5", key=account)
+        return {
+            "source": MemorySource(log),
+            "batcher": Batcher[Any](refuse_bob, key=lambda row: row),
+            "to_row": to_row,
+        }
+
+    async def run_blocked() -> None:
+        given = parts()
+        pipe = flow.pipe(*given.values(), name="ledger", on_rejected="block")
+        running = asyncio.create_task(pipe.run())
+        await pipe.wait_ready()
+        await waited_for(lambda: pipe.blocked)
+        blocked.run(runner, {"pipe": pipe})
+        await watched.run_within({"pipe": pipe})
+        pipe.stop()
+        await running
+
+    async def run_parked() -> None:
+        """The three dots are the life of the pipe."""
+        given: dict[str, Any] = {**parts(), "flow": flow, "store": MemoryParkStore()}
+        made, _, unparked = parked.text.partition("...\n")
+        parked._replace(text=made).run(runner, given)
+        pipe = given["pipe"]
+        running = asyncio.create_task(pipe.run())
+        await pipe.wait_ready()
+        await waited_for(lambda: pipe.parked)
+        await parked._replace(text=unparked).run_within(given)
+        pipe.stop()
+        await running
+
+    async def run_probed() -> None:
+        given = parts()
+        pipe = flow.pipe(*given.values(), name="ledger", on_rejected="skip")
+        port = str(free_port())
+        running = asyncio.create_task(
+            probed.run_within({"pipe": pipe}, **{"0.0.0.0": "127.0.0.1", "8080": port})
+        )
+        await pipe.wait_ready()
+        pipe.stop()
+        await running
+
+    runner.run(run_blocked())
+    assert capsys.readouterr().out.startswith("payments/0@1 (key b'bob', ")
+    runner.run(run_parked())
+    runner.run(run_probed())
+    by_account.run(runner, {**parts(), "store": MemoryParkStore(), "account_of": to_row})
+    once.run(runner, names("dsn"))
