@@ -61,7 +61,7 @@ async def test_a_table_that_keeps_no_tokens_is_told(
         assert caplog.messages == []
     async with words.sink():
         assert [message.partition(", so")[0] for message in caplog.messages] == [
-            f"ClickHouseSink({engine.url}/, table=`words`): the table says nothing of deduplication tokens"
+            f"ClickHouseSink({engine.url}/, table=`words`): the table keeps no deduplication tokens"
         ]
 
 

@@ -1,4 +1,4 @@
-"""Documents to Elasticsearch or OpenSearch by the bulk endpoint."""
+"""Documents to Elasticsearch or OpenSearch through the bulk endpoint."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ElasticsearchSink(HttpBase):
         *,
         index: str | Callable[[Any], str],
         operation: Operation | Callable[[Any], Operation] = "index",
-        id: str | Callable[[Any], str | int | None] | None = None,  # noqa: A002  # its name in every bulk interface
+        id: str | Callable[[Any], str | int | None] | None = None,  # noqa: A002  # the name in every bulk interface
         document: Callable[[Any], object] | None = None,
         routing: str | Callable[[Any], str | None] | None = None,
         pipeline: str | Callable[[Any], str | None] | None = None,
@@ -170,7 +170,7 @@ def _bulk_url(url: object, params: Mapping[str, str] | None) -> str:
         )
     given = dict(params or {})
     if "filter_path" in given:
-        raise bad("params", "filter_path", "is the sink's, which must see every item's status")
+        raise bad("params", "filter_path", "is set by the sink, which needs every item's status")
     try:
         parts = urlsplit(url)
     except ValueError:

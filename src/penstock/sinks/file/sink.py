@@ -48,7 +48,7 @@ class FileSink(Openable):
         compression: `"zstd"`: every batch is one frame, so the file can be read at any time.
         fsync: `"always"`: a batch is delivered when it is on the disk. `"close"`: on the disk when
             the file is rotated or closed; a power failure may lose delivered items, the end of this
-            process may not. `"never"`: left to the operating system.
+            process does not. `"never"`: left to the operating system.
         rotate_bytes: rotate before a batch that would exceed this size; no batch is split. Default:
             never.
         rotate_every: seconds; rotate at the first batch after each whole multiple of them since
@@ -173,12 +173,12 @@ class FileSink(Openable):
 
 
 def _check_suffix(settings: FileSettings) -> None:
-    """Warn of a file whose name promises a compression that it does not get."""
+    """Warn if the file's name has a compression suffix and its lines are not compressed."""
     suffix = settings.path.suffix.lower()
     if suffix in {".gz", ".bz2", ".xz", ".zst"} and not settings.is_zstd:
         warn(
-            f"the name {settings.path.name!r} promises compressed lines, and they are plain; write "
-            "FileSink('events.jsonl.zst', compression='zstd')"
+            f"the name {settings.path.name!r} has the suffix of a compressed file, but the lines "
+            "are not compressed; use FileSink('events.jsonl.zst', compression='zstd')"
         )
 
 

@@ -32,15 +32,15 @@ _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
 
 
 class ClientResponse(Protocol):
-    """A response of a client of httpx's shape, with its body still unread."""
+    """A response of a client with httpx's interface, its body still unread."""
 
     @property
-    def status_code(self) -> int: ...  # httpx documents it
+    def status_code(self) -> int: ...  # documented by httpx
     @property
     def headers(self) -> Mapping[str, str]: ...
     @property
     def is_stream_consumed(self) -> bool:
-        """Whether a hook of the client has read the body already, which is then `content`."""
+        """Whether a hook of the client has already read the body, which is then in `content`."""
         ...
 
     @property
@@ -77,7 +77,7 @@ Auth = tuple[str, str] | Authorization
 
 
 class HttpOptions(TypedDict, total=False):
-    """The keywords that sinks over HTTP share; `endpoint` has their defaults."""
+    """Keyword arguments common to the sinks over HTTP; `endpoint` has their defaults."""
 
     headers: Mapping[str, str] | None
     auth: Auth | None
@@ -147,8 +147,8 @@ def endpoint(
     timeout: float | timedelta | None = None,
     close_timeout: float | timedelta = 5.0,
 ) -> Endpoint:
-    """Validate the settings of `url`. The user's headers replace `own_headers`, the sink's. No error
-    shows a secret.
+    """Validate the settings of `url`. The user's headers override `own_headers`, those of the sink.
+    No error shows a secret.
     """
     bare, userinfo = _checked_url(url)
     if userinfo is not None and auth is not None:
@@ -284,7 +284,7 @@ def _authorization(auth: Auth | None) -> Authorization | None:
         )
         raise bad("auth", type(auth).__name__, rule) from None
     if ":" in user:
-        raise bad("auth", "...", "a user must not hold a colon")
+        raise bad("auth", "...", "the user must not contain a colon")
     return "Basic " + base64.b64encode(pair).decode()
 
 
@@ -299,7 +299,7 @@ def _own_options(options: Mapping[str, Any] | None) -> Options:
         "base_url": "is given by the URL",
         "timeout": "is given by timeout=",
         "limits": "are given by pool_size=",
-        "follow_redirects": "a redirect can turn a POST into a GET that carries nothing; give "
+        "follow_redirects": "a redirect can turn a POST into a GET without a body; give "
         "the final URL",
     }
     for name in options or {}:
