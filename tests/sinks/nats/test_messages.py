@@ -67,7 +67,7 @@ async def test_an_item_has_its_sequence_as_details(
 @pytest.mark.parametrize(
     ("given", "item", "told"),
     [
-        ({"subject": lambda item: item}, "has space.a", "is no subject to publish to"),
+        ({"subject": lambda item: item}, "has space.a", "is not a subject to publish to"),
         ({"subject": lambda item: item}, "a.b\r\nPUB c 0\r\n", "is no subject"),
         ({"subject": lambda item: item}, "a.*", "is no subject"),
         ({"subject": lambda item: item}, "a..b", "is no subject"),
@@ -75,11 +75,11 @@ async def test_an_item_has_its_sequence_as_details(
         ({"subject": lambda item: item}, ">", "is no subject"),
         ({"subject": lambda item: item}, 7, "is no subject"),
         ({"subject": lambda item: item}, "a" * 4000, "longer than 3,500 bytes"),
-        ({"headers": lambda item: item}, {"a b": "1"}, "is no name of a header"),
+        ({"headers": lambda item: item}, {"a b": "1"}, "is not a valid header name"),
         ({"headers": lambda item: item}, {"a": "1\r\nb: 2"}, "has a line break"),
-        ({"headers": lambda item: item}, {"a": 1}, "is int; expected a text"),
-        ({"headers": lambda item: item}, {"nats-msg-id": "1"}, "message_id=... sets it"),
-        ({"headers": lambda item: item}, {"Nats-Expected-Stream": "1"}, "stream=... sets it"),
+        ({"headers": lambda item: item}, {"a": 1}, "is int; expected a string"),
+        ({"headers": lambda item: item}, {"nats-msg-id": "1"}, "use message_id="),
+        ({"headers": lambda item: item}, {"Nats-Expected-Stream": "1"}, "use stream="),
         ({"headers": lambda item: item}, 7, "not iterable"),
         ({"message_id": lambda item: item}, "a\nb", "the message id has a line break"),
         ({"message_id": lambda item: item}, True, "the message id is bool"),
@@ -247,7 +247,7 @@ async def test_messages_of_a_key_keep_their_order_and_keys_are_sent_side_by_side
     ("given", "told"),
     [
         ({}, "subject=None: must be given, or subject_field"),
-        ({"subject": "a", "subject_field": "b"}, "leaves no room for subject_field"),
+        ({"subject": "a", "subject_field": "b"}, "cannot be combined with subject_field"),
         ({"subject": "a b"}, "subject='a b': must be a subject or a function"),
         ({"subject": "a.>"}, "subject='a.>'"),
         ({"subject": lambda: "a"}, "subject=.*take one argument"),
