@@ -310,7 +310,7 @@ async def test_columns_of_a_batch_may_be_fewer(engine: EngineServer) -> None:
         errors = await send(sink, strange)
         assert "has no column 'more'" in str(errors[0])
         assert dict(sink.refused_columns(strange.record_batch.schema)) == {
-            "more": "is no column of table `words`; drop it"
+            "more": "is not a column of table `words`; drop it"
         }
     assert await words.looked() == told([(1, "none")])
 
@@ -412,7 +412,7 @@ async def test_rows_that_an_old_server_refuses_fail_alone(old: Words) -> None:
     [
         ({"deduplicate": True}, "deduplicate=True: ClickHouse 18.16.1 has no deduplication tokens"),
         ({"format": "arrow"}, "format='arrow': ClickHouse 18.16.1 does not read ArrowStream"),
-        ({"columns": ["id", "wrod"]}, "columns='wrod': is no column of table `words`"),
+        ({"columns": ["id", "wrod"]}, "columns='wrod': is not a column of table `words`"),
         ({"table": "nowhere"}, "table `nowhere` does not exist"),
         ({"database": "nowhere"}, "table `nowhere`.`words` does not exist"),
         ({"auth": ("default", "guess-of-it")}, "give credentials that the server accepts"),

@@ -461,12 +461,12 @@ def function_of_two(_: object, __: object) -> str:
         ),
         (
             {"url": "redis://h", "stream": "s", "client": dict},
-            "url='...': leaves no room for client=",
+            "url='...': cannot be combined with client=",
         ),
         ({"client": 5, "stream": "s"}, "client=5: must be a function"),
         (
             {"client": dict, "stream": "s", "client_options": {"db": 5}},
-            "client_options='...': needs a URL",
+            "client_options='...': requires a URL",
         ),
         ({"url": "redis://h", "streem": "s"}, "stream"),
     ],

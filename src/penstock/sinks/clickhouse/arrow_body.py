@@ -90,7 +90,8 @@ class ArrowRows:
                 raise PermanentError(f"the batch has no column {name!r}; it has {has}")
             if name not in self._targets:
                 raise PermanentError(
-                    f"{self._table} has no column {name!r} that takes values; drop it, or give columns="
+                    f"{self._table} has no column {name!r} that accepts values; drop it, or give "
+                    "columns="
                 )
         columns = [self._targets[name] for name in names]
         found = [record_batch.column(name) for name in names]

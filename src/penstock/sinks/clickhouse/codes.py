@@ -83,7 +83,7 @@ REFUSALS = {
         "NO_SUCH_COLUMN_IN_TABLE",
         "give {table} the columns that are written, or change columns=",
     ),
-    44: ("ILLEGAL_COLUMN", "write to columns of {table} that take values"),
+    44: ("ILLEGAL_COLUMN", "write to columns of {table} that accept values"),
     47: ("UNKNOWN_IDENTIFIER", "correct {table}, its constraints or its materialized views"),
     48: ("NOT_IMPLEMENTED", "name a table that takes INSERTs instead of {table}"),
     60: ("UNKNOWN_TABLE", "create {table}, or correct table= or database="),

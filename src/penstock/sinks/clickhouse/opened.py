@@ -87,7 +87,7 @@ class OpenClickHouseTable:
             found |= dict.fromkeys(missing, "is missing; leave it out of columns=, or write it")
         if not self._is_given:
             strange = [each for each in schema.names if each not in self._columns]
-            found |= dict.fromkeys(strange, f"is no column of {self._name.shown}; drop it")
+            found |= dict.fromkeys(strange, f"is not a column of {self._name.shown}; drop it")
         if self._arrow is not None:
             found |= self._arrow.refused(schema)
         return found
@@ -105,8 +105,8 @@ class OpenClickHouseTable:
         for each in columns:
             if each not in known:
                 raise ConfigError(
-                    f"columns={each!r}: is no column of {self._name.shown} that takes values; it has "
-                    + ", ".join(known)
+                    f"columns={each!r}: is not a column of {self._name.shown} that accepts values; "
+                    "it has " + ", ".join(known)
                 )
         return {each: known[each] for each in columns}
 

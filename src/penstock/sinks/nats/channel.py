@@ -257,8 +257,7 @@ class PublishChannel:
             return False
         return has_line(reply.data, line)
 
-    # -- events
-    # -------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------
 
     async def _reply(self, message: Msg) -> None:
         number = message.subject[len(self._inbox) :]
