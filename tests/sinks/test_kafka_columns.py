@@ -48,8 +48,8 @@ def test_types_that_fit(name: str, kinds: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "why"),
     [
-        ("value", pa.int64(), "a value must be bytes or text; use to_json"),
-        ("value", PAIR, "a value must be bytes or text; use to_json"),
+        ("value", pa.int64(), "a value must be bytes or text; write to_json"),
+        ("value", PAIR, "a value must be bytes or text; write to_json"),
         ("key", PAIR, "it has bytes, which JSON cannot represent"),
         ("headers", pa.string(), "headers must be ARRAY<STRUCT<key: STRING, value: BINARY>>"),
         ("headers", pa.list_(pa.string()), "headers must be ARRAY"),

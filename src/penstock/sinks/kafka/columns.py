@@ -28,7 +28,7 @@ def refused_columns(schema: Any, parts: RecordParts) -> dict[str, str]:
     if "value" not in parts.given:
         for column in schema:
             if _has_bytes(column.type):
-                advice = f"name the value's column with value=, or use base64({column.name})"
+                advice = f"name the value's column with value=, or write base64({column.name})"
                 found.setdefault(column.name, f"{_IN_JSON}; {advice}")
     return found
 
@@ -40,21 +40,21 @@ def _refusal(part: str, name: str, kind: Any) -> str | None:
     types = pa.types
     if part == "key":
         nested = types.is_nested(kind) and _has_bytes(kind)
-        return f"cannot be key=: it {_IN_JSON}; use base64 of them" if nested else None
+        return f"cannot be key=: it {_IN_JSON}; encode them with base64" if nested else None
     if part == "value":
         fits = _is_text(kind) or _is_binary(kind)
-        return None if fits else f"{rule} a value must be bytes or text; use to_json({name})"
+        return None if fits else f"{rule} a value must be bytes or text; write to_json({name})"
     if part == "headers":
         return None if _is_headers(kind) else f"{rule} {_HEADERS}"
     if part == "timestamp":
         if types.is_integer(kind) or (types.is_timestamp(kind) and kind.tz is not None):
             return None
-        advice = f"use cast({name} AS TIMESTAMP)"
+        advice = f"write cast({name} AS TIMESTAMP)"
         return f"{rule} a timestamp must have a time zone or be in milliseconds; {advice}"
     if part == "partition":
         fits = types.is_integer(kind)
-        return None if fits else f"{rule} a partition must be a number; use cast({name} AS INT)"
-    return None if _is_text(kind) else f"{rule} a topic must be text; use cast({name} AS STRING)"
+        return None if fits else f"{rule} a partition must be a number; write cast({name} AS INT)"
+    return None if _is_text(kind) else f"{rule} a topic must be text; write cast({name} AS STRING)"
 
 
 _HEADERS = "headers must be ARRAY<STRUCT<key: STRING, value: BINARY>> or MAP<STRING, BINARY>"
