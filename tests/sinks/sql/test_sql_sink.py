@@ -255,7 +255,10 @@ async def test_names_are_taken_literally(table: SqlTable) -> None:
             "columns='wrod': is not a column of 'words'; it has nr, id, word",
         ),
         ({"columns": ("id",)}, "have no 'word', which 'words' needs in each row"),
-        ({"on_conflict": "update", "conflict_columns": ("word",)}, "are not a unique key of 'words'"),
+        (
+            {"on_conflict": "update", "conflict_columns": ("word",)},
+            "are not a unique key of 'words'",
+        ),
     ],
 )
 async def test_columns_that_do_not_fit(table: SqlTable, options: dict[str, Any], told: str) -> None:

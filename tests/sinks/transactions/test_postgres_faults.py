@@ -146,7 +146,7 @@ async def test_where_the_ledger_does_not_answer_either_nobody_knows(
                 return True
             return False
 
-        with pytest.raises(UnknownOutcomeError, match="another attempt will know"):
+        with pytest.raises(UnknownOutcomeError, match="the next attempt will look it up"):
             async with transaction(sink, UNIT) as tx:
                 assert await send(tx, batch_of(words(5))) == {}
                 proxy.cut_request = cut

@@ -103,7 +103,7 @@ async def test_a_table_made_anew_is_not_skipped(
         await db.con.execute(
             f"DROP TABLE {db.table}; CREATE TABLE {db.table} (id int PRIMARY KEY, word text)"
         )
-        with pytest.raises(UnitRefused, match="dropped and made anew, or restored") as refused:
+        with pytest.raises(UnitRefused, match="dropped and recreated, or restored") as refused:
             await attempt(sink, words(2))
         assert await db.rows() == []
         statement = re.search(rf"{chosen} .*?;", str(refused.value))

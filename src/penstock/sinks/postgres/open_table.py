@@ -162,7 +162,7 @@ class OpenTable:
                 await ledger.prune(con, unit.application, made.target)
         except Exception as error:
             logger.warning(
-                "old versions of %r are still in the ledger %s: %s",
+                "old versions of %r could not be removed from the ledger %s: %s",
                 unit.application,
                 ledger.qualified,
                 for_log(error),
