@@ -99,7 +99,10 @@ REFUSALS = {
     218: ("TABLE_IS_DROPPED", "create {table}, or correct table= or database="),
     243: ("NOT_ENOUGH_SPACE", "free disk space on the server, or add some"),
     291: ("DATABASE_ACCESS_DENIED", "grant the user access to the database of {table}"),
-    344: ("SUPPORT_IS_DISABLED", "correct format= or settings=: the server has no support for one"),
+    344: (
+        "SUPPORT_IS_DISABLED",
+        "correct format= or settings=: the server does not support one of them",
+    ),
     452: (
         "SETTING_CONSTRAINT_VIOLATION",
         "allow the user to change the settings that the error names",

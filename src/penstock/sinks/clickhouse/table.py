@@ -110,7 +110,7 @@ async def _rows(ask: Ask, query: str) -> list[list[Any]]:
     try:
         return cast("list[list[Any]]", json.loads(answer)["data"])
     except (ValueError, KeyError, TypeError) as error:
-        text = "the response is not one of ClickHouse"
+        text = "the response is not from ClickHouse"
         raise RefusedError(text, repair="correct the URL") from error
 
 

@@ -60,10 +60,10 @@ T = TypeVar("T")
 logger = logging.getLogger("penstock.dead_letter")
 
 _LOST = (
-    "%d items of batch %s failed for good, and the dead letters did not take them "
-    "either: they are rejected (%s, after %s)"
+    "%d items of batch %s failed permanently, and the dead-letter sink did not accept them either: "
+    "they are rejected (%s, after %s)"
 )
-_BURIED = "%d of %d items of batch %s went to the dead letters; the first because of %s"
+_BURIED = "%d of %d items of batch %s were written to the dead letters; the first because of %s"
 _UNCLASSED = "classify= of the dead letters raised %s for %s; the error is classified by its type"
 _TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLISTED})
 
@@ -134,8 +134,9 @@ class DeadLetter(SinkDecorator):
 class _DeadLetterSink(WrappingSink[T]):
     _run_time: ClassVar[tuple[str, ...]] = ("_limit",)
     refuses_positions = (
-        "its records are written after the commit, and a crash in between would lose them with the "
-        "position behind them; use dead_letters= of flow.transaction, which writes them before"
+        "its records are written after the commit, and a crash in between would lose them although "
+        "the position is past them; use dead_letters= of flow.transaction, which writes them "
+        "before the commit"
     )
 
     def __init__(self, inner: Sink[T], settings: DeadLetter) -> None:

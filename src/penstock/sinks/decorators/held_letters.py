@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.dead_letter")
 
-_BURIED = "%d items of batch %s went to the dead letters after the commit; the first because of %s"
+_BURIED = (
+    "%d items of batch %s were written to the dead letters after the commit; the first because "
+    "of %s"
+)
 _REFUSED = (
-    "%d items of batch %s failed for good, and the dead letters did not take them after "
+    "%d items of batch %s failed permanently, and the dead-letter sink did not accept them after "
     "the commit (%s, after %s)"
 )
 _LEFT = "%d dead letters of %s were not written, although it has committed"

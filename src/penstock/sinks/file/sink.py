@@ -119,7 +119,7 @@ class FileSink(Openable):
         """Append one line per item, in order, in a thread; concurrent writes take turns. Suspends
         until the thread has ended, without a limit.
 
-        Returns an error for each item that cannot be encoded (`PermanentError`); its neighbours are
+        Returns an error for each item that cannot be encoded (`PermanentError`); the others are
         written. Raises `ClosedError` while the sink is not open, `RefusedError` and other
         `OSError`s if nothing of the batch was written, and `UnknownOutcomeError` if it may have
         been. Cancellation before its turn writes nothing; later it is raised when the thread has

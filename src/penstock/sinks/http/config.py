@@ -152,7 +152,7 @@ def endpoint(
     """
     bare, userinfo = _checked_url(url)
     if userinfo is not None and auth is not None:
-        raise bad("auth", "...", "must not be given beside a URL with a user")
+        raise bad("auth", "...", "cannot be combined with a URL that contains a user")
     if client is not None:
         _check_client(client, client_options, timeout)
     elif importlib.util.find_spec("httpx") is None:
@@ -224,7 +224,7 @@ def _check_client(client: object, options: object, timeout: object) -> None:
             raise bad(
                 name,
                 "...",
-                "must not be given beside client=, whose function decides how to connect",
+                "cannot be combined with client=, whose function determines the connection",
             )
     kind: object = client
     if isinstance(kind, type) and hasattr(kind, "close") and not hasattr(kind, "aclose"):

@@ -71,7 +71,7 @@ def answer_of(data: bytes, headers: Mapping[str, str] | None) -> Answer:
         return PublishAck(str(told["stream"]), int(told["seq"]), bool(told.get("duplicate")))
     except (ValueError, LookupError, TypeError, AttributeError):
         return UnknownOutcomeError(
-            "the reply is not one of JetStream; does another subscriber reply on the subject?"
+            "the reply is not from JetStream; does another subscriber reply on the subject?"
         )
 
 

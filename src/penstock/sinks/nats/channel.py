@@ -266,7 +266,9 @@ class PublishChannel:
     def _lost(self) -> None:
         self._denied = None
         self.waiting.lost(
-            UnknownOutcomeError(f"the connection to {self._options.place} was lost on the way")
+            UnknownOutcomeError(
+                f"the connection to {self._options.place} was lost before the reply"
+            )
         )
         for ping in self._pings:
             ping.cancel()

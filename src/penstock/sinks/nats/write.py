@@ -144,7 +144,7 @@ class JetStreamWrite:
         try:
             await self._client.send(b"".join(commands))
         except OutboundBufferLimitError:
-            self.lost(UnknownOutcomeError("the connection was lost on the way"))
+            self.lost(UnknownOutcomeError("the connection was lost during the write"))
 
     # -- answers ------------------------------------------------------------------------------------
 

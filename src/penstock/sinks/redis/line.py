@@ -87,7 +87,7 @@ class RedisLine:
             told = f"{self._place} has not replied within {self._timeout:g} s (timeout)"
             raise TimedOutError(told) from error
         except self._troubles as error:
-            told = f"the connection to {self._place} was lost on the way: {text_of(error)}"
+            told = f"the connection to {self._place} was lost before the reply: {text_of(error)}"
             raise UnknownOutcomeError(told) from error
         self._waits = False
 
