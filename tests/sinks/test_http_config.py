@@ -54,7 +54,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"auth": ("us:er", "secret")}, "colon"),
     ({"auth": ("user",)}, "must be (user, password)"),
     ({"auth": 5}, "must be (user, password)"),
-    ({"client": httpx.Limits()}, "must be a function that makes a client"),
+    ({"client": httpx.Limits()}, "must be a function that returns a client"),
     ({"client": Server, "timeout": 1.0}, "beside client="),
     ({"client": Server, "client_options": {"proxy": "http://us:secret@p"}}, "beside client="),
     ({"client_options": [1]}, "client_options='list'"),

@@ -99,7 +99,7 @@ async def test_a_denial_that_belongs_to_no_message_is_logged(
             await client.publish("else", b"")
             assert await send(made, RowBatch([b"1"])) == {}
     assert [each.getMessage() for each in caplog.records] == [
-        f"{made!r}: {server.url} denies the sink to publish to 'else'; allow the user to publish "
+        f"{made!r}: {server.url} does not allow the sink to publish to 'else'; allow the user to publish "
         "to 'else'"
     ]
 

@@ -1,4 +1,4 @@
-"""One batch to several sinks.
+"""Each batch is written to several sinks.
 
 1. Each branch has its own delivery: an item is settled when every required branch has settled it,
    and the worst outcome decides.

@@ -78,8 +78,8 @@ class DeadLetter(SinkDecorator):
             its own retry.
         record: a function from a `DeadLetterRecord` to an item of the target. Default: the record
             itself.
-        classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
-            it; consulted before the sink's own.
+        classify: a function from an exception to its `ErrorClass`, or to `None` for any other
+            exception; consulted before the sink's own.
         take_unknown: whether to take an item if an attempt, the last or an earlier one, may have
             been applied, marked `maybe_delivered`. By default it ends `unknown`.
         max_ratio: the batcher stops if the ratio of dead letters among the last `window` items

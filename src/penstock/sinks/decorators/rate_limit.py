@@ -123,7 +123,7 @@ class RateLimit(SinkDecorator):
                 raise checks.bad(
                     name,
                     value,
-                    "was not limited before, which cannot change; give it when constructing",
+                    "was not limited before, and cannot be limited later; give it at construction",
                 )
         checked = {name: checks.optional_rate(name, value) for name, value in changes.items()}
         for name, rate in checked.items():
@@ -326,4 +326,4 @@ def _burst(name: str, burst: object, rate_name: str, rate: float | None) -> floa
 
 
 def _no_target(error: Exception) -> PermanentError:
-    return caused(PermanentError(f"key= gives no target for this item: {error!r}"), error)
+    return caused(PermanentError(f"key= raised for this item: {error!r}"), error)

@@ -70,7 +70,7 @@ class _TimeoutSink(WrappingSink[T]):
         limit = TimeLimit(batch.delivery, self.stretch_limit)
         with limit:
             errors = await send(self.inner, batch)
-        if limit.is_exceeded:  # even if the sink replaced its cancellation by another error
+        if limit.is_exceeded:  # even if the sink replaced its cancellation with another error
             return self._verdicts(batch)
         if limit.is_missed and not self._has_told:
             self._has_told = True
@@ -98,7 +98,7 @@ class _TimeoutSink(WrappingSink[T]):
             return cause
         if held:
             error: BaseException = UnavailableError(
-                f"cut off after {self.stretch_limit} s, before it was its turn to be sent"
+                f"cut off after {self.stretch_limit} s, before its turn to be sent"
             )
         elif verdict is Outcome.UNSENT:
             error = StoppedError(

@@ -109,8 +109,8 @@ class ActionMaker:
         source = document if isinstance(document, bytes) else to_json(document)
         if not source.startswith(b"{"):
             raise TypeError(
-                f"a document is a JSON object; got {type(document).__name__}; pass document=, "
-                "a function that makes one"
+                f"a document is a JSON object; got {type(document).__name__}; pass document=, a "
+                "function that returns one"
             )
         if b"\n" in source:
             raise ValueError("a document given as bytes must not contain a newline")

@@ -138,11 +138,12 @@ class ElasticsearchSink(HttpBase):
 
         The details of an item are its entry in the response: `_id`, `_version`, `result`, `status`,
         and `error` if present. An item fails with `ThrottledError` (429), `TransientError` (5xx, or
-        an update that met a concurrent change), `RefusedError` (its index is missing, closed,
-        blocked or not granted), `ResultMismatch` (an unreadable entry) or `PermanentError` (other
-        4xx, or an item that cannot be encoded). It is a `duplicate` if an earlier attempt wrote it:
-        a `create` or an external version that conflicts, or a `delete` that finds nothing, after an
-        attempt that may have been applied. Exceptions and cancellation are those of `HttpSink`.
+        an update that conflicted with a concurrent change), `RefusedError` (its index is missing,
+        closed, blocked or not granted), `ResultMismatch` (an unreadable entry) or `PermanentError`
+        (other 4xx, or an item that cannot be encoded). It is a `duplicate` if an earlier attempt
+        wrote it: a `create` or an external version that conflicts, or a `delete` that finds
+        nothing, after an attempt that may have been applied. Exceptions and cancellation are those
+        of `HttpSink`.
         """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         keys = batch.item_keys() if self._actions.wants_keys else [None] * len(items)
@@ -186,4 +187,4 @@ def _bulk_url(url: object, params: Mapping[str, str] | None) -> str:
 def _name_or_function(name: str, value: object) -> Any:
     if callable(value) or (isinstance(value, str) and value):
         return value
-    raise bad(name, value, "must be a name, or a function of an item that gives one")
+    raise bad(name, value, "must be a name, or a function of an item that returns one")

@@ -46,9 +46,9 @@ class FileSink(Openable):
             JSON; dates, decimals, UUIDs as text; mappings, dataclasses, pydantic models, attrs
             classes and msgspec structs as objects; named tuples as lists.
         compression: `"zstd"`: every batch is one frame, so the file can be read at any time.
-        fsync: `"always"`: a batch is delivered when it is on the disk. `"close"`: on the disk when
-            the file is rotated or closed; a power failure may lose delivered items, the end of this
-            process does not. `"never"`: left to the operating system.
+        fsync: `"always"`: a batch is delivered when it is on the disk. `"close"`: data is on the
+            disk when the file is rotated or closed; a power failure may lose delivered items, the
+            end of this process does not. `"never"`: left to the operating system.
         rotate_bytes: rotate before a batch that would exceed this size; no batch is split. Default:
             never.
         rotate_every: seconds; rotate at the first batch after each whole multiple of them since
@@ -135,7 +135,7 @@ class FileSink(Openable):
             except ConfigError as error:
                 message = f"{self.path} has been replaced: {error}"
                 raise RefusedError(
-                    message, repair=f"move {self.path} away, or put the old file back"
+                    message, repair=f"move {self.path} away, or restore the old file"
                 ) from error
             except OSError as error:
                 refused = refusal(error, self.path)

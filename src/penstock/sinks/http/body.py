@@ -100,5 +100,5 @@ def _parts(records: Sequence[bytes], most: int | None, places: range) -> Sequenc
 
 def _too_long(length: int, most: int | None) -> PermanentError:
     return PermanentError(
-        f"the item alone makes a body of {length} bytes, more than max_bytes={most}"
+        f"the item alone results in a body of {length} bytes, more than max_bytes={most}"
     )

@@ -215,8 +215,8 @@ def _checked_url(url: object) -> tuple[str, tuple[str, str] | None]:
 def _check_client(client: object, options: object, timeout: object) -> None:
     if not callable(client):
         rule = (
-            "must be a function that makes a client (async or not), since a live client "
-            "belongs to one event loop and cannot be pickled"
+            "must be a function that returns a client (async or not), since a live client belongs "
+            "to one event loop and cannot be pickled"
         )
         raise bad("client", type(client).__name__, rule)
     for name, value in (("client_options", options), ("timeout", timeout)):
@@ -251,14 +251,14 @@ def _headers(
         if known == "authorization":
             raise bad("headers", name, "is given by auth=")
         if known in {"content-encoding", "content-length", "transfer-encoding"}:
-            raise bad("headers", name, "is made by the sink; see compression=")
+            raise bad("headers", name, "is set by the sink; see compression=")
         merged[known] = header_value(f"headers[{name!r}]", value)
     return merged
 
 
 def _header_name(argument: str, name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise bad(argument, name, "must be a header's name")
+        raise bad(argument, name, "must be a header name")
     return name
 
 

@@ -221,7 +221,9 @@ def for_transport(error: Exception, place: str, redact: Callable[[str], str] = s
     refused = _OF_PROXY.match(text) if name == "ProxyError" else None
     if refused is not None and int(refused[1]) in REFUSALS:
         repair = (
-            repair_of(407, place) if refused[1] == "407" else f"let the proxy connect to {place}"
+            repair_of(407, place)
+            if refused[1] == "407"
+            else f"allow the proxy to connect to {place}"
         )
         return caused(
             RefusedError(f"the proxy refuses the connection to {place}: {text}", repair=repair),

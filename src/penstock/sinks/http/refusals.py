@@ -48,8 +48,8 @@ def repair_of(
         case _:
             target = "" if location is None else f", {location}"
             return (
-                f"give the URL to which {place} redirects{target}, or log in anew if that "
-                "is a login page; redirects are not followed"
+                f"give the URL to which {place} redirects{target}, or log in again if that is a "
+                "login page; redirects are not followed"
             )
 
 

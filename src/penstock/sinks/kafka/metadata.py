@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a stored record, part of its receipt as its details."""
+    """The place of a stored record; the details of its item's receipt."""
 
     topic: str
     partition: int

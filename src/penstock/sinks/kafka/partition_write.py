@@ -37,7 +37,7 @@ _made = cast(
     "Callable[[tuple[str, int, int]], RecordMetadata]",
     partial(cast("Any", tuple).__new__, RecordMetadata),
 )
-"""Skips the arguments of a call, and is four times as fast."""
+"""Creates a `RecordMetadata` from a tuple, four times as fast as a call with arguments."""
 
 
 class _Filled(NamedTuple):
@@ -103,7 +103,7 @@ class PartitionWrite:
             self._fill()
 
     def add(self, places: Collection[int]) -> None:
-        """Add these records in order; fail them if nothing more is sent."""
+        """Add these records in order; fail them if sending has stopped."""
         if self._given_up is not None:
             self._fail(places, self._behind(self._given_up))
             return

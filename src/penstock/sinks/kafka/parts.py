@@ -1,4 +1,4 @@
-"""The locations of a record's parts in an item, by field name where given."""
+"""The sources of a record's parts: fields of the item, where they are given by name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RecordParts:
 
     @classmethod
     def of(cls, **arguments: object) -> RecordParts:
-        """Sort the validated arguments."""
+        """Find the field names among the validated arguments."""
         given = frozenset(name for name, value in arguments.items() if value is not None)
         return cls(given, {n: value for n, value in arguments.items() if isinstance(value, str)})
 

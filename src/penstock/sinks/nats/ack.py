@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PublishAck(NamedTuple):
-    """The place of a stored message, part of its receipt as its details."""
+    """The place of a stored message; the details of its item's receipt."""
 
     stream: str
     sequence: int

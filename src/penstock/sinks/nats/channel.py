@@ -97,12 +97,12 @@ class Unanswered:
         answer: SinkError
         if len(subjects) == 1:
             answer = RefusedError(
-                f"{place} denies the sink to publish to {subjects[0]!r}",
+                f"{place} does not allow the sink to publish to {subjects[0]!r}",
                 repair=f"allow the user to publish to {subjects[0]!r}",
             )
         else:
             told = " or ".join(map(repr, subjects))
-            answer = UnknownOutcomeError(f"{place} denies the sink to publish to {told}")
+            answer = UnknownOutcomeError(f"{place} does not allow the sink to publish to {told}")
         for number, _ in found:
             waiter, index, _ = self._of.pop(number)
             waiter.answered(index, answer)
@@ -220,7 +220,7 @@ class PublishChannel:
         finally:
             self._pings.discard(ping)
         if not ping.done() or ping.cancelled():
-            raise UnknownOutcomeError(f"{self._options.place} has not answered a ping")
+            raise UnknownOutcomeError(f"{self._options.place} has not replied to a ping")
 
     async def jetstream_is_enabled(self) -> bool | None:
         """Whether JetStream is enabled for the account; `None` if unknown.
@@ -283,16 +283,17 @@ class PublishChannel:
         place, inbox = self._options.place, self._inbox.lower()
         if denied.what == "subscribe" and denied.subject.startswith(inbox):
             self._denied = RefusedError(
-                f"{place} denies the sink to subscribe to its inbox, so no reply would arrive",
+                f"{place} does not allow the sink to subscribe to its inbox, so no reply would "
+                "arrive",
                 repair=f"allow the user to subscribe to '{self._inbox.partition('.')[0]}.>', or give "
                 "the sink an inbox_prefix= that is allowed",
             )
         elif denied.of_reply and denied.subject.startswith(inbox):
             number = int(denied.subject[len(inbox) :])
             error = RefusedError(
-                f"{place} denies the sink a reply to its inbox", repair=denied.repair
+                f"{place} does not allow replies to the sink's inbox", repair=denied.repair
             )
             self.waiting.take(number, error)
         elif not self.waiting.denied(denied, place) and not denied.subject.startswith(_ASKED):
-            told = f"{place} denies the sink to {denied.what} to {denied.subject!r}"
+            told = f"{place} does not allow the sink to {denied.what} to {denied.subject!r}"
             say(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)
