@@ -68,7 +68,7 @@ def of_values(values: Sequence[Any], field: Any) -> Any:
     if not _keeps(field.type, values):
         for value, stored in zip(values, made.to_pylist(), strict=True):
             if not _same(value, stored):
-                raise ValueError(f"the value would change as {field.type}")
+                raise ValueError(f"the value would change when stored as {field.type}")
     return made
 
 

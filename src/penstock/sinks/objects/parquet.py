@@ -134,7 +134,7 @@ class ParquetSink(ObjectBase):
         more = {*self._in_files(batch).schema.names} - {*wanted}
         if more and self._schema is None:
             raise PermanentError(
-                "the batch has columns that the first one had not: "
+                "the batch has columns that the first one did not have: "
                 f"{', '.join(map(repr, sorted(more)))}; pass schema= to name the columns of the "
                 "files"
             )

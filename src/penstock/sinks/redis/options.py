@@ -1,5 +1,4 @@
-"""The access to Redis: a URL with options of redis-py, or a function that returns a client;
-validated.
+"""Access to Redis: a URL with options of redis-py, or a function that returns a client; validated.
 
 1. redis-py retries failed commands by itself. A repeated `XADD` or `RPUSH` stores a second entry,
    so its retries are disabled: `Retry` decides, and knows which items may already be stored.

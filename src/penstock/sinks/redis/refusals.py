@@ -41,7 +41,7 @@ _CODES = {
     "ReadOnlyError": "READONLY",
     "TryAgainError": "TRYAGAIN",
 }
-"""The first words that redis-py replaces by classes."""
+"""The first words that redis-py replaces with classes."""
 _CLUSTER = (
     "give the address of a single server or of Sentinel's master; nodes of a Redis Cluster are not "
     "followed"

@@ -179,9 +179,9 @@ class RedisSink(Openable):
 
         The details of an entry are its id. An item fails with `PermanentError` (it cannot become an
         entry or element, or its id is too low), `TooLargeError`, `RefusedError` (a login, a
-        permission, a key of another type, a full memory, a replica, a stream that does not exist
-        with `create=False`), `UnavailableError` (no connection, or a server that loads its data,
-        runs a script or lacks its replicas; not stored), `UnknownOutcomeError` (no reply: it may be
+        permission, a key of another type, full memory, a replica, a stream that does not exist with
+        `create=False`), `UnavailableError` (no connection, or a server that loads its data, runs a
+        script or lacks its replicas; not stored), `UnknownOutcomeError` (no reply: it may be
         stored), `UnverifiableError` (an earlier attempt may have stored it, but the entry no longer
         exists) or `KeyStopped` (after a failed item of its key). With an `id`, an entry whose
         outcome was unknown and that exists is a `duplicate`. Raises `ClosedError` while the sink is

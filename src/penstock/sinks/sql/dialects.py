@@ -108,8 +108,8 @@ class SqlDialect:
     def update(
         self, table: str, key: Sequence[str], columns: Sequence[str], version: str | None
     ) -> str:
-        """The clause that replaces an existing row, with a version only if the row's version is
-        lower.
+        """The clause that replaces an existing row; with a version, only a row with a lower
+        version.
         """
         if not columns:
             return self.ignore(key, key)

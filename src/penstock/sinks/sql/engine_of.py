@@ -1,4 +1,4 @@
-"""The access to the database: a URL, an engine, or a function that returns one; validated."""
+"""Access to the database: a URL, an engine, or a function that returns one; validated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POOL_SIZE = 10
 _OWNED = {
     "pool_size": "use pool_size=",
     "max_overflow": "use pool_size=",
-    "isolation_level": "the sink sets it",
+    "isolation_level": "statements commit by themselves or in the sink's transactions",
 }
 
 

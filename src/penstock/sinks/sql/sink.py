@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 @known_arguments()
 class SqlSink(Openable):
-    """Writes items as rows of one table of PostgreSQL, MySQL, MariaDB or SQLite, through SQLAlchemy
-    2.
+    """Writes items as rows of one table of PostgreSQL, MySQL, MariaDB or SQLite, with SQLAlchemy 2.
 
     A write is one transaction. A row that the database refuses fails alone with `PermanentError`;
     the other rows are stored. Items become rows as in `PostgresSink`, which is faster and has more

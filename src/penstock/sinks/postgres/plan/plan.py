@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 TEXTS = 64
-"""Number of cached texts of a statement with a parameter per value: one for each number of rows."""
+"""Number of cached texts of a statement with a parameter per value: one for each row count."""
 
 
 @dataclass(frozen=True)

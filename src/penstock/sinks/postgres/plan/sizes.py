@@ -1,24 +1,24 @@
-"""The numbers of rows that have their own statement. Pure."""
+"""The row counts that have their own statement. Pure."""
 
 from __future__ import annotations
 
 STALE = 1_000
-"""Number of batches after which an unused number of rows may be replaced."""
+"""Number of batches after which an unused row count may be replaced."""
 
 
 class Sizes:
-    """A bounded set of numbers of rows that follows the traffic.
+    """A bounded set of row counts that follows the traffic.
 
-    Each number costs a prepared statement per connection. A batcher mostly writes full batches, and
-    small ones of few different sizes. If there are more sizes than statements, existing sizes keep
-    theirs: replacing one in each write would prepare a statement in each write.
+    Each row count costs a prepared statement per connection. A batcher mostly writes full batches,
+    and small ones of few different sizes. If there are more row counts than statements, the
+    existing ones keep theirs: replacing one in each write would prepare a statement in each write.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._turn = 0
         self._used: dict[int, int] = {}
-        """The batch in which each number was last used, the oldest first."""
+        """The batch in which each row count was last used, the oldest first."""
 
     def take(self, rows: int) -> bool:
         """Whether to write this number of rows with its own statement."""

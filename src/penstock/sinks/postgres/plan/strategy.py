@@ -5,8 +5,8 @@ in a pipeline; `unnest` is one `INSERT` from an array per column; `copy` is `COP
 the table, or into a staging table first (`staging`) if conflicts are handled, rows are returned, or
 the table does not allow `COPY`. `COPY` itself returns nothing per row.
 
-`values` is the fastest for few rows, but each number of rows is a separate statement, which every
-connection prepares and keeps. So by default only some numbers have one (`Sizes`), and only
+`values` is the fastest for few rows, but each row count is a separate statement, which every
+connection prepares and keeps. So by default only some row counts have one (`Sizes`), and only
 statements that asyncpg caches.
 """
 
@@ -28,7 +28,7 @@ VALUES_BELOW = 150
 COPY_FROM = 50
 STAGING_FROM = 10_000
 SIZES = 32
-"""Maximum number of numbers of rows with their own statement."""
+"""Maximum number of row counts with their own statement."""
 PARAMETERS = 1_000
 """Maximum parameters of such a statement: the server uses about half a kilobyte for each."""
 MOST_PARAMETERS = 32_767

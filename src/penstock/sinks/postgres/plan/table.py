@@ -185,7 +185,9 @@ def _check_columns(table: Table, columns: Sequence[str]) -> None:
     missing = [name for name in columns if name not in names]
     if missing:
         repair = upgrade(table.qualified, columns, missing)
-        hint = f"; an earlier release made it: `penstock dlq init`, or {repair}" if repair else ""
+        hint = (
+            f"; an earlier release created it: `penstock dlq init`, or {repair}" if repair else ""
+        )
         rule = f"{table.qualified} has no such column; it has {_listed(names)}{hint}"
         raise bad("columns", missing, rule)
     generated = [name for name in columns if table.column(name).generated]

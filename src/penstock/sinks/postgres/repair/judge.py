@@ -72,7 +72,7 @@ class Judge:
             try:
                 found = self.target.plan(table, reads_text=plan.reads_text)
             except ConfigError as second:
-                repair = f"give {self._where(plan)} its unique key back ({second})"
+                repair = f"restore the unique key of {self._where(plan)} ({second})"
             else:
                 return replace(found, copies=plan.copies, json_types=plan.json_types)
         raise refusal(error, self._what(plan), repair) from error
@@ -85,7 +85,7 @@ class Judge:
                 con, partial(read_table, con, plan.table.name, plan.table.schema, ())
             )
         except ConfigError:
-            repair = f"create {self._where(plan)}, or give it its name back"
+            repair = f"create {self._where(plan)}, or restore its name"
             raise refusal(error, self._what(plan), repair) from error
         except Exception as second:
             if sqlstate(second) != NO_PRIVILEGE:
@@ -102,7 +102,7 @@ class Judge:
         computed = [quoted(name) for name in plan.columns if table.column(name).generated]
         if computed:
             made = f"make column {', '.join(computed)} of {self._where(plan)}"
-            return f"{made} a writable one"
+            return f"{made} writable"
         return None
 
     def _where(self, plan: TablePlan) -> str:

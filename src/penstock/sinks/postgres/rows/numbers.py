@@ -51,8 +51,7 @@ def are_cut(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
 
 
 def are_whole(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
-    """Whether a quick check proves that integer columns contain only integers, and zeros of other
-    types.
+    """Whether a quick check proves that integer columns contain no floats or decimals except zero.
 
     A sum is an integer only if all its numbers are integers.
     """

@@ -65,7 +65,7 @@ def _refusal(name: str, kind: Any, column: TableColumn | None) -> str | None:
     flat = _element(kind)
     if pa.types.is_nested(flat):
         return (
-            f"no column accepts nested values; write to_json({name}) into a json, jsonb or text "
+            f"no column takes nested values; write to_json({name}) into a json, jsonb or text "
             "column"
         )
     if column is None or pa.types.is_null(flat):
@@ -139,5 +139,5 @@ def _instead(name: str, kind: Any, column: TableColumn) -> str:
     return (
         f"write cast({name} AS {to})"
         if to is not None
-        else f"make it a type that {column.loose} takes"
+        else f"convert it to a type that {column.loose} accepts"
     )

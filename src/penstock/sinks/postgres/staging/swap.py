@@ -40,7 +40,7 @@ _OBSTACLES = """
         WHERE d.classid = 'pg_rewrite'::regclass AND d.refobjid = $1::text::regclass AND r.ev_class <> $1::text::regclass
     UNION ALL SELECT 'has the rule ' || rulename FROM pg_rewrite WHERE ev_class = $1::text::regclass
     UNION ALL SELECT 'has the trigger ' || tgname FROM pg_trigger WHERE tgrelid = $1::text::regclass AND NOT tgisinternal
-    UNION ALL SELECT 'is what the foreign key ' || conname || ' of ' || conrelid::regclass::text || ' points at'
+    UNION ALL SELECT 'is referenced by the foreign key ' || conname || ' of ' || conrelid::regclass::text
         FROM pg_constraint WHERE contype = 'f' AND confrelid = $1::text::regclass
     UNION ALL SELECT 'has row security' FROM pg_class WHERE oid = $1::text::regclass AND relrowsecurity
     UNION ALL SELECT 'has the policy ' || polname FROM pg_policy WHERE polrelid = $1::text::regclass

@@ -136,12 +136,11 @@ class EffectsTransaction(MovesPosition):
         await self._top.commit()
 
     async def roll_back(self) -> None:
-        """Roll back within `close_timeout`, after a statement that was cut off; or close the
+        """Roll back within `close_timeout`, also after a cancelled statement; or close the
         connection.
 
-        To cut off a statement, a separate request was sent to the server, and the rollback waits
-        for its response. Otherwise the statement would continue without its client and hold its
-        locks.
+        Cancelling a statement sends a separate request to the server, whose response the rollback
+        awaits. Otherwise the statement would continue without its client and hold its locks.
         """
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
