@@ -84,7 +84,7 @@ async def whole_body(answer: ClientResponse, most: int) -> bytes:
             f"the answer to a successful request cannot be decompressed ({error}); the "
             "outcome of every item is unknown"
         )
-        raise caused(ResultMismatch(message), error)  # noqa: B904  # it has its cause
+        raise caused(ResultMismatch(message), error)  # noqa: B904  # the cause is set
     return body.getvalue()
 
 

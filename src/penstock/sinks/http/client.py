@@ -112,7 +112,7 @@ class HttpBase(Openable):
                 answered = await self._answered(answer, secrets, part)
         except Exception as error:
             if answered is nothing:
-                raise for_transport(error, endpoint.place, secrets.redact)  # noqa: B904  # it has its cause
+                raise for_transport(error, endpoint.place, secrets.redact)  # noqa: B904  # the cause is set
             # otherwise only closing failed, after a complete response
         if isinstance(answered, SinkError):
             raise answered

@@ -195,7 +195,7 @@ def _parsed(parse: Parse, response: HttpResponse, part: Batch[Any]) -> WriteResu
             f"{cut(response.redact(text_of(error)))}); {_UNKNOWN}"
         )
         summary = f"the answer cannot be understood ({name}); {_UNKNOWN}"
-        raise caused(made, error, summary=summary)  # noqa: B904  # it has its cause
+        raise caused(made, error, summary=summary)  # noqa: B904  # the cause is set
     if inspect.iscoroutine(result):
         result.close()
     raise ResultMismatch(

@@ -200,7 +200,7 @@ class PostgresEffects(PositionsInTable):
             async with connections.opening() as con, connections.statements.block(con):
                 home = await con.fetchval("SELECT coalesce(current_schema(), 'public')")
         except Exception as error:
-            raise for_opening(error, settings.access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, settings.access.place)  # noqa: B904  # the cause is set
         owner = PositionOwner(settings.positions, connections, _TARGET, home)
         self._open_parts = _Opened(connections, owner)
 

@@ -76,7 +76,7 @@ class OpenTable:
         except ConfigError:
             raise
         except Exception as error:
-            raise for_opening(error, access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, access.place)  # noqa: B904  # the cause is set
         return cls(settings, connections, plan)
 
     def at(self, name: str) -> OpenTable:

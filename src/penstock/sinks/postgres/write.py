@@ -98,13 +98,13 @@ class TableWrite:
             await self._run(chooser)
         except Exception as error:
             if is_refusal(error):
-                raise await self._judge.refuses(self._sender, error)  # noqa: B904  # it has its cause
+                raise await self._judge.refuses(self._sender, error)  # noqa: B904  # the cause is set
             if (
                 sqlstate(error) in _WAITED
                 and not self._sender.scope.is_inside
                 and await self._is_locked()
             ):
-                raise self._judge.locked(error, self.plan)  # noqa: B904  # it has its cause
+                raise self._judge.locked(error, self.plan)  # noqa: B904  # the cause is set
             raise
 
     async def _run(self, chooser: Chooser) -> None:
@@ -145,7 +145,7 @@ class TableWrite:
             told = for_write(error, sealed=False)
             if is_lost(error) and isinstance(told, TransientError):  # a pooler without a server
                 told = for_connecting(error, self._judge.place)
-            raise told  # noqa: B904  # it has its cause
+            raise told  # noqa: B904  # the cause is set
 
     async def _is_locked(self) -> bool:
         """Whether another session's lock blocks the whole table, according to the server."""

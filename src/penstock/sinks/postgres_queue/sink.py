@@ -238,7 +238,7 @@ class PostgresQueueSink(Openable):
         except (ConfigError, MissingExtra):
             raise
         except Exception as error:
-            raise for_opening(error, self._access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, self._access.place)  # noqa: B904  # the cause is set
         if self._notify:
             self._notifier = await stack.enter_async_context(
                 notifying_consumers(connections, self._schema)

@@ -138,7 +138,7 @@ class QueueWrite:
                 answers = await self._enqueue(con, places)
         except Exception as error:
             if not self._may_be_items(error):
-                raise self._told(error)  # noqa: B904  # it has its cause
+                raise self._told(error)  # noqa: B904  # the cause is set
         else:
             self._note(answers)
             return
@@ -149,7 +149,7 @@ class QueueWrite:
         except Exception as error:
             self._failed = failed
             self._forget(places)
-            raise self._told(error)  # noqa: B904  # it has its cause
+            raise self._told(error)  # noqa: B904  # the cause is set
 
     def _forget(self, places: Sequence[int]) -> None:
         """Drop the results of a transaction that was rolled back."""

@@ -191,7 +191,7 @@ class PostgresStreamSink(Openable):
         except ConfigError:
             raise
         except Exception as error:
-            raise for_opening(error, self._access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, self._access.place)  # noqa: B904  # the cause is set
         if self._notify:
             self._notifier = await stack.enter_async_context(notifying(connections, self._schema))
         self._connections = connections

@@ -98,14 +98,14 @@ class StreamWrite:
                     raise
         except Exception as error:
             if not self._may_be_items(error):
-                raise self._told(error)  # noqa: B904  # it has its cause
+                raise self._told(error)  # noqa: B904  # the cause is set
         else:
             return
         try:
             async with con.transaction():
                 await self._search(con, range(len(self._given.indices)))
         except Exception as error:
-            raise self._told(error)  # noqa: B904  # it has its cause
+            raise self._told(error)  # noqa: B904  # the cause is set
 
     @property
     def _is_one_by_one(self) -> bool:

@@ -3,8 +3,8 @@
 1. A datagram is sent once the kernel has accepted it. If the send buffer is full, the sink waits.
 2. If nothing listens at the port, the host may report it with ICMP. The kernel returns that error
    for some earlier datagram at the next call, and does not send the new one. So the next datagram
-   is sent over a new socket, to each current address of the name in turn, and the sink waits for
-   `PROBE_SECONDS` whether it is refused as well. Only such a datagram is known to be refused.
+   is sent over a new socket, to each current address of the name in turn, and the sink waits up to
+   `PROBE_SECONDS` for its refusal. Only such a datagram is known to be refused.
 3. A name with several addresses (`localhost`: `::1` and `127.0.0.1`) starts in the same way, since
    a socket can be "connected" to any of them whether or not something listens there.
 """

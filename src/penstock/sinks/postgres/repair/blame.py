@@ -59,7 +59,7 @@ class Blame:
             or is_gone(sender.con)
             or (sender.sealed and not is_from_server(error) and is_stale(error))
         ):
-            raise for_write(error, sealed=sender.sealed)  # it has its cause
+            raise for_write(error, sealed=sender.sealed)  # the cause is set
         await sender.undo()
         if not (is_stale(error) or is_about_items(error)):
             raise for_write(error, sealed=False)

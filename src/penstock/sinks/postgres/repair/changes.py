@@ -78,7 +78,7 @@ class TableChanges:
             )
         except Exception as second:
             if isinstance(second, RefusedError) or is_lost(second):
-                raise for_write(second, sealed=False)  # noqa: B904  # it has its cause
+                raise for_write(second, sealed=False)  # noqa: B904  # the cause is set
             raise await judge.refuses(sender, error) from second
         if lacks:
             raise await judge.refuses(sender, error)

@@ -61,7 +61,7 @@ class Sifting:
             raise
         except Exception as error:
             if self._sender.lost_statements or not is_stale(error):
-                raise for_write(error, sealed=self._sender.sealed)  # noqa: B904  # it has its cause
+                raise for_write(error, sealed=self._sender.sealed)  # noqa: B904  # the cause is set
             await self._sender.undo()
             await self._blame.prepare_again(error)
             await self.run()

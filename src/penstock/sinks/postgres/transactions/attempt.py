@@ -107,7 +107,7 @@ class ServerAttempt(Attempt, ABC):
         try:
             await self._begin()
         except Exception as error:
-            raise self._told(self._of_keeper(error))  # noqa: B904  # it has its cause
+            raise self._told(self._of_keeper(error))  # noqa: B904  # the cause is set
         if self.is_replay:
             await self._con.execute("ROLLBACK")
 
@@ -126,7 +126,7 @@ class ServerAttempt(Attempt, ABC):
             try:
                 await self._complete()
             except Exception as error:
-                raise self._told(self._of_keeper(error))  # noqa: B904  # it has its cause
+                raise self._told(self._of_keeper(error))  # noqa: B904  # the cause is set
             try:
                 await self._send_commit()
             except TransactionLost:

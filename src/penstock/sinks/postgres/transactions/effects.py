@@ -123,7 +123,7 @@ class EffectsTransaction(MovesPosition):
             is_marked = await self._con.fetchval(_MARKED) == "on"
         except Exception as error:
             if not _is_aborted(error):
-                raise self._told(error)  # noqa: B904  # it has its cause
+                raise self._told(error)  # noqa: B904  # the cause is set
             return aborted_by_handler()
         return None if is_marked else ended_by_handler()
 

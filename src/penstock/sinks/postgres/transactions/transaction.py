@@ -101,7 +101,7 @@ class PostgresTransaction(ServerAttempt):
                     self._con, self._plan, batch, given, scope=WITHIN
                 )
             except Exception as error:
-                raise await self._undone(error)  # noqa: B904  # it has its cause
+                raise await self._undone(error)  # noqa: B904  # the cause is set
             self._is_untidy = False
         return answer
 
@@ -116,7 +116,7 @@ class PostgresTransaction(ServerAttempt):
             await self._con.execute(statement)
         except BaseException as error:  # it is unknown whether the savepoint was set
             lost = self._lose(error)
-            raise lost if isinstance(error, Exception) else error  # noqa: B904  # it has its cause
+            raise lost if isinstance(error, Exception) else error  # noqa: B904  # the cause is set
         self._is_marked, self._is_untidy = True, False
 
     async def _undone(self, error: Exception) -> Exception:

@@ -1,8 +1,8 @@
 """Rows packed here instead of by asyncpg, if that is faster and yields the same bytes.
 
-1. asyncpg still decides about every value. Rows with a value that the encoder declines are sent by
-   asyncpg, which accepts the value or names the error. The first piece is encoded before anything
-   is sent; a value declined after it ends the `COPY`, which then stores nothing.
+1. asyncpg remains the authority on every value. Rows with a value that the encoder declines are
+   sent by asyncpg, which accepts the value or names the error. The first piece is encoded before
+   anything is sent; a value declined after it ends the `COPY`, which then stores nothing.
 2. After a declined batch the encoder is not tried for the next `PAUSE` batches, so that a producer
    of such values does not pay for two encoders.
 3. Text is packed as UTF-8, and only for connections with that encoding.

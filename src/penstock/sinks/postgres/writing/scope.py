@@ -20,7 +20,7 @@ SAVEPOINT = "penstock_write"
 
 
 class StatementLost(Exception):
-    """The server has lost a prepared statement, in a session without need for prepared statements.
+    """The server has lost a prepared statement, but the write can do without prepared statements.
 
     The write was rolled back.
     """
