@@ -56,7 +56,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"auth": 5}, "must be (user, password)"),
     ({"client": httpx.Limits()}, "must be a function that returns a client"),
     ({"client": Server, "timeout": 1.0}, "combined with client="),
-    ({"client": Server, "client_options": {"proxy": "http://us:secret@p"}}, "combined with client="),
+    (
+        {"client": Server, "client_options": {"proxy": "http://us:secret@p"}},
+        "combined with client=",
+    ),
     ({"client_options": [1]}, "client_options='list'"),
     ({"client_options": {"auth": ("us", "secret")}}, "given by auth="),
     ({"client_options": {"headers": {"a": "secret"}}}, "given by headers="),

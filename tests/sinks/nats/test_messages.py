@@ -259,7 +259,10 @@ async def test_messages_of_a_key_keep_their_order_and_keys_are_sent_side_by_side
         ({"subject": "a", "max_in_flight": 0}, "max_in_flight=0"),
         ({"subject": "a", "ack_timeout": -1}, "ack_timeout=-1"),
         ({"subject": "a", "deduplicate": 1}, "deduplicate=1: must be True or False"),
-        ({"subject": "a", "deduplicate": False, "message_id": "n"}, "cannot be combined with message_id"),
+        (
+            {"subject": "a", "deduplicate": False, "message_id": "n"},
+            "cannot be combined with message_id",
+        ),
         ({"subject": "a", "pasword": "x"}, "pasword=...: is not an option of NatsSink"),
     ],
 )

@@ -303,7 +303,7 @@ async def test_another_subscriber_that_answers_is_not_taken_for_a_stream(
         await client.flush()
         error = await refused(sink(embedded_nats, "service.a"), {"n": 1})
     assert type(error) is UnknownOutcomeError
-    assert "does another subscriber answer" in str(error)
+    assert "does another subscriber reply" in str(error)
 
 
 async def lost_answer(
