@@ -210,7 +210,9 @@ class _DeadLetterSink(WrappingSink[T]):
         ]
 
     def _class_of(self, error: BaseException) -> ErrorClass:
-        """The error's class. An exception of the classifier is logged and affects no other item."""
+        """The error's class. An exception raised by the classifier is logged and affects no other
+        item.
+        """
         try:
             return classified(error, self._settings.classify, super().classify)
         except Exception as broken:
@@ -287,7 +289,7 @@ class _DeadLetterSink(WrappingSink[T]):
     async def _write_letters(
         self, batch: Batch[T], made: Mapping[int, Any]
     ) -> dict[int, BaseException]:
-        """Write the records in a delivery of their own; return an error for each one not taken."""
+        """Write the records in a separate delivery; return an error for each one not taken."""
         picked = batch.pick(made)
         with picked.child("dead-letter", _buried) as ways:
             batch.delivery.new_stretch()

@@ -63,8 +63,8 @@ class PostgresEffects(PositionsInTable):
     (`async with message.connection.transaction():`); a COMMIT, ROLLBACK or BEGIN is refused, and so
     is any use after the handler has returned.
 
-    The positions are stored as with `PostgresSink`. An exception of the handler rolls the
-    transaction back; the messages before it in the transaction are handled again and commit. So
+    The positions are stored as with `PostgresSink`. If the handler raises, the transaction is
+    rolled back; the earlier messages of the transaction are handled again and commit. So their
     effects elsewhere are repeated.
 
     Args:
