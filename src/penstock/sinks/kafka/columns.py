@@ -49,8 +49,10 @@ def _refusal(part: str, name: str, kind: Any) -> str | None:
     if part == "timestamp":
         if types.is_integer(kind) or (types.is_timestamp(kind) and kind.tz is not None):
             return None
-        advice = f"write cast({name} AS TIMESTAMP)"
-        return f"{rule} a timestamp must have a time zone or be in milliseconds; {advice}"
+        return (
+            f"{rule} a timestamp must have a time zone or be in milliseconds; write cast({name} AS "
+            "TIMESTAMP)"
+        )
     if part == "partition":
         fits = types.is_integer(kind)
         return None if fits else f"{rule} a partition must be a number; write cast({name} AS INT)"

@@ -201,8 +201,9 @@ class RedisWrite:
                 self._known.add(index)
         elif is_same is None and index in self._batch.maybe_applied:
             told = f"the stream has a higher id than {shown}, and the entry does not exist"
-            why = "an earlier attempt may have stored it"
-            self._errors[index] = UnverifiableError(f"{told}; {why}")
+            self._errors[index] = UnverifiableError(
+                f"{told}; an earlier attempt may have stored it"
+            )
         else:
             told = f"the stream has a higher id than {shown}"
             why = "that entry is different" if is_same is False else "that entry does not exist"
