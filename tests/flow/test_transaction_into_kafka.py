@@ -275,7 +275,7 @@ async def test_units_are_refused_with_the_reason(broker: EmbeddedKafka) -> None:
     kept = await kept_topic(broker)
     async with kept.sink() as sink:
         for unit in (Unit(application="a", version=1), None):
-            with pytest.raises(ConfigError, match="a topic has no place that says"):
+            with pytest.raises(ConfigError, match="a topic has no place to record"):
                 async with transaction(sink, unit):
                     pass
 

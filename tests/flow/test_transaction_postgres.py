@@ -348,16 +348,16 @@ async def test_a_table_made_anew_is_refused_with_the_statements_to_choose_from(
                 f"INCLUDING DEFAULTS); ALTER SEQUENCE {name}_n_seq OWNED BY {name}.n; "
                 f"DROP TABLE {name}_old"
             )
-            with pytest.raises(PositionLost, match="dropped and made anew"):
+            with pytest.raises(PositionLost, match="dropped and recreated"):
                 await commit(sink, [2], 3)
         async with kept.sink() as sink:
-            with pytest.raises(ConfigError, match="dropped and made anew") as refused:
+            with pytest.raises(ConfigError, match="dropped and recreated") as refused:
                 await sink.claim_positions("g", [P0, P1])
             text = str(refused.value)
             epochs = f"SELECT epoch FROM {kept.positions} WHERE partition = 0"
             assert await con.fetchval(epochs) == 1, "a refused claim changes nothing"
-            _, _, statements = text.partition("To continue behind the position: ")
-            first, _, second = statements.partition("; or to have the records written again")
+            _, _, statements = text.partition("To continue from the position: ")
+            first, _, second = statements.partition("; or to write the records again")
             await con.execute(first)
             assert await sink.claim_positions("g", [P0]) == {P0: Position(2)}
             await con.execute(f"UPDATE {kept.positions} SET target_oid = 1")
@@ -379,7 +379,7 @@ async def test_a_group_that_writes_to_another_table_is_refused(
             await sink.claim_positions("g", [P0])
             await commit(sink, [0, 1], 2)
         async with other.sink(positions=kept.positions) as sink:
-            with pytest.raises(ConfigError, match="consumer group of its own"):
+            with pytest.raises(ConfigError, match="its own consumer group"):
                 await sink.claim_positions("g", [P0])
             assert await sink.claim_positions("another", [P0]) == {}
 
@@ -462,9 +462,9 @@ async def test_without_the_right_to_make_the_table_the_error_has_the_statement(
         con = kept.db.con
         await con.execute(f"GRANT USAGE ON SEQUENCE {kept.db.table}_n_seq TO {writer.name}")
         async with kept.sink(dsn=writer.dsn) as sink:
-            with pytest.raises(ConfigError, match="have it made by: CREATE TABLE") as refused:
+            with pytest.raises(ConfigError, match="have it created with: CREATE TABLE") as refused:
                 await sink.claim_positions("g", [P0])
-            await con.execute(str(refused.value).partition("have it made by: ")[2])
+            await con.execute(str(refused.value).partition("have it created with: ")[2])
             with pytest.raises(Exception, match="permission denied"):
                 await sink.claim_positions("g", [P0])
             await con.execute(f"GRANT SELECT, INSERT, UPDATE ON {kept.positions} TO {writer.name}")

@@ -227,7 +227,7 @@ def test_a_retry_around_a_fan_out_is_refused() -> None:
 
 def test_bad_arguments() -> None:
     """Each names the argument and the rule."""
-    with pytest.raises(ConfigError, match="at least one sink"):
+    with pytest.raises(ConfigError, match="at least one required sink"):
         FanOut()
     with pytest.raises(ConfigError, match="mode='both'"):
         FanOut(MemorySink(), mode="both")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

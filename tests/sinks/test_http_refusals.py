@@ -38,7 +38,7 @@ REPAIRS = [
     (404, "correct the path of "),
     (405, "give a method= that "),
     (407, "client_options proxy="),
-    (410, "has taken the place of "),
+    (410, "has replaced "),
     (301, "give the URL to which "),
     (302, "redirects are not followed"),
     (303, "redirects are not followed"),

@@ -234,5 +234,5 @@ async def test_workers_isolate_side_by_side(fake_clock: FakeClock) -> None:
 def test_around_a_fan_out_it_is_refused() -> None:
     """A branch that has taken a part would be given it again."""
     sink: FanOut[int] = FanOut(FakeSink[int](), FakeSink[int]())
-    with pytest.raises(ConfigError, match=r"Isolate around.*into each branch"):
+    with pytest.raises(ConfigError, match=r"Isolate around.*in each branch"):
         stack(sink, Isolate())

@@ -48,14 +48,14 @@ def test_types_that_fit(name: str, kinds: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "why"),
     [
-        ("value", pa.int64(), "a value is bytes or text; write to_json"),
-        ("value", PAIR, "a value is bytes or text; write to_json"),
-        ("key", PAIR, "it has bytes, which JSON has no form for"),
-        ("headers", pa.string(), "headers are ARRAY<STRUCT<key: STRING, value: BINARY>>"),
-        ("headers", pa.list_(pa.string()), "headers are ARRAY"),
-        ("headers", pa.map_(pa.string(), pa.int32()), "headers are ARRAY"),
-        ("timestamp", pa.timestamp("us"), "a time has a zone"),
-        ("partition", pa.string(), "a partition is a number"),
+        ("value", pa.int64(), "a value must be bytes or text; write to_json"),
+        ("value", PAIR, "a value must be bytes or text; write to_json"),
+        ("key", PAIR, "it has bytes, which JSON cannot represent"),
+        ("headers", pa.string(), "headers must be ARRAY<STRUCT<key: STRING, value: BINARY>>"),
+        ("headers", pa.list_(pa.string()), "headers must be ARRAY"),
+        ("headers", pa.map_(pa.string(), pa.int32()), "headers must be ARRAY"),
+        ("timestamp", pa.timestamp("us"), "a timestamp must have a time zone"),
+        ("partition", pa.string(), "a partition must be a number"),
     ],
 )
 def test_types_that_do_not_fit(name: str, kind: Any, why: str) -> None:

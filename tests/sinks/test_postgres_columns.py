@@ -144,8 +144,8 @@ def test_faults_are_found_in_the_columns(embedded_postgres: EmbeddedPostgres) ->
     )
     found = {index: str(error) for index, error in refused(batch, asyncio.run(columns())).items()}
     assert found == {
-        1: "column 'a': is NULL, and the column is NOT NULL",
-        2: "column 'b': holds a NUL character, which text cannot",
+        1: "column 'a': is NULL, but the column is NOT NULL",
+        2: "column 'b': holds a NUL character, which text cannot hold",
         3: "column 'a': is out of range for integer",
         4: "column 'b': is longer than character varying(3)",
         5: "column 'c': is out of range for smallint",

@@ -154,7 +154,7 @@ OUTAGES: dict[str, tuple[Any, Any, str]] = {
     "renamed": (
         _rename,
         _rename_back,
-        'create table "public"."{table}" at {place}, or give it its name back',
+        'create table "public"."{table}" at {place}, or restore its name',
     ),
     "NOLOGIN": (
         _lock_out,

@@ -153,7 +153,9 @@ async def test_what_the_table_cannot_take_by_a_statement_is_refused_at_opening(
         await con.set_type_codec("jsonb", schema="pg_catalog", encoder=str, decoder=str)
 
     async with database(embedded_postgres.dsn, "id int[], word jsonb") as db:
-        with pytest.raises(ConfigError, match=r"statement='unnest': .* apart: id"):
+        with pytest.raises(
+            ConfigError, match=r"statement='unnest': .* split the values of these columns: id"
+        ):
             async with db.sink(statement="unnest"):
                 pass
         with pytest.raises(ConfigError, match="statement='copy': a codec"):

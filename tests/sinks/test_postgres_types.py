@@ -126,7 +126,7 @@ def test_what_would_come_back_as_something_else_is_refused(
         "i": "its elements do not fit into integer[]; cast them first",
         "j": "no column takes nested values; write to_json(j) into a json, jsonb or text column",
         "k": "does not fit into timestamp with time zone; write cast(k AS timestamp)",
-        "l": "does not fit into bytea; make it a type that bytea takes",
+        "l": "does not fit into bytea; convert it to a type that bytea accepts",
     }
 
 

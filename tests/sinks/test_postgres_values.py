@@ -136,14 +136,14 @@ POISON: dict[str, tuple[str, Any, dict[int, str], dict[int, str], list[int]]] = 
     "float to int": (
         "int",
         pa.array([float("nan"), 1.0, 0.75]),
-        {0: TOO, 2: "is no whole number"},
+        {0: TOO, 2: "is not a whole number"},
         {1: "1"},
         [],
     ),
     "decimal with a fraction": (
         "int",
         pa.array([Decimal("0.75"), Decimal("4.00")]),
-        {0: "is no whole number"},
+        {0: "is not a whole number"},
         {1: "4"},
         [],
     ),

@@ -139,8 +139,8 @@ def test_all_columns_are_told_at_once(spark: Any) -> None:
     df = spark.range(1).selectExpr("named_struct('x', id) AS a", "map(id, id) AS b", "id")
     with pytest.raises(
         ConfigError,
-        match=r"column 'a' \(.*column 'b' \(.*column 'c' is a column of the sink, and is not "
-        r"there; there are",
+        match=r"column 'a' \(.*column 'b' \(.*column 'c' is a column of the sink, but is "
+        r"missing; the schema has",
     ):
         write_dataframe(df, sink)
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @known_arguments()
 class MemorySink(Generic[T]):
-    """Keeps every written batch, for tests and examples. Never fails, never suspends."""
+    """Keeps every written batch, for tests and examples. Never fails and never suspends."""
 
     capabilities = Capabilities(transactional=True)
 

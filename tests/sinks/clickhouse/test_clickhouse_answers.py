@@ -148,9 +148,7 @@ async def test_what_answers_may_be_no_server_of_clickhouse() -> None:
     async with serving() as server:
         server.default = reply(200, b"<html>Welcome</html>")
         sink = ClickHouseSink(server.url, table="words", client_options=PLAIN)
-        with pytest.raises(
-            ConfigError, match="is not one of ClickHouse; to repair: correct the URL"
-        ):
+        with pytest.raises(ConfigError, match="is not from ClickHouse; to repair: correct the URL"):
             async with sink:
                 pass
 

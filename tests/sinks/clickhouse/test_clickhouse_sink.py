@@ -61,7 +61,7 @@ async def test_a_table_that_keeps_no_tokens_is_told(
         assert caplog.messages == []
     async with words.sink():
         assert [message.partition(", so")[0] for message in caplog.messages] == [
-            f"ClickHouseSink({engine.url}/, table=`words`): the table says nothing of deduplication tokens"
+            f"ClickHouseSink({engine.url}/, table=`words`): the table keeps no deduplication tokens"
         ]
 
 
@@ -282,7 +282,7 @@ async def test_fields_that_the_table_does_not_have(words: Words) -> None:
     async with words.sink() as sink:
         errors = await written(sink, items)
         assert bad(errors) == [1, 2]
-        assert "the item has 'more', which table `words` has not" in str(errors[1])
+        assert "the item has 'more', which table `words` does not have" in str(errors[1])
         assert "has no 'word'" in str(errors[2])
     async with words.sink(columns=["word", "id"]) as sink:
         assert bad(await written(sink, items[1:])) == [1]
@@ -310,7 +310,7 @@ async def test_columns_of_a_batch_may_be_fewer(engine: EngineServer) -> None:
         errors = await send(sink, strange)
         assert "has no column 'more'" in str(errors[0])
         assert dict(sink.refused_columns(strange.record_batch.schema)) == {
-            "more": "is no column of table `words`; drop it"
+            "more": "is not a column of table `words`; drop it"
         }
     assert await words.looked() == told([(1, "none")])
 
@@ -412,7 +412,7 @@ async def test_rows_that_an_old_server_refuses_fail_alone(old: Words) -> None:
     [
         ({"deduplicate": True}, "deduplicate=True: ClickHouse 18.16.1 has no deduplication tokens"),
         ({"format": "arrow"}, "format='arrow': ClickHouse 18.16.1 does not read ArrowStream"),
-        ({"columns": ["id", "wrod"]}, "columns='wrod': is no column of table `words`"),
+        ({"columns": ["id", "wrod"]}, "columns='wrod': is not a column of table `words`"),
         ({"table": "nowhere"}, "table `nowhere` does not exist"),
         ({"database": "nowhere"}, "table `nowhere`.`words` does not exist"),
         ({"auth": ("default", "guess-of-it")}, "give credentials that the server accepts"),
@@ -455,7 +455,7 @@ async def test_a_type_that_arrow_does_not_have(engine: EngineServer) -> None:
         ({"url": "h:8123"}, "must be an absolute URL"),
         ({"url": 5}, "must be an absolute URL"),
         ({"settings": {"async_insert": 1}}, "is given by async_insert="),
-        ({"settings": {"input_format_allow_errors_num": 5}}, "no row may be lost"),
+        ({"settings": {"input_format_allow_errors_num": 5}}, "no row is lost or changed silently"),
         ({"settings": {"a b": 5}}, "must be a mapping of names of settings"),
         ({"settings": {"a": None}}, "must be a mapping of names of settings"),
         ({"settings": 5}, "must be a mapping of names of settings"),

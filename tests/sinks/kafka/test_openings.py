@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 NOWHERE = "127.0.0.1:9"
 BAD: list[tuple[str, dict[str, Any]]] = [
-    ("topic='a b': must be a topic's name", {"topic": "a b"}),
-    ("topic='..': must be a topic's name", {"topic": ".."}),
-    ("topic=7: must be a topic's name", {"topic": 7}),
+    ("topic='a b': must be a topic name", {"topic": "a b"}),
+    ("topic='..': must be a topic name", {"topic": ".."}),
+    ("topic=7: must be a topic name", {"topic": 7}),
     ("bootstrap='kafka': must be \"host:port\"", {"bootstrap": "kafka"}),
     ("bootstrap=", {"bootstrap": []}),
     ("key=7", {"key": 7}),

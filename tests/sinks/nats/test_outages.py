@@ -176,7 +176,7 @@ async def test_a_lost_connection_is_unknown_for_what_was_sent_and_unavailable_fo
             *[UnknownOutcomeError] * 3,
             *[UnavailableError] * 3,
         ]
-        assert "was lost on the way" in str(errors[0])
+        assert "was lost before the reply" in str(errors[0])
         errors = await written.write(sink)
         assert {type(each) for each in errors.values()} == {UnavailableError}
         own.start()

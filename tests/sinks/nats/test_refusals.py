@@ -99,7 +99,7 @@ async def test_a_denial_that_belongs_to_no_message_is_logged(
             await client.publish("else", b"")
             assert await send(made, RowBatch([b"1"])) == {}
     assert [each.getMessage() for each in caplog.records] == [
-        f"{made!r}: {server.url} denies the sink to publish to 'else'; allow the user to publish "
+        f"{made!r}: {server.url} does not allow the sink to publish to 'else'; allow the user to publish "
         "to 'else'"
     ]
 
@@ -303,7 +303,7 @@ async def test_another_subscriber_that_answers_is_not_taken_for_a_stream(
         await client.flush()
         error = await refused(sink(embedded_nats, "service.a"), {"n": 1})
     assert type(error) is UnknownOutcomeError
-    assert "does another subscriber answer" in str(error)
+    assert "does another subscriber reply" in str(error)
 
 
 async def lost_answer(

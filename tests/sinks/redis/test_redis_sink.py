@@ -427,12 +427,12 @@ def function_of_two(_: object, __: object) -> str:
         ({"url": "redis://h", "stream": "s", "maxlen": 0}, "maxlen=0: must be a whole number"),
         (
             {"url": "redis://h", "stream": "s", "maxlen": 5, "max_age": 5},
-            "max_age=5: leaves no room",
+            "max_age=5: cannot be combined",
         ),
         ({"url": "redis://h", "stream": "s", "max_age": -1}, "max_age=-1: must be more than 0"),
         (
             {"url": "redis://h", "stream": "s", "on_conflict": "ignore"},
-            "on_conflict='ignore': needs id=",
+            "on_conflict='ignore': requires id=",
         ),
         (
             {"url": "redis://h", "stream": "s", "id": "n", "on_conflict": "x"},
@@ -442,7 +442,7 @@ def function_of_two(_: object, __: object) -> str:
         ({"url": "redis://h", "stream": "s", "fields": [5]}, "fields=5: must be text"),
         (
             {"url": "redis://h", "stream": "s", "fields": ["n"], "encode": str},
-            "fields=['n']: leaves no",
+            "fields=['n']: cannot be combined",
         ),
         ({"url": "redis://h", "stream": "s", "encode": 5}, "encode=5: must be a function"),
         ({"url": "redis://h", "stream": "s", "create": 1}, "create=1: must be True or False"),
@@ -461,12 +461,12 @@ def function_of_two(_: object, __: object) -> str:
         ),
         (
             {"url": "redis://h", "stream": "s", "client": dict},
-            "url='...': leaves no room for client=",
+            "url='...': cannot be combined with client=",
         ),
         ({"client": 5, "stream": "s"}, "client=5: must be a function"),
         (
             {"client": dict, "stream": "s", "client_options": {"db": 5}},
-            "client_options='...': needs a URL",
+            "client_options='...': requires a URL",
         ),
         ({"url": "redis://h", "streem": "s"}, "stream"),
     ],

@@ -78,7 +78,7 @@ async def test_a_receipt_has_the_row(table: SqlTable) -> None:
 async def test_skipped_rows_return_nothing(table: SqlTable) -> None:
     """batcher/B38: rows that are there, and repetitions within the batch."""
     if table.name == "mysql":
-        with pytest.raises(ConfigError, match="MariaDB would also return rows that stay"):
+        with pytest.raises(ConfigError, match="MariaDB would also return unchanged rows"):
             async with table.sink(on_conflict="ignore", returning=["nr"]):
                 pass
         return
@@ -107,7 +107,7 @@ async def test_a_row_that_a_newer_one_keeps_out_returns_nothing(table: SqlTable)
     table.make("id INT NOT NULL UNIQUE, word INT NOT NULL")
     options: dict[str, Any] = {"on_conflict": "update", "version_column": "word"}
     if table.name == "mysql":
-        with pytest.raises(ConfigError, match="MariaDB would also return rows that stay"):
+        with pytest.raises(ConfigError, match="MariaDB would also return unchanged rows"):
             async with table.sink(returning=["nr"], **options):
                 pass
         return
@@ -180,7 +180,7 @@ async def test_values_are_read_as_sqlalchemy_reads_them(table: SqlTable) -> None
 
 
 async def test_a_column_that_does_not_exist(table: SqlTable) -> None:
-    with pytest.raises(ConfigError, match="returning='number': is no column of 'words'"):
+    with pytest.raises(ConfigError, match="returning='number': is not a column of 'words'"):
         async with table.sink(returning=["number"]):
             pass
 

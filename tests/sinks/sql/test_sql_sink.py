@@ -252,10 +252,13 @@ async def test_names_are_taken_literally(table: SqlTable) -> None:
     [
         (
             {"columns": ("id", "wrod")},
-            "columns='wrod': is no column of 'words'; it has nr, id, word",
+            "columns='wrod': is not a column of 'words'; it has nr, id, word",
         ),
-        ({"columns": ("id",)}, "have no 'word', which 'words' needs in each row"),
-        ({"on_conflict": "update", "conflict_columns": ("word",)}, "are no unique key of 'words'"),
+        ({"columns": ("id",)}, "must include 'word'"),
+        (
+            {"on_conflict": "update", "conflict_columns": ("word",)},
+            "are not a unique key of 'words'",
+        ),
     ],
 )
 async def test_columns_that_do_not_fit(table: SqlTable, options: dict[str, Any], told: str) -> None:
@@ -328,12 +331,12 @@ async def test_rows_beyond_the_packet_of_a_server(mariadb: MariaDbServer) -> Non
     [
         (
             {"url": "oracle+oracledb://u:secret@h/d"},
-            "must be of PostgreSQL, MySQL, MariaDB or SQLite",
+            "must be PostgreSQL, MySQL, MariaDB or SQLite",
         ),
-        ({"url": "mssql+pyodbc://u:secret@h/d"}, "must be of PostgreSQL, MySQL, MariaDB or SQLite"),
-        ({"url": "not a url"}, "must be a URL of SQLAlchemy"),
+        ({"url": "mssql+pyodbc://u:secret@h/d"}, "must be PostgreSQL, MySQL, MariaDB or SQLite"),
+        ({"url": "not a url"}, "must be an SQLAlchemy URL"),
         ({"url": "sqlite://"}, "must name a file"),
-        ({"url": 7}, "must be a URL of SQLAlchemy, an engine, or a function"),
+        ({"url": 7}, "must be an SQLAlchemy URL, an engine, or a function"),
         ({"columns": "id"}, "must be a sequence of at least one column name"),
         ({"columns": ["id", "id"]}, "each once"),
         ({"on_conflict": "replace"}, "must be one of"),

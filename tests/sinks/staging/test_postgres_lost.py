@@ -239,7 +239,7 @@ async def test_a_crash_in_the_middle_of_a_task_fails_the_task(
     await table(crashing)
     write = Write(sink_on(crashing, stages="unlogged"), epoch())
     await write.begin()
-    with pytest.raises(StagesLost, match="has 100 rows, and 400 were written into it"):
+    with pytest.raises(StagesLost, match="has 100 rows, but 400 were written into it"):
         async with write.sink, staged(write.sink, write.epoch) as stage:
             assert await send(stage.sink, RowBatch(ROWS[:300])) == {}
             await crash(crashing)
@@ -252,7 +252,7 @@ async def test_rows_that_were_stored_twice_fail_the_task(
     shared: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     await table(shared, "id bigint, name text")
-    with pytest.raises(StagesLost, match="has 4 rows, and 2 were written into it"):
+    with pytest.raises(StagesLost, match="has 4 rows, but 2 were written into it"):
         async with sink_on(shared) as sink, staged(sink, epoch()) as stage:
             assert await send(stage.sink, RowBatch(ROWS[:2])) == {}
             (name,) = (

@@ -278,7 +278,7 @@ async def test_an_overwritten_table_keeps_its_shape_and_rights(
         ("CREATE VIEW seen AS SELECT id FROM events", "has the view seen"),
         (
             "CREATE TABLE parents (id bigint REFERENCES events)",
-            "is what the foreign key parents_id_fkey of parents points at",
+            "is referenced by the foreign key parents_id_fkey of parents",
         ),
         ("CREATE RULE quiet AS ON DELETE TO events DO INSTEAD NOTHING", "has the rule quiet"),
         (

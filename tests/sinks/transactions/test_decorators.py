@@ -219,7 +219,7 @@ async def test_dead_letters_that_are_not_taken_after_the_commit_are_never_forgot
             assert await send(tx, RowBatch("de")) == {}
         assert tx.committed is not None
         assert tx.committed.letters_held == inner.letters_held == 1
-        assert "did not take them after the commit" in caplog.text
+        assert "did not accept them after the commit" in caplog.text
         assert f"1 dead letters of unit {UNIT.name} were not written" in caplog.text
         caplog.clear()
         async with transaction(sink, UNIT) as again:

@@ -122,7 +122,7 @@ async def test_a_commit_that_never_arrived_is_found_in_the_ledger(
         proxied(db.dsn) as (proxy, through),
         db.sink(dsn=through) as sink,
     ):
-        with pytest.raises(TransactionLost, match="the database says"):
+        with pytest.raises(TransactionLost, match="according to the database"):
             async with transaction(sink, UNIT) as tx:
                 assert await send(tx, batch_of(words(5))) == {}
                 proxy.cut_request = lambda kind, body: kind == b"Q" and body.startswith(b"COMMIT")
@@ -146,7 +146,7 @@ async def test_where_the_ledger_does_not_answer_either_nobody_knows(
                 return True
             return False
 
-        with pytest.raises(UnknownOutcomeError, match="another attempt will know"):
+        with pytest.raises(UnknownOutcomeError, match="the next attempt will look it up"):
             async with transaction(sink, UNIT) as tx:
                 assert await send(tx, batch_of(words(5))) == {}
                 proxy.cut_request = cut

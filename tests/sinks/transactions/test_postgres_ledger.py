@@ -103,7 +103,7 @@ async def test_a_table_made_anew_is_not_skipped(
         await db.con.execute(
             f"DROP TABLE {db.table}; CREATE TABLE {db.table} (id int PRIMARY KEY, word text)"
         )
-        with pytest.raises(UnitRefused, match="dropped and made anew, or restored") as refused:
+        with pytest.raises(UnitRefused, match="dropped and recreated, or restored") as refused:
             await attempt(sink, words(2))
         assert await db.rows() == []
         statement = re.search(rf"{chosen} .*?;", str(refused.value))
@@ -266,7 +266,7 @@ async def test_a_ledger_of_the_first_shape_goes_on(
         assert ended.count({Outcome.DELIVERED: 2}) == 3
         assert ended.count({Outcome.DUPLICATE: 2}) == 13
         assert await db.rows() == words(2, 10) + words(2, 20) + words(2, 30)
-        assert "does not say to which table" in caplog.text
+        assert "does not name its table" in caplog.text
         target = f'"public"."{db.table}"'
         assert await db.entries("version, part, target") == [
             (6, 0, ""),

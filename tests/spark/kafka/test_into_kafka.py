@@ -291,8 +291,8 @@ def refusals(
         "unknown topic": (sink(topic="no-such-topic"), {}, "no-such-topic"),
         "no such column": (sink(value="valeu"), {}, "column 'valeu' is named by value="),
         "no text": (sink(value="id"), {}, r"column 'id' \(bigint\) cannot be value=: it is int64"),
-        "no JSON": (sink(), {}, r"column 'key' \(binary\) has bytes, which JSON has no form for"),
-        "order lost": (sink(value="key"), {"key": "id"}, "give it the key's field"),
+        "no JSON": (sink(), {}, r"column 'key' \(binary\) has bytes, which JSON cannot represent"),
+        "order lost": (sink(value="key"), {"key": "id"}, "pass the key's field"),
         "bucket": (
             sink(key="key", value="key"),
             {"key": "id", "delivery": "bucket", **named},

@@ -42,8 +42,8 @@ def test_a_table_is_checked_without_its_database(tmp_path: Path) -> None:
     told = str(caught.value).replace(str(file), "").splitlines()
     assert told == [
         ":14: sinks.shops.on_conflict: on_conflict='replace': must be one of 'error', 'ignore', 'update'",
-        ":18: sinks.nowhere.url: url='oracle': must be of PostgreSQL, MySQL, MariaDB or SQLite; write a "
-        "sink of your own for others",
+        ":18: sinks.nowhere.url: url='oracle': must be PostgreSQL, MySQL, MariaDB or SQLite; write your "
+        "own sink for other databases",
     ]
 
 

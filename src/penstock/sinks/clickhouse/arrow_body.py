@@ -1,7 +1,7 @@
-"""Batches as record batches of a table's columns, and these as request bodies.
+"""Batches as Arrow record batches with a table's columns, and request bodies made from them.
 
-One body is a stream of one record batch, so that the server makes one block of it, and refuses a
-stream that was cut off.
+A body is a stream of one record batch, so the server forms one block from it and refuses a
+truncated stream.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -26,8 +26,8 @@ MakeArray = Callable[[TargetColumn, Any], Any]
 
 
 class ArrowRecords(Sequence[Any]):
-    """Rows of a record batch as the records of request bodies: a slice is such a sequence, too, and
-    a single one is only good for its length, which is that of an average row.
+    """Rows of a record batch, as the records of request bodies. A slice is a sequence of the same
+    kind; a single row stands only for its length, the average of all rows.
     """
 
     def __init__(self, record_batch: Any) -> None:
@@ -49,7 +49,7 @@ class ArrowRecords(Sequence[Any]):
 
 
 def ipc_stream(records: Any) -> bytes:
-    """The body for these `ArrowRecords`."""
+    """The request body for these `ArrowRecords`."""
     record_batch = records.record_batch
     output = pa.BufferOutputStream()
     with pa.ipc.new_stream(output, record_batch.schema) as writer:
@@ -58,8 +58,8 @@ def ipc_stream(records: Any) -> bytes:
 
 
 class ArrowRows:
-    """Makes record batches of these columns of a table. Raises `ConfigError` for types that Arrow does
-    not have.
+    """Builds record batches of these columns of a table. Raises `ConfigError` for types that Arrow
+    does not have.
     """
 
     def __init__(self, columns: Mapping[str, ColumnType], table: str) -> None:
@@ -74,14 +74,15 @@ class ArrowRows:
         rows: Sequence[Sequence[Any]],
         errors: dict[int, BaseException],
     ) -> Records:
-        """Rows of Python's values; a row with one that does not fit gets an error."""
+        """Records of rows of Python values; a row with an unfit value gets an error."""
         columns = [*self._targets.values()]
         values = list(zip(*rows, strict=True)) if rows else [() for _ in columns]
         return _records(columns, indices, values, errors, make=TargetColumn.of_values, pick=_picked)
 
     def of_columns(self, record_batch: Any, names: Sequence[str]) -> Records:
-        """These columns of a record batch; a row with a value that does not fit gets an error. Raises
-        `PermanentError` for a column that is missing, on either side, or whose type never fits.
+        """Records of these columns of a record batch; a row with an unfit value gets an error.
+        Raises `PermanentError` for a column that is missing from the batch or the table, or whose
+        type never fits.
         """
         has = record_batch.schema.names
         for name in names:
@@ -89,7 +90,8 @@ class ArrowRows:
                 raise PermanentError(f"the batch has no column {name!r}; it has {has}")
             if name not in self._targets:
                 raise PermanentError(
-                    f"{self._table} has no column {name!r} that takes values; drop it, or give columns="
+                    f"{self._table} has no column {name!r} that accepts values; drop it, or give "
+                    "columns="
                 )
         columns = [self._targets[name] for name in names]
         found = [record_batch.column(name) for name in names]
@@ -102,7 +104,7 @@ class ArrowRows:
         return _records(columns, indices, found, {}, make=TargetColumn.of_column, pick=_taken)
 
     def refused(self, schema: Any) -> dict[str, str]:
-        """The columns of a schema whose types never fit, and the remedy."""
+        """The columns of a schema whose types never fit, with the remedy for each."""
         found: dict[str, str] = {}
         for name, target in self._targets.items():
             if name in schema.names:
@@ -135,7 +137,7 @@ def _records(
     for column, each in zip(columns, values, strict=True):
         try:
             arrays.append(make(column, each))
-        except Exception:  # a value is at fault: the slow path finds which
+        except Exception:  # an unfit value: the slow path finds it
             bad = _bad_places(column, each, make) | bad
     if bad:
         errors.update({indices[place]: error for place, error in bad.items()})

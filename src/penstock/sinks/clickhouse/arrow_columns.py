@@ -1,10 +1,11 @@
-"""Columns of Arrow with the types of a table, from Python's values or from columns of other types.
+"""Arrow columns with the types of a table, from Python values or from columns of other types.
 
-1. The types are those that ClickHouse takes without a conversion that could change a value: see
+1. The types are those that ClickHouse accepts without a conversion that could change a value: see
    `values`. Text, UUIDs, addresses and names of enums are bytes, which the server parses.
-2. Values of plain types, or of any where Arrow is strict enough, are converted by Arrow, all at once. Others pass the rules of `values`.
-3. A column of another type is cast, and only if nothing is lost. Digits of a second beyond those
-   of the type are cut.
+2. Arrow converts all values at once if they are of plain types, or if Arrow is strict enough for
+   the column's type. Other values are converted by the rules of `values`.
+3. A column of another type is cast, and only without loss. Fractions of a second beyond the
+   precision of the type are truncated.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from .types import ColumnType
 
 pc: Any = compute
-"""Its functions are made when it is imported."""
+"""Untyped: its functions are created at import."""
 _NUMBERS = {
     **{f"Int{bits}": pa.type_for_alias(f"int{bits}") for bits in (8, 16, 32, 64)},
     **{f"UInt{bits}": pa.type_for_alias(f"uint{bits}") for bits in (8, 16, 32, 64)},
@@ -49,7 +50,7 @@ _NUMBERS = {
 _STRICT = frozenset(
     {"String", "FixedString", "UUID", "IPv4", "IPv6", "Enum8", "Enum16", "Float64", "Bool"}
 )
-"""Types for which Arrow takes no value that the rules refuse, but for nulls."""
+"""Types for which Arrow accepts only values that the rules accept, except nulls."""
 _LONG = {"Int128": 16, "UInt128": 16, "Int256": 32, "UInt256": 32}
 _UNITS = ("s", "ms", "ms", "ms", "us", "us", "us", "ns", "ns", "ns")
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -58,8 +59,8 @@ _DAYS = {"Date": (0, 2**16), "Date32": (-25_567, 120_530)}
 
 
 class UnfitType(ValueError):
-    """No value of a column's Arrow type can be stored in the table's column, or Arrow has no type
-    for the table's.
+    """No value of a column's Arrow type can be stored in the table's column, or Arrow has no
+    equivalent of the table's type.
     """
 
 
@@ -82,10 +83,10 @@ class TargetColumn:
         self._fits: set[Any] = set()
 
     def of_values(self, values: Sequence[Any]) -> Any:
-        """An array of Python's values. Raises what a value that does not fit causes."""
+        """Convert Python values to an array. Raises the error of the first unfit value."""
         rule, form = self._rule, self._form
         if self._is_strict or rule.plain.issuperset(map(type, values)):
-            with suppress(Exception):  # below, it is told better
+            with suppress(Exception):  # the conversion below raises a clearer error
                 made = pa.array(values, self.type)
                 if self._kind.is_nullable or not made.null_count:
                     _check_range(self._kind, made)
@@ -96,8 +97,10 @@ class TargetColumn:
         return pa.array(converted, self.type)
 
     def of_column(self, column: Any) -> Any:
-        """An array of the table's type. Raises `UnfitType`, or what a value that does not fit causes."""
-        if self._kind.inner:  # a slice would be judged by what is around it, too
+        """Convert a column to an array of the table's type. Raises `UnfitType`, or the error of an
+        unfit value.
+        """
+        if self._kind.inner:  # checks of a slice would include values outside it
             column = column.take(pa.array(range(len(column)), pa.int64()))
         made = self._cast(column)
         _check_nulls(self._kind, made)
@@ -105,7 +108,7 @@ class TargetColumn:
         return made
 
     def check_type(self, given: Any) -> None:
-        """Raise `UnfitType` for a type whose columns cannot be cast."""
+        """Raise `UnfitType` for an Arrow type whose columns cannot be cast."""
         if given not in self._fits:
             self._cast(pa.array([], given))
             self._fits.add(given)
@@ -152,7 +155,7 @@ def arrow_type(kind: ColumnType) -> Any:
 
 
 def _form_of(kind: ColumnType) -> Callable[[Any], Any] | None:
-    """What Arrow is given for a value, if not the value itself."""
+    """The conversion from a value to the form that Arrow takes, if it is not the value itself."""
     if kind.head in _LONG:
         length, signed = _LONG[kind.head], kind.head.startswith("Int")
         return lambda value: value.to_bytes(length, "little", signed=signed)
@@ -187,7 +190,7 @@ def _unless_none(form: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 
 
 def _check_kinds(kind: ColumnType, given: Any) -> None:
-    """Raise `UnfitType` for casts that Arrow has and that mean something else here."""
+    """Raise `UnfitType` for casts that Arrow supports but that change the meaning here."""
     types = pa.types
     if types.is_null(given):
         return
@@ -208,7 +211,7 @@ def _is_text(given: Any) -> bool:
 
 def _check_nulls(kind: ColumnType, array: Any) -> None:
     if array.null_count and not kind.is_nullable:
-        raise UnfitValue(f"NULL for a column of {kind.text}, which holds none")
+        raise UnfitValue(f"NULL for a column of {kind.text}, which is not Nullable")
     match kind.head:
         case "Array":
             _check_nulls(kind.inner[0], array.flatten())
@@ -223,7 +226,7 @@ def _check_nulls(kind: ColumnType, array: Any) -> None:
 
 
 def _check_range(kind: ColumnType, array: Any) -> None:
-    """Raise `UnfitValue` for days and moments outside of the type, at any depth."""
+    """Raise `UnfitValue` for days and times outside the range of the type, at any depth."""
     limits = _SECONDS.get(kind.head) or _DAYS.get(kind.head)
     if limits is not None:
         per = _PER_SECOND[array.type.unit] if kind.head in _SECONDS else 1

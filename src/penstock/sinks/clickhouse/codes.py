@@ -1,10 +1,11 @@
-"""ClickHouse's error codes by what they mean for a write, with the documentation's names.
+"""ClickHouse's error codes by their meaning for a write, with their documented names.
 
 1. A *row* is at fault: the INSERT was refused as a whole, and is sent again in parts.
 2. A *refusal* lasts until an operator repairs its cause.
-3. An INSERT that was interrupted (a time limit, a cancelled query, a lost Keeper at the wrong moment)
+3. An interrupted INSERT (a time limit, a cancelled query, a Keeper session lost during the commit)
    may have been stored: its outcome is unknown.
-4. A code that is not here is a row's fault with the status 400, and transient with any other.
+4. A code that is not listed means that a row is at fault if the status is 400, and is transient
+   otherwise.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ ROWS = {
     691: "UNKNOWN_ELEMENT_OF_ENUM",
 }
 TOO_MANY_PARTS = 252
-"""Of the table, which is a throttle, or of the INSERT, which is then sent again in parts."""
+"""Too many parts in the table, which is a throttle, or in the INSERT, which is then sent again in
+parts.
+"""
 
 OTHERS: dict[int, tuple[str, ErrorClass]] = {
     TOO_MANY_PARTS: ("TOO_MANY_PARTS", ErrorClass.THROTTLE),
@@ -80,28 +83,34 @@ REFUSALS = {
         "NO_SUCH_COLUMN_IN_TABLE",
         "give {table} the columns that are written, or change columns=",
     ),
-    44: ("ILLEGAL_COLUMN", "write to columns of {table} that take values"),
+    44: ("ILLEGAL_COLUMN", "write to columns of {table} that accept values"),
     47: ("UNKNOWN_IDENTIFIER", "correct {table}, its constraints or its materialized views"),
     48: ("NOT_IMPLEMENTED", "name a table that takes INSERTs instead of {table}"),
     60: ("UNKNOWN_TABLE", "create {table}, or correct table= or database="),
     62: ("SYNTAX_ERROR", "correct the names given as table=, database= and columns="),
     73: ("UNKNOWN_FORMAT", 'give format="json"; the server does not know ArrowStream'),
     81: ("UNKNOWN_DATABASE", "create the database of {table}, or correct database="),
-    115: ("UNKNOWN_SETTING", "correct settings=, of which the server does not know one"),
+    115: ("UNKNOWN_SETTING", "correct settings=: the server does not know one of them"),
     164: ("READONLY", "give the user a profile without readonly, so that it may write to {table}"),
     192: ("UNKNOWN_USER", "give credentials that the server knows, as auth="),
     193: ("WRONG_PASSWORD", "give credentials that the server accepts, as auth="),
     194: ("REQUIRED_PASSWORD", "give credentials, as auth=; none were sent"),
-    195: ("IP_ADDRESS_NOT_ALLOWED", "let the user log in from this address"),
+    195: ("IP_ADDRESS_NOT_ALLOWED", "allow the user to log in from this address"),
     218: ("TABLE_IS_DROPPED", "create {table}, or correct table= or database="),
     243: ("NOT_ENOUGH_SPACE", "free disk space on the server, or add some"),
     291: ("DATABASE_ACCESS_DENIED", "grant the user access to the database of {table}"),
-    344: ("SUPPORT_IS_DISABLED", "correct format= or settings=: the server has no support for one"),
-    452: ("SETTING_CONSTRAINT_VIOLATION", "let the user change the settings that the error names"),
+    344: (
+        "SUPPORT_IS_DISABLED",
+        "correct format= or settings=: the server does not support one of them",
+    ),
+    452: (
+        "SETTING_CONSTRAINT_VIOLATION",
+        "allow the user to change the settings that the error names",
+    ),
     497: ("ACCESS_DENIED", "grant the user INSERT and SHOW COLUMNS on {table}"),
     516: ("AUTHENTICATION_FAILED", "give credentials that the server accepts, as auth="),
 }
-"""The name and the repair, for `{table}`."""
+"""The error's name and the repair, a format string with `{table}`."""
 
 ALTERED = frozenset({8, 10, 16, 44, 47, 53, 60, 81, 218})
 """Codes after which the table is read again."""

@@ -1,10 +1,11 @@
-"""Errors of ClickHouse's HTTP interface, by the exception's code.
+"""Errors of ClickHouse's HTTP interface, by the code of the exception.
 
-1. The code is in a header or begins the text. It decides, whatever the status: an INSERT that failed
-   behind a status of 200 has failed.
-2. An INSERT that failed in a materialized view may have been stored in the table itself: its outcome
-   is unknown, whatever the code.
-3. A text may quote a row. So it is in the message and not in `summary`, the text for logs.
+1. The code is in a header or at the start of the text. It takes precedence over the status: an
+   INSERT that failed with status 200 has failed.
+2. An INSERT that failed in a materialized view may have been stored in the table itself: its
+   outcome is unknown, whatever the code.
+3. The server's text may quote a row, so it is in the message and not in `summary`, the text for
+   logs.
 """
 
 from __future__ import annotations

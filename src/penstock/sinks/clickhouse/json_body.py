@@ -1,7 +1,8 @@
 """Rows as `JSONEachRow`: objects with the names of the table's columns.
 
-A body is one array, which the server refuses if it was cut off. A cut between two lines would look
-like the end to it, and the rows before the cut would be stored. Servers before 22 take lines only.
+A body is one array, so the server refuses it if it is truncated. A body of lines that is cut
+between two lines would look complete, and the rows before the cut would be stored. Servers before
+22 accept only lines.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class JsonRows:
-    """Encodes rows of the values of these columns."""
+    """Encodes rows with values for these columns."""
 
     def __init__(self, columns: Mapping[str, ColumnType]) -> None:
         self._names = tuple(columns)
@@ -33,7 +34,7 @@ class JsonRows:
         rows: Sequence[Sequence[Any]],
         errors: dict[int, BaseException],
     ) -> Records:
-        """A record for each row; one with a value that does not fit gets an error."""
+        """A record for each row; a row with an unfit value gets an error."""
         made = encoded(self._all, self._one, rows)
         errors.update({indices[place]: error for place, error in made.errors.items()})
         found = [indices[place] for place in made.indices]

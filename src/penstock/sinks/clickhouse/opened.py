@@ -1,4 +1,4 @@
-"""A table that is open: batches become records, and requests one URL for all of their INSERTs."""
+"""An open table: converts batches to records, and provides the URL of their INSERTs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 class OpenClickHouseTable:
-    """One table as it is, for the columns of a sink. Raises `ConfigError` for columns that it does
-    not have, and for types that Arrow does not have.
+    """The current table, restricted to the columns of a sink. Raises `ConfigError` for columns that
+    it does not have, and for types that Arrow does not have.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class OpenClickHouseTable:
 
     @property
     def join(self) -> Join:
-        """What makes bodies of records."""
+        """The function that joins records to a body."""
         if self._arrow is not None:
             return self._arrow.join
         return json_array if self._facts.takes_arrays else ndjson
 
     def records(self, batch: Batch[Any]) -> Records:
-        """A record for each item that fits, and an error for each other one. Raises `PermanentError`
-        for columns of which no value could fit.
+        """A record for each item that fits, and an error for every other item. Raises
+        `PermanentError` for columns in which no value could fit.
         """
         if self._arrow is not None and isinstance(batch, ArrowBatch):
             return self._arrow.of_columns(batch.record_batch, self._named(batch))
@@ -72,7 +72,9 @@ class OpenClickHouseTable:
     def insert_url(
         self, base: str, batch: Batch[Any], own: Mapping[str, str], further: Mapping[str, str]
     ) -> str:
-        """The URL of the INSERTs of this batch, with the sink's own settings that the server knows."""
+        """The URL of the INSERTs of this batch, with those of the sink's own settings that the
+        server knows.
+        """
         settings = {**known_only(own, self._facts.settings), **further}
         format_name = "JSONEachRow" if self._arrow is None else "ArrowStream"
         return insert_url(base, self._name.quoted, self._named(batch), format_name, settings)
@@ -85,13 +87,13 @@ class OpenClickHouseTable:
             found |= dict.fromkeys(missing, "is missing; leave it out of columns=, or write it")
         if not self._is_given:
             strange = [each for each in schema.names if each not in self._columns]
-            found |= dict.fromkeys(strange, f"is no column of {self._name.shown}; drop it")
+            found |= dict.fromkeys(strange, f"is not a column of {self._name.shown}; drop it")
         if self._arrow is not None:
             found |= self._arrow.refused(schema)
         return found
 
     def _named(self, batch: Batch[Any]) -> tuple[str, ...]:
-        """The columns that an INSERT of this batch names."""
+        """The columns that are named in an INSERT of this batch."""
         if self._is_given or self._arrow is None or not isinstance(batch, ArrowBatch):
             return tuple(self._columns)
         return tuple(batch.record_batch.schema.names)
@@ -103,8 +105,8 @@ class OpenClickHouseTable:
         for each in columns:
             if each not in known:
                 raise ConfigError(
-                    f"columns={each!r}: is no column of {self._name.shown} that takes values; it has "
-                    + ", ".join(known)
+                    f"columns={each!r}: is not a column of {self._name.shown} that accepts values; "
+                    "it has " + ", ".join(known)
                 )
         return {each: known[each] for each in columns}
 
@@ -120,11 +122,11 @@ class OpenClickHouseTable:
         rows: Sequence[Any],
         errors: dict[int, BaseException],
     ) -> tuple[Sequence[int], Sequence[Any]]:
-        """Refuse mappings with fields that the table does not have: they would be lost silently."""
+        """Refuse mappings with fields that the table does not have, which would be lost silently."""
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
-        if rows is items:  # all of them are sequences
+        if rows is items:  # all items are sequences
             return indices, rows
-        count = len(self._columns)  # each of which the item has
+        count = len(self._columns)  # every item has all of them
         strange: dict[int, BaseException] = {}
         for index in indices:
             item = items[index]
@@ -142,5 +144,6 @@ class OpenClickHouseTable:
     def _strange(self, fields: Any) -> PermanentError:
         named = ", ".join(sorted(map(repr, fields)))
         return PermanentError(
-            f"the item has {named}, which {self._name.shown} has not; give columns= to leave it out"
+            f"the item has {named}, which {self._name.shown} does not have; give columns= to leave "
+            "it out"
         )

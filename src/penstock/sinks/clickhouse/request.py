@@ -1,4 +1,4 @@
-"""The INSERT of a sink and its settings, as the URL of its requests."""
+"""The INSERT and the settings of a sink, as the URL of its requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..._core.checks import bad
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-TOKEN_SETTING = "insert_deduplication_token"  # noqa: S105  # no secret
+TOKEN_SETTING = "insert_deduplication_token"  # noqa: S105  # not a secret
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _BLOCK_ROWS = "100000000"
 _STRICT = {
@@ -22,16 +22,16 @@ _STRICT = {
     "input_format_null_as_default": "0",
     "date_time_overflow_behavior": "throw",
 }
-"""Nothing is left out or changed silently, whatever the user's profile says."""
+"""No value is dropped or changed silently, whatever the user's profile."""
 _WHOLE = {"input_format_parallel_parsing": "0", "max_insert_block_size": _BLOCK_ROWS}
 """One body is one block, which is stored or refused as a whole."""
 _READING = {"date_time_input_format": "best_effort"}
 _STORED = {"distributed_foreground_insert": "1", "insert_distributed_sync": "1"}
-"""A success means that the shards have the rows; by its newer and its older name."""
+"""A success means that the shards have stored the rows; the setting's newer and older names."""
 _OWN = {
-    **dict.fromkeys(("query", "wait_end_of_query"), "is the sink's"),
-    **dict.fromkeys(_STRICT, "is the sink's: no row may be lost or changed silently"),
-    **dict.fromkeys(_WHOLE, "is the sink's: a body must be one block"),
+    **dict.fromkeys(("query", "wait_end_of_query"), "is set by the sink"),
+    **dict.fromkeys(_STRICT, "is set by the sink, so that no row is lost or changed silently"),
+    **dict.fromkeys(_WHOLE, "is set by the sink, since a body must be one block"),
     **dict.fromkeys(
         (TOKEN_SETTING, "insert_deduplicate", "deduplicate_insert", "async_insert_deduplicate"),
         "is given by deduplicate=",
@@ -43,7 +43,7 @@ _OWN = {
 
 
 def own_settings(*, deduplicate: bool, async_insert: bool) -> dict[str, str]:
-    """The settings that the sink sends, where the server knows them."""
+    """The settings that the sink sends if the server knows them."""
     once, later = "1" if deduplicate else "0", "1" if async_insert else "0"
     return {
         **_STRICT,
@@ -59,8 +59,8 @@ def own_settings(*, deduplicate: bool, async_insert: bool) -> dict[str, str]:
 
 
 def checked_settings(settings: object) -> dict[str, str]:
-    """The user's settings, as texts. Raises `ConfigError`."""
-    rule = "must be a mapping of names of settings to numbers, bools or texts"
+    """The user's settings as strings. Raises `ConfigError`."""
+    rule = "must be a mapping of names of settings to numbers, bools or strings"
     if settings is None:
         return {}
     if not isinstance(settings, Mapping):
@@ -78,7 +78,7 @@ def checked_settings(settings: object) -> dict[str, str]:
 
 
 def base_url(url: object) -> object:
-    """The server's URL; `endpoint` checks the rest of it. Raises `ConfigError`."""
+    """Check the server's URL; `endpoint` checks the rest of it. Raises `ConfigError`."""
     if not isinstance(url, str):
         return url
     try:
@@ -91,13 +91,13 @@ def base_url(url: object) -> object:
 
 
 def quoted(name: str) -> str:
-    """A name as an identifier."""
+    """Quote a name as an identifier."""
     escaped = name.replace("\\", "\\\\").replace("`", "\\`")
     return f"`{escaped}`"
 
 
 def literal(text: str) -> str:
-    """A text as a literal."""
+    """Quote a string as a literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 

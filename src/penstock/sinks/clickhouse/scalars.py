@@ -1,4 +1,4 @@
-"""Values of types without parts, as they are sent; see `values` for the rules."""
+"""Conversions of values of scalar types to the form that is sent; see `values` for the rules."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ DATETIME64 = (datetime(1900, 1, 1, tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)
 
 
 class UnfitValue(ValueError):
-    """A value that its column does not hold."""
+    """A value that its column cannot hold."""
 
 
 def _plain(value: Any) -> Any:
-    """The value of an enum's member, and any other value itself."""
+    """The value of an enum member; any other value unchanged."""
     return value.value if isinstance(value, Enum) else value
 
 
 def refused(kind: ColumnType | str, value: object) -> UnfitValue:
-    """The error of a value of a type that is never taken."""
+    """The error for a value whose Python type is never accepted."""
     name = kind if isinstance(kind, str) else kind.text
     return UnfitValue(f"{type(value).__name__} for a column of {name}")
 
@@ -47,7 +47,7 @@ def _read(kind: ColumnType | str, read: Convert, text: Any) -> Any:
 
 
 def whole(kind: ColumnType, numbers: range) -> Convert:
-    """Whole numbers of a range."""
+    """Convert whole numbers in a range."""
     first, last = numbers.start, numbers.stop - 1
 
     def convert(value: Any) -> int:
@@ -63,7 +63,7 @@ def whole(kind: ColumnType, numbers: range) -> Convert:
 
 
 def float_of(value: Any) -> float:
-    """A number as a float."""
+    """Convert a number to a float."""
     value = _plain(value)
     if isinstance(value, (int, float, Decimal)):
         return float(value)
@@ -71,7 +71,7 @@ def float_of(value: Any) -> float:
 
 
 def small_float(value: Any) -> float:
-    """A float in the range of `Float32`."""
+    """Convert a number to a float in the range of `Float32`."""
     found = float_of(value)
     if isfinite(found) and abs(found) > _FLOAT32_MAX:
         raise UnfitValue(f"{found} is not in the range of Float32")
@@ -79,7 +79,7 @@ def small_float(value: Any) -> float:
 
 
 def bool_of(value: Any) -> bool:
-    """A bool, or 0 or 1."""
+    """Convert a bool, or 0 or 1."""
     value = _plain(value)
     if value is True or value is False or (type(value) is int and value in {0, 1}):
         return bool(value)
@@ -87,7 +87,7 @@ def bool_of(value: Any) -> bool:
 
 
 def text_of(value: Any) -> Any:
-    """Text or bytes; anything else whose form in JSON is a text, such as a UUID."""
+    """Convert text, bytes, or a value that is a string in JSON, such as a UUID."""
     value = _plain(value)
     if isinstance(value, (str, bytes, bytearray)):
         return value
@@ -99,7 +99,7 @@ def text_of(value: Any) -> Any:
 
 
 def object_of(value: Any) -> object:
-    """A mapping, or JSON text of one."""
+    """Convert a mapping, or the JSON text of one."""
     if isinstance(value, (str, bytes)):
         value = _read("JSON objects", json.loads, value)
     elif not isinstance(value, Mapping):
@@ -111,7 +111,7 @@ def object_of(value: Any) -> object:
 
 
 def time_of(value: Any) -> str:
-    """A time of a day, as text."""
+    """Convert a time of day to text."""
     if isinstance(value, time):
         return value.isoformat()
     if isinstance(value, str):
@@ -120,7 +120,7 @@ def time_of(value: Any) -> str:
 
 
 def decimal(kind: ColumnType) -> Convert:
-    """Numbers with at most the digits of the type."""
+    """Convert numbers with at most the digits of the type."""
     scale = kind.scale
     whole_digits = kind.precision - scale
 
@@ -145,7 +145,7 @@ def decimal(kind: ColumnType) -> Convert:
 
 
 def day(kind: ColumnType, limits: tuple[date, date]) -> Convert:
-    """Days, also in ISO 8601, between two."""
+    """Convert days, also in ISO 8601, within the limits."""
     first, last = limits
 
     def convert(value: Any) -> date:
@@ -161,7 +161,7 @@ def day(kind: ColumnType, limits: tuple[date, date]) -> Convert:
 
 
 def moment(kind: ColumnType, limits: tuple[datetime, datetime]) -> Convert:
-    """Moments, also in ISO 8601, in UTC, between two."""
+    """Convert times, also in ISO 8601, in UTC, within the limits."""
     first, end = limits
 
     def convert(value: Any) -> datetime:

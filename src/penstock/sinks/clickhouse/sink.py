@@ -44,46 +44,47 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.sinks.clickhouse")
 _NO_ITEMS: RowBatch[Any] = RowBatch(())
-"""What a SELECT is sent for."""
+"""The items of a SELECT request: none."""
 _SHOWN = 8192
-"""Bytes of an answer that are looked at for an exception."""
+"""Bytes of a response that are searched for an exception."""
 
 
 class ClickHouseSink(HttpBase):
     """Writes items as rows of one table of ClickHouse, by INSERTs over HTTP.
 
-    A batch of at most `max_bytes` is one INSERT, and so one block, which ClickHouse stores as a
-    whole, or not at all, in each partition. A row that does not fit fails alone with
-    `PermanentError`: most are found before they are sent; if the server refuses an INSERT, its
-    rows are sent again in parts until the bad ones are alone.
+    A batch of at most `max_bytes` is one INSERT, and therefore one block, which ClickHouse stores
+    completely or not at all in each partition. A row that does not fit fails alone with
+    `PermanentError`. Most such rows are found before they are sent; if the server refuses an
+    INSERT, its rows are sent again in parts until the bad rows are isolated.
 
     `headers`, `auth`, `max_bytes`, `max_answer_bytes`, `client`, `client_options`, `pool_size`,
     `timeout` and `close_timeout` are those of `HttpSink`.
 
     Args:
         url: the server's URL, such as `"https://host:8443"`. A user and password in it, or
-            `auth=(user, password)`, log in.
+            `auth=(user, password)`, are the login.
         table: the table's name, taken literally.
-        columns: the columns that are written; default: every column of the table that takes
-            values. A row has a value for each. Columns that are left out get their DEFAULT.
+        columns: the columns to write, for each of which a row has a value; default: every column of
+            the table that accepts values. Omitted columns get their DEFAULT.
         database: the database's name; default: the user's.
-        format: `"arrow"` sends columns in ArrowStream: batches of columns without making rows, and
-            rows as columns. `"json"` sends JSONEachRow, which every server knows, and which has
-            forms for `Variant` and `Dynamic`.
-        row: a function from an item to its row, a sequence. Default: sequences by position,
-            mappings and objects by the names of the columns.
-        deduplicate: send a token with each INSERT, equal whenever the same rows are sent again, and
-            only then, so that the server stores them once. Needs a table that keeps tokens: a
-            replicated one, or `non_replicated_deduplication_window`.
-        async_insert: have the server collect INSERTs of many clients. The sink waits until the
-            rows are stored all the same.
+        format: `"arrow"` sends ArrowStream: batches of columns without conversion to rows, and rows
+            as columns. `"json"` sends JSONEachRow, which every server supports, also for `Variant`
+            and `Dynamic`.
+        row: a function from an item to its row, a sequence. By default the values of sequences are
+            taken by position, those of mappings and objects by column name.
+        deduplicate: send a token with each INSERT, equal if and only if the same rows are sent
+            again, so that the server stores them once. Requires a table that keeps tokens: a
+            replicated table, or one with `non_replicated_deduplication_window`.
+        async_insert: let the server combine INSERTs of many clients. The sink still waits until the
+            rows are stored.
         settings: further settings of the INSERTs, such as `{"insert_quorum": 2}`.
-        compression: of bodies: `"gzip"`, `"zstd"` or `None`, the default.
+        compression: of bodies: `"gzip"`, `"zstd"` or `None` (default).
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without httpx or pyarrow. Constructing
-    does not suspend. Opening suspends; it asks for the table's columns and the server's settings. It
-    raises `ConfigError` for a refused login, a table that does not exist or does not fit, and a server
-    that is too old for the arguments; and `UnavailableError` if no server answers.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without httpx or pyarrow.
+    Constructing does not suspend. Opening suspends; it reads the table's columns and the server's
+    settings. It raises `ConfigError` for a refused login, a table that does not exist or does not
+    fit, and a server that is too old for the arguments, and `UnavailableError` if no server
+    responds.
     """
 
     _run_time = ("_client", "_room", "_table", "_is_stale")
@@ -96,7 +97,7 @@ class ClickHouseSink(HttpBase):
         table: str,
         columns: Sequence[str] | None = None,
         database: str | None = None,
-        format: Literal["arrow", "json"] = "arrow",  # noqa: A002  # ClickHouse's word
+        format: Literal["arrow", "json"] = "arrow",  # noqa: A002  # ClickHouse's term
         row: Callable[[Any], Sequence[Any]] | None = None,
         deduplicate: bool = True,
         async_insert: bool = False,
@@ -119,7 +120,7 @@ class ClickHouseSink(HttpBase):
         kind = "application/vnd.apache.arrow.stream" if self._is_arrow else "application/json"
         super().__init__(
             endpoint(
-                base_url(url),  # type: ignore[arg-type]  # which it checks
+                base_url(url),  # type: ignore[arg-type]  # checked there
                 own_headers={"content-type": kind},
                 compression=compression,
                 **options,
@@ -133,28 +134,30 @@ class ClickHouseSink(HttpBase):
     def capabilities(self) -> Capabilities:
         """One concurrent write per connection; `columnar` with `format="arrow"`.
 
-        Not idempotent: a token stands for the rows of a whole INSERT, so an item in another batch
-        is stored again. Not `key_prefix_safe`: a refused row does not stop a later one of its key.
+        Not idempotent: a token identifies the rows of a whole INSERT, so an item in another batch
+        is stored again. Not `key_prefix_safe`: a refused row does not stop a later row of its key.
         """
         return Capabilities(columnar=self._is_arrow, max_concurrency=self._endpoint.pool_size)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
-        """The columns of a `pyarrow.Schema` that this sink cannot write, or misses, and the remedy.
+        """The columns of a `pyarrow.Schema` that this sink cannot write, and missing columns, each
+        with the remedy.
 
-        Empty while it is closed, since the table's columns are not known then. Does not suspend.
+        Empty while the sink is closed, since the table's columns are then unknown. Does not
+        suspend.
         """
         return {} if self._table is None else self._table.refused_columns(schema)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Send every item of `batch`, in order; suspends for one request, or for several beyond
-        `max_bytes` and around rows that the server refuses.
+        """Send every item of `batch`, in order; suspends for one request, or for several if the
+        batch exceeds `max_bytes` or the server refuses rows.
 
         An item fails with `PermanentError` (it does not fit), `ThrottledError` (too many parts of
-        the table, too many queries), `TransientError`, `UnavailableError`, `RefusedError` (the table
-        is missing or altered, the user may not write, the disk is full), or `UnknownOutcomeError`
-        (no answer, or one that leaves it open whether the rows were stored). Before rows are blamed
-        for their values, the table is read again. Exceptions and cancellation are those of
-        `HttpSink`.
+        the table, too many queries), `TransientError`, `UnavailableError`, `RefusedError` (the
+        table is missing or altered, the user has no permission to write, the disk is full), or
+        `UnknownOutcomeError` (no response, or one that does not tell whether the rows were stored).
+        The table is read again before a row fails for its values. Exceptions and cancellation are
+        those of `HttpSink`.
         """
         if self._table is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
@@ -173,7 +176,7 @@ class ClickHouseSink(HttpBase):
     async def _encoded(
         self, table: OpenClickHouseTable, batch: Batch[Any]
     ) -> tuple[OpenClickHouseTable, Records]:
-        """The records of a batch, by the table as it is if any of them is refused."""
+        """The records of a batch; if any item is refused, the table is read again first."""
         if not self._is_stale:
             try:
                 records = table.records(batch)
@@ -187,7 +190,7 @@ class ClickHouseSink(HttpBase):
         return table, table.records(batch)
 
     def _checked(self, response: HttpResponse, part: Batch[Any]) -> None:
-        """Raise the error of a response that only looks like a success."""
+        """Raise the error of a response that only appears to be a success."""
         text = response.body[:_SHOWN].decode(errors="replace")
         code = code_of(response.headers, text)
         if code is not None:
@@ -195,8 +198,8 @@ class ClickHouseSink(HttpBase):
             raise self._error(code, response.status, shown, response.retry_after)
         if response.body.strip():
             raise ResultMismatch(
-                f"the answer from {self._endpoint.place} is not one of ClickHouse to an INSERT, which is "
-                "empty; the outcome of every item is unknown"
+                f"the answer from {self._endpoint.place} is not empty, as ClickHouse's answer to "
+                "an INSERT is; the outcome of every item is unknown"
             )
 
     def _known_failure(
@@ -222,18 +225,19 @@ class ClickHouseSink(HttpBase):
         self._is_stale = False
         if self._deduplicate and await is_without_tokens(self._ask, self._name):
             logger.warning(
-                "%r: the table says nothing of deduplication tokens, so rows of an unknown outcome may "
-                "be stored twice; give it non_replicated_deduplication_window, or deduplicate=False",
+                "%r: the table keeps no deduplication tokens, so rows of an unknown outcome may be "
+                "stored twice; set its non_replicated_deduplication_window, or pass "
+                "deduplicate=False",
                 self,
             )
 
     async def _read_again(self) -> OpenClickHouseTable:
-        """The table as it is now. Raises `RefusedError` if the columns do not fit it any more."""
+        """Read the current table. Raises `RefusedError` if the columns no longer fit it."""
         try:
             return await self._read()
         except ConfigError as error:
             text = f"the table or the server was altered: {error}"
-            raise RefusedError(text, repair="alter it back, or open the sink anew") from error
+            raise RefusedError(text, repair="undo the change, or reopen the sink") from error
 
     async def _read(self) -> OpenClickHouseTable:
         facts = await read_table(self._ask, self._name)
@@ -243,7 +247,7 @@ class ClickHouseSink(HttpBase):
         )
 
     async def _ask(self, query: str) -> bytes:
-        """The answer to a SELECT, which has no effect: an unknown outcome is that of no item."""
+        """The response to a SELECT. It has no effect, so it leaves no item unknown."""
         client, room = self._client, self._room
         if client is None or room is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
@@ -261,5 +265,5 @@ class ClickHouseSink(HttpBase):
 
 
 def _is_altered(error: BaseException) -> bool:
-    """Whether an error may mean that the table is not what it was."""
+    """Whether an error may mean that the table has changed."""
     return any(isinstance(each, ClickHouseError) and each.code in ALTERED for each in causes(error))

@@ -1,4 +1,4 @@
-"""The table, the server's version and its settings, as read from the server."""
+"""The table, and the server's version and settings, as read from the server."""
 
 from __future__ import annotations
 
@@ -25,50 +25,50 @@ _NOT_SENT = frozenset({"MATERIALIZED", "ALIAS"})
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table, by the names given."""
+    """A table's name, and its database's name if given."""
 
     table: str
     database: str | None
 
     @property
     def quoted(self) -> str:
-        """As an identifier."""
+        """The name as an identifier."""
         if self.database is None:
             return quoted(self.table)
         return f"{quoted(self.database)}.{quoted(self.table)}"
 
     @property
     def database_literal(self) -> str:
-        """The database, in a query."""
+        """The database, as an expression in a query."""
         return "currentDatabase()" if self.database is None else literal(self.database)
 
     @property
     def shown(self) -> str:
-        """For messages."""
+        """The name in messages."""
         return f"table {self.quoted}"
 
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What the server has told of the table and of itself."""
+    """The server's information about the table and about itself."""
 
     columns: dict[str, ColumnType]
-    """Those that take values, in order."""
+    """The columns that accept values, in order."""
     usual: tuple[str, ...]
-    """Those of them that are stored: without EPHEMERAL ones."""
+    """The stored columns among them, without EPHEMERAL ones."""
     version: tuple[int, int]
     version_text: str
     settings: frozenset[str]
-    """The sink's settings that the server knows."""
+    """Those of the sink's settings that the server knows."""
 
     @property
     def takes_arrays(self) -> bool:
-        """Whether JSONEachRow may be one array."""
+        """Whether a JSONEachRow body may be one array."""
         return self.version >= _ARRAY_SINCE
 
 
 async def read_table(ask: Ask, name: TableName) -> TableFacts:
-    """Ask the server. Raises `RefusedError` for a table that does not exist, and what `ask` raises."""
+    """Read the table. Raises `RefusedError` if it does not exist, and the errors of `ask`."""
     known = [*own_settings(deduplicate=True, async_insert=True), TOKEN_SETTING]
     names = ", ".join(map(literal, known))
     ((text, settings),) = await _rows(
@@ -91,8 +91,8 @@ async def read_table(ask: Ask, name: TableName) -> TableFacts:
 
 
 async def is_without_tokens(ask: Ask, name: TableName) -> bool:
-    """Whether the table is of an engine that keeps no tokens unless told to, and says nothing of them.
-    Raises what `ask` raises.
+    """Whether the table's engine keeps no tokens by default and its definition does not enable
+    them. Raises the errors of `ask`.
     """
     found = await _rows(
         ask,
@@ -110,7 +110,7 @@ async def _rows(ask: Ask, query: str) -> list[list[Any]]:
     try:
         return cast("list[list[Any]]", json.loads(answer)["data"])
     except (ValueError, KeyError, TypeError) as error:
-        text = "what answers is not one of ClickHouse"
+        text = "the response is not from ClickHouse"
         raise RefusedError(text, repair="correct the URL") from error
 
 

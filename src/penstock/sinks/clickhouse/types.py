@@ -1,7 +1,7 @@
-"""Types of ClickHouse's columns, parsed from the text that the server has for them.
+"""Types of ClickHouse's columns, parsed from the server's text form.
 
 `Nullable`, `LowCardinality` and `SimpleAggregateFunction` are wrappers: the type of a value is the
-one inside.
+wrapped type.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ _NULLS = frozenset({"Variant", "Dynamic", "Nothing"})
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """One type. `head` is its name without arguments."""
+    """A column type. `head` is its name without arguments."""
 
     text: str
     head: str
     arguments: tuple[str, ...] = ()
-    """As the server writes them, unless they are types."""
+    """The arguments as the server writes them, unless they are types."""
     inner: tuple[ColumnType, ...] = ()
     """The types of an array's elements, of a map's keys and values, or of a tuple's fields."""
     names: tuple[str, ...] = ()
-    """The names of a tuple's fields; numbers from 1 on for one without."""
+    """The names of a tuple's fields; unnamed fields are numbered from 1."""
     is_nullable: bool = False
 
     @property
     def whole_numbers(self) -> range | None:
-        """The numbers of an integer type; `None` for any other one."""
+        """The range of an integer type; `None` for any other type."""
         found = _WHOLE.fullmatch(self.head)
         if found is None:
             return None
@@ -40,7 +40,7 @@ class ColumnType:
 
     @property
     def scale(self) -> int:
-        """Digits behind the point, of decimals and of times."""
+        """Digits after the decimal point, of decimals and of times."""
         numbers = [int(each) for each in self.arguments if each.isdigit()]
         if self.head == "Decimal":
             return numbers[1] if len(numbers) > 1 else 0
@@ -48,12 +48,12 @@ class ColumnType:
 
     @property
     def precision(self) -> int:
-        """Digits of a decimal."""
+        """Total digits of a decimal."""
         return int(self.arguments[0])
 
 
 def parsed(text: str) -> ColumnType:
-    """The type of this text. Never raises: what is not known is a head without parts."""
+    """Parse a type. Never raises: an unknown type is a head without parts."""
     text = text.strip()
     head, paren, rest = text.partition("(")
     if not paren or not rest.endswith(")"):
@@ -85,7 +85,7 @@ def _field(text: str, place: int) -> tuple[str, ColumnType]:
 
 
 def _arguments(text: str) -> list[str]:
-    """Split at the commas that are neither in parentheses nor in quotes."""
+    """Split at the commas outside parentheses and quotes."""
     found: list[str] = []
     depth, start, quote, place = 0, 0, "", 0
     while place < len(text):

@@ -1,13 +1,14 @@
-"""Values that a column's type holds exactly; any other one fails with its item.
+"""Check that a column's type holds a value exactly; the item of any other value fails.
 
-ClickHouse changes values that do not fit and says nothing: 300 becomes 44 in a `UInt8`, a NULL
-becomes 0, 1.239 becomes 1.23 in a `Decimal(10, 2)`, a moment of the year 2300 becomes one of 2106 in
-a `DateTime`. So a value is checked here, before it is sent, at any depth:
+ClickHouse silently changes values that do not fit: 300 becomes 44 in a `UInt8`, a NULL becomes 0,
+1.239 becomes 1.23 in a `Decimal(10, 2)`, a time in the year 2300 becomes one in 2106 in a
+`DateTime`. So each value is checked here before it is sent, at any depth:
 
-1. A whole number is in the range of its type. Text and floats are none; a bool is 0 or 1.
-2. `None` needs a `Nullable`. A column's DEFAULT is for columns that are not sent.
-3. A decimal has no more digits than the type. A float is taken as Python shows it.
-4. A moment without a zone is in UTC; digits of a second beyond the type's are cut, as everywhere.
+1. A whole number is in the range of its type. Text and floats are not accepted; a bool is 0 or 1.
+2. `None` requires a `Nullable`. A column's DEFAULT applies only to columns that are not sent.
+3. A decimal has no more digits than the type. A float is taken as Python displays it.
+4. A time without a zone is in UTC; fractions of a second beyond the type's precision are truncated,
+   as everywhere.
 5. Types without a rule are left to the server.
 """
 
@@ -42,12 +43,12 @@ _NONE = type(None)
 
 @dataclass(frozen=True, slots=True)
 class ValueRule:
-    """How values of a column are checked."""
+    """The check for the values of a column."""
 
     convert: Convert
-    """The value as it is sent. Raises `UnfitValue`."""
+    """Converts a value to the form that is sent. Raises `UnfitValue`."""
     plain: frozenset[type] = frozenset()
-    """Types of values that need only a check of their range, if any."""
+    """Types whose values need only a range check, if any."""
     numbers: range | None = None
 
 
@@ -70,13 +71,13 @@ def rule_of(kind: ColumnType) -> ValueRule:
 
 
 def nullable(kind: ColumnType, convert: Convert) -> Convert:
-    """Take `None` if the type does."""
+    """Also accept `None` if the type is nullable."""
     if kind.is_nullable:
         return lambda value: None if value is None else convert(value)
 
     def checked(value: Any) -> Any:
         if value is None:
-            raise UnfitValue(f"None for a column of {kind.text}, which holds no NULL")
+            raise UnfitValue(f"None for a column of {kind.text}, which is not Nullable")
         return convert(value)
 
     return checked

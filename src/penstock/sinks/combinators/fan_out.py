@@ -1,10 +1,10 @@
-"""One batch to several sinks.
+"""Each batch is written to several sinks.
 
 1. Each branch has its own delivery: an item is settled when every required branch has settled it,
    and the worst outcome decides.
 2. Branches are written concurrently; each has its own backoff and flush timeout.
 3. A `best_effort` branch never fails an item. After the required branches, it gets one last attempt.
-4. No transaction spans two destinations. Retries belong into each branch: a retry around the whole
+4. No transaction spans two destinations. Retries belong in each branch: a retry around the fan-out
    would repeat the successful writes of other branches.
 """
 
@@ -55,7 +55,7 @@ class FanOut(Openable, Generic[T]):
             started writes unknown; `sequential` writes to one branch after another, and an item
             that failed in one is not sent to the next.
 
-    Put a `Retry` into each branch that needs one; around a `FanOut` it is refused. If one branch has
+    Put a `Retry` in each branch that needs one; around a `FanOut` it is refused. If one branch has
     an item and another refuses it, the refusal decides (`rejected`, or the dead letters). An item
     that was cut off in any branch, or is unsent in one branch only, is unknown.
 
@@ -63,25 +63,24 @@ class FanOut(Openable, Generic[T]):
     """
 
     refuses_retry = (
-        "sends what had succeeded in one branch again; put the Retry into each "
-        "branch: FanOut(stack(a, Retry()), stack(b, Retry()))"
+        "would resend items that a branch has already written; put the Retry in each branch: "
+        "FanOut(stack(a, Retry()), stack(b, Retry()))"
     )
     refuses_isolate = (
-        "writes what one branch has taken to it again; put the Isolate into each "
-        "branch: FanOut(stack(a, Isolate()), stack(b, Isolate()))"
+        "would resend items that a branch has already written; put the Isolate in each branch: "
+        "FanOut(stack(a, Isolate()), stack(b, Isolate()))"
     )
 
     refuses_transaction = (
-        "its branches are destinations of their own, and no transaction spans two; write to "
-        "each of them in a transaction of its own, or to "
-        "one of them and let the others follow it"
+        "its branches are separate destinations, and no transaction spans two; write to each in "
+        "its own transaction, or write to one and update the others from it"
     )
 
     def __init__(
         self, *sinks: SinkLike[T], best_effort: Iterable[SinkLike[T]] = (), mode: Mode = "all"
     ) -> None:
         if not sinks:
-            raise checks.bad("sinks", sinks, "must be at least one sink that is required")
+            raise checks.bad("sinks", sinks, "must contain at least one required sink")
         given = cast("object", best_effort)
         if (
             callable(getattr(given, "write", None))
@@ -105,8 +104,8 @@ class FanOut(Openable, Generic[T]):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The common promises of all branches, without transactions, and without order behind a
-        failure, of which the other branches do not know.
+        """The common promises of all branches, without transactions, and without order after a
+        failure, which the other branches do not see.
         """
         known = [capabilities_of(sink) for sink in self.inners]
         bounds = [one.max_concurrency for one in known if one.max_concurrency is not None]

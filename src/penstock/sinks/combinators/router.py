@@ -1,4 +1,4 @@
-"""Each item to one of several sinks."""
+"""Each item is written to one of several sinks."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Router(Openable, Generic[T]):
         default: the sink for names that are not in `routes`. Without one, such an item fails
             permanently.
 
-    Each route has its own backoff and flush timeout. A `Retry` may stand in a route or around the
+    Each route has its own backoff and flush timeout. A `Retry` may be in a route or around the
     router.
 
     Raises `ConfigError` for a bad argument.
     """
 
     refuses_transaction = (
-        "its routes are destinations of their own, and no transaction spans "
-        "two; split the items before, and write each part by itself"
+        "its routes are separate destinations, and no transaction spans two; split the items "
+        "first, and write each part in its own transaction"
     )
 
     def __init__(

@@ -1,11 +1,11 @@
 """Permanently failed items are written to a second sink, with the error.
 
-1. Only lasting failures are taken: permanent errors, exhausted attempts, unlisted exceptions. A
-   destination that is down, refuses everything or throttles is no item's fault, and neither is a
-   stopping batcher.
+1. Only lasting failures are taken: permanent errors, exhausted attempts, unlisted exceptions.
+   Errors of a destination that is down, refuses everything or throttles are not caused by an item;
+   neither are those of a stopping batcher.
 2. An item that any attempt may have applied is not taken, whatever its last error: it ends
    `unknown`. With `take_unknown` it is taken, marked `maybe_delivered`. Its key continues, as after
-   any unknown outcome; a letter holds it as `on_key_failure` says.
+   any unknown outcome; a dead letter holds it according to `on_key_failure`.
 3. The record is written before the item's outcome is final. It has its own delivery, so it never
    counts as delivered.
 4. If a record cannot be made or written, only its item is `rejected`, and that is logged as an
@@ -61,11 +61,11 @@ T = TypeVar("T")
 logger = logging.getLogger("penstock.dead_letter")
 
 _LOST = (
-    "%d items of batch %s failed for good, and the dead letters did not take them "
-    "either: they are rejected (%s, after %s)"
+    "%d items of batch %s failed permanently, and the dead-letter sink did not accept them either: "
+    "they are rejected (%s, after %s)"
 )
-_BURIED = "%d of %d items of batch %s went to the dead letters; the first because of %s"
-_UNCLASSED = "classify= of the dead letters raised %s for %s; the error counts by its type"
+_BURIED = "%d of %d items of batch %s were written to the dead letters; the first because of %s"
+_UNCLASSED = "classify= of the dead letters raised %s for %s; the error is classified by its type"
 _TAKEN = frozenset({ErrorClass.PERMANENT, ErrorClass.TRANSIENT, ErrorClass.UNLISTED})
 
 
@@ -79,25 +79,25 @@ class DeadLetter(SinkDecorator):
             its own retry.
         record: a function from a `DeadLetterRecord` to an item of the target. Default: the record
             itself.
-        classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
-            it; consulted before the sink's own.
+        classify: a function from an exception to its `ErrorClass`, or to `None` for any other
+            exception; consulted before the sink's own.
         take_unknown: whether to take an item if an attempt, the last or an earlier one, may have
             been applied, marked `maybe_delivered`. By default it ends `unknown`.
         max_ratio: the batcher stops if the ratio of dead letters among the last `window` items
             exceeds this; more than 0 and at most 1.
         max_consecutive: the batcher stops at this number of consecutive dead letters.
-        window: the number of recent items for `max_ratio`, which has no effect before as many items
-            have ended.
+        window: the number of recent items for `max_ratio`, which has no effect before that many
+            items have ended.
 
-    Errors of destinations that are down, refuse everything or throttle are passed on, never taken,
-    and so are items that a stopping batcher gives up. If the target does not take a record, its item
-    is `rejected`, and that is logged as an error. A replay (`penstock dlq replay`) takes nothing: a
-    letter that fails again stays in its store.
+    Errors of destinations that are down, refuse everything or throttle are passed on, never taken;
+    so are the errors of items that a stopping batcher abandons. If the target does not take a
+    record, its item is `rejected`, and that is logged as an error. A replay (`penstock dlq replay`)
+    takes nothing: a letter that fails again stays in its store.
 
     In a transaction the items count as `dead_lettered` at once, and their records are written after
     the commit. Records that the target does not take then are logged as an error and stay in the
-    transaction's `committed.letters_held`. Leaving the transaction takes as long as the target;
-    limit it there.
+    transaction's `committed.letters_held`. Leaving the transaction suspends until the target has
+    written them; set a time limit in the target.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -135,8 +135,9 @@ class DeadLetter(SinkDecorator):
 class _DeadLetterSink(WrappingSink[T]):
     _run_time: ClassVar[tuple[str, ...]] = ("_limit",)
     refuses_positions = (
-        "its records are written after the commit, and a crash in between would lose them with the "
-        "position behind them; use dead_letters= of flow.transaction, which writes them before"
+        "its records are written after the commit, and a crash in between would lose them although "
+        "the position is past them; use dead_letters= of flow.transaction, which writes them "
+        "before the commit"
     )
 
     def __init__(self, inner: Sink[T], settings: DeadLetter) -> None:
@@ -210,7 +211,9 @@ class _DeadLetterSink(WrappingSink[T]):
         ]
 
     def _class_of(self, error: BaseException) -> ErrorClass:
-        """The error's class. An exception of the classifier is logged and affects no other item."""
+        """The error's class. An exception raised by the classifier is logged and affects no other
+        item.
+        """
         try:
             return classified(error, self._settings.classify, super().classify)
         except Exception as broken:
@@ -287,7 +290,7 @@ class _DeadLetterSink(WrappingSink[T]):
     async def _write_letters(
         self, batch: Batch[T], made: Mapping[int, Any]
     ) -> dict[int, BaseException]:
-        """Write the records in a delivery of their own; return an error for each one not taken."""
+        """Write the records in a separate delivery; return an error for each one not taken."""
         picked = batch.pick(made)
         with picked.child("dead-letter", _buried) as ways:
             batch.delivery.new_stretch()

@@ -1,8 +1,8 @@
 """The dead letters of a transaction: held until the commit, then written.
 
-One commit cannot cover both destinations, so the gap is made visible: the ledger stores the number
-of held letters with the commit and is updated when they are written. A process that ends in between
-leaves that number there, and the next attempt of the unit reports it.
+One commit cannot cover both destinations, so the gap is recorded: the ledger stores the number of
+held letters with the commit and is updated when they are written. If the process ends in between,
+the number stays there, and the next attempt of the unit reports it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.dead_letter")
 
-_BURIED = "%d items of batch %s went to the dead letters after the commit; the first because of %s"
+_BURIED = (
+    "%d items of batch %s were written to the dead letters after the commit; the first because "
+    "of %s"
+)
 _REFUSED = (
-    "%d items of batch %s failed for good, and the dead letters did not take them after "
+    "%d items of batch %s failed permanently, and the dead-letter sink did not accept them after "
     "the commit (%s, after %s)"
 )
 _LEFT = "%d dead letters of %s were not written, although it has committed"
-_NOT_TOLD = "the %d dead letters of %s are written, but its ledger could not be told so: %s"
+_NOT_TOLD = "the %d dead letters of %s are written, but its ledger could not be updated: %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,8 @@ class HeldLetters:
         self._groups: list[_Group] = []
 
     def hold(self, items: Batch[Any], records: list[Any], reason: BaseException) -> None:
-        """Hold a record for each of `items`, which count as dead letters from now on. Their key is
-        equal in every attempt.
+        """Hold a record for each of `items`, which count as dead letters from now on. The records
+        have the same write key in every attempt.
         """
         lineage = replace(items.lineage, id=f"{items.write_key}/dead-letter")
         self._groups.append(_Group(RowBatch(records, lineage=lineage), items.id, reason))

@@ -42,13 +42,14 @@ class Isolate(SinkDecorator):
     Args:
         max_writes: limit on the writes for one batch; items not separated by then fail together.
             Default: only the limit that bisection implies.
-        classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
-            it; consulted before the sink's own.
+        classify: a function from an exception to its `ErrorClass`, or to `None` for any other
+            exception; consulted before the sink's own.
 
-    Only a permanent error common to all items of a write is investigated: other errors say nothing
-    about single items, and a sink that reports per item has found them itself. One bad item of
-    1,000 costs at most 21 writes, three scattered ones 55. Parts are written in order, one after
-    another. If the destination is unavailable or throttles, the remaining parts are not sent.
+    Only a permanent error common to all items of a write is investigated: other errors give no
+    information about single items, and a sink that reports per item has already identified them.
+    One bad item of 1,000 costs at most 21 writes, three scattered ones 55. Parts are written in
+    order, one after another. If the destination is unavailable or throttles, the remaining parts
+    are not sent.
 
     Place it inside a `Retry`. Not for destinations that may have applied part of a refused write.
 

@@ -32,7 +32,7 @@ STEP_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Tokens per second, and the most that can be saved up."""
+    """Tokens per second, and the largest number of saved tokens."""
 
     per_second: float
     burst: float
@@ -45,7 +45,7 @@ class Turn:
     meter: Meter
     indices: Sequence[int]
     amounts: tuple[float, ...]
-    """One per bucket."""
+    """One amount per bucket."""
     woken: Signal
     """Fires when this turn must check again."""
     is_here: bool = True
@@ -147,7 +147,7 @@ class Meter:
 
     def _recover(self, now: float) -> None:
         if self.share < 1.0 and now >= self._stepped_at + STEP_SECONDS:
-            # at least one: rounding may leave a hair less
+            # at least one: rounding may leave slightly less
             steps = max(1, math.floor((now - self._stepped_at) / STEP_SECONDS))
             self.share = min(1.0, self.share + steps * STEP)
             self._stepped_at += steps * STEP_SECONDS

@@ -34,7 +34,7 @@ def keep(
 ) -> BaseException | None:
     """Add the errors of a part to `final`; return the error that stops the remaining parts, if any.
 
-    Items without a permanent error are not in flight meanwhile, and may be resent: a cancellation
+    Items without a permanent error are not in flight meanwhile and may be resent, so a cancellation
     leaves them unsent.
     """
     own = {part[index]: error for index, error in errors.items()}

@@ -43,8 +43,8 @@ class RateLimit(SinkDecorator):
         items_per_second: default no limit.
         bytes_per_second: default no limit. Sizes come from `size_of`, or else from the batcher, or
             else from the length of bytes-like items; an unmeasurable item fails alone.
-        burst: items that may be saved up while the rate is not used; default a tenth of a second's
-            worth, at least 1.
+        burst: items that may be saved up while the rate is not used; default the rate of a tenth of
+            a second, at least 1.
         burst_bytes: the same for bytes.
         key: a function from an item to its target (hashable), each with its own buckets; default
             one target. A batch is then written in parts: ready items at once, in the batch's order,
@@ -123,7 +123,7 @@ class RateLimit(SinkDecorator):
                 raise checks.bad(
                     name,
                     value,
-                    "was not limited before, which cannot change; give it when constructing",
+                    "was not limited before, and cannot be limited later; give it at construction",
                 )
         checked = {name: checks.optional_rate(name, value) for name, value in changes.items()}
         for name, rate in checked.items():
@@ -326,4 +326,4 @@ def _burst(name: str, burst: object, rate_name: str, rate: float | None) -> floa
 
 
 def _no_target(error: Exception) -> PermanentError:
-    return caused(PermanentError(f"key= gives no target for this item: {error!r}"), error)
+    return caused(PermanentError(f"key= raised for this item: {error!r}"), error)

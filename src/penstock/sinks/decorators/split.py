@@ -34,8 +34,8 @@ class Split(SinkDecorator):
             or the length of bytes-like items. An unmeasurable item fails alone.
 
     A failed part does not affect the others, unless the destination is unavailable or throttles:
-    then the remaining parts are not sent and end with the same error. The result is that of the
-    whole batch, by its indices.
+    then the remaining parts are not sent and end with the same error. The result covers the whole
+    batch, by its indices.
 
     Raises `ConfigError` without a limit, and for a bad argument.
     """

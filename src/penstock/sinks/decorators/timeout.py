@@ -38,11 +38,11 @@ _BLOCKED = (
 class Timeout(SinkDecorator):
     """Limits every write of the wrapped sink to `seconds` (a number or a `timedelta`; usually 5).
 
-    A longer write is cancelled. Each of its items then has the error of its state: an item in flight has an
-    unknown outcome, an item waiting for a retry was not applied, an item waiting for its turn in a
-    write in parts was not sent (`UnavailableError`), and a failed item keeps its error. A sink that
-    ignores the cancellation keeps its flush slot, but its items resolve after a grace period of
-    0.1 s, and nothing is sent concurrently.
+    A longer write is cancelled. Each of its items then has the error for its state: an item in
+    flight has an unknown outcome, an item waiting for a retry was not applied, an item waiting for
+    its turn in a write in parts was not sent (`UnavailableError`), and a failed item keeps its
+    error. A sink that ignores the cancellation keeps its flush slot, but its items resolve after a
+    grace period of 0.1 s, and nothing is sent concurrently.
 
     Raises `ConfigError` unless `seconds` is more than 0. Must be shorter than the batcher's
     `flush_timeout`.
@@ -70,7 +70,7 @@ class _TimeoutSink(WrappingSink[T]):
         limit = TimeLimit(batch.delivery, self.stretch_limit)
         with limit:
             errors = await send(self.inner, batch)
-        if limit.is_exceeded:  # even if the sink replaced its cancellation by another error
+        if limit.is_exceeded:  # even if the sink replaced its cancellation with another error
             return self._verdicts(batch)
         if limit.is_missed and not self._has_told:
             self._has_told = True
@@ -98,7 +98,7 @@ class _TimeoutSink(WrappingSink[T]):
             return cause
         if held:
             error: BaseException = UnavailableError(
-                f"cut off after {self.stretch_limit} s, before it was its turn to be sent"
+                f"cut off after {self.stretch_limit} s, before its turn to be sent"
             )
         elif verdict is Outcome.UNSENT:
             error = StoppedError(

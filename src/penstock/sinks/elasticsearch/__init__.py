@@ -1,4 +1,4 @@
-"""Documents to Elasticsearch or OpenSearch by the bulk API."""
+"""Documents to Elasticsearch or OpenSearch, through the bulk API."""
 
 from ..._core.public import publish
 from .sink import ElasticsearchSink

@@ -69,7 +69,7 @@ class ActionMaker:
         documents = items if self._document is None else list(map(self._document, items))
         sources = json_texts(documents)
         if not all(source.startswith("{") for source in sources):
-            raise TypeError("some document is no JSON object")
+            raise TypeError("a document is not a JSON object")
         actions = map(self._action, repeat(self._operation), items, keys)
         return [
             f"{action}\n{before}{source}{after}\n".encode()
@@ -97,7 +97,7 @@ class ActionMaker:
         if document_id is not None:
             action += f',"_id":{_id(document_id)}'
         elif operation in _NEEDS_ID:
-            raise ValueError(f"{operation!r} needs an id, and the item has none")
+            raise ValueError(f"{operation!r} requires an id, and the item has none")
         if self._routing is not None and (routing := self._routing(item)) is not None:
             action += f',"routing":{encode_basestring(str(routing))}'
         if self._version is not None and (version := self._version(item)) is not None:
@@ -109,16 +109,16 @@ class ActionMaker:
         source = document if isinstance(document, bytes) else to_json(document)
         if not source.startswith(b"{"):
             raise TypeError(
-                f"a document is a JSON object; got {type(document).__name__}; pass document=, "
-                "a function that makes one"
+                f"a document is a JSON object; got {type(document).__name__}; pass document=, a "
+                "function that returns one"
             )
         if b"\n" in source:
-            raise ValueError("a document given as bytes must not hold a newline")
+            raise ValueError("a document given as bytes must not contain a newline")
         return source
 
 
 def join(records: Sequence[bytes]) -> bytes:
-    """Concatenate records to a bulk body; each already ends in a newline."""
+    """Join records to a bulk body; each record already ends in a newline."""
     return b"".join(records)
 
 

@@ -1,7 +1,7 @@
 """Errors of Elasticsearch and OpenSearch that persist until an operator repairs the cause.
 
-1. A missing, closed or blocked index and a missing privilege are no item's fault: `RefusedError`,
-   with the index and the setting.
+1. Errors of a missing, closed or blocked index and of a missing privilege are not caused by an
+   item: `RefusedError`, with the index and the setting.
 2. A full disk is one of these errors: from the flood-stage watermark on, the server blocks the
    index (status 403 or 429).
 3. A missing document, a version conflict and a field that does not fit the mapping concern only
@@ -67,7 +67,7 @@ def refusal_of_request(status: int, text: str) -> tuple[str, str | None]:
     if status == 400 and _NO_HANDLER.match(text):
         return kind, "correct the path of the URL: the server has no _bulk there"
     if status == 400 and kind == "illegal_argument_exception" and _PARAMETER.search(text):
-        return kind, "correct params=, of which the server does not know one"
+        return kind, "correct params=: the server does not know one of them"
     return kind, None
 
 

@@ -1,4 +1,4 @@
-"""Documents to Elasticsearch or OpenSearch by the bulk endpoint."""
+"""Documents to Elasticsearch or OpenSearch through the bulk endpoint."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class ElasticsearchSink(HttpBase):
         *,
         index: str | Callable[[Any], str],
         operation: Operation | Callable[[Any], Operation] = "index",
-        id: str | Callable[[Any], str | int | None] | None = None,  # noqa: A002  # its name in every bulk interface
+        id: str | Callable[[Any], str | int | None] | None = None,  # noqa: A002  # the name in every bulk interface
         document: Callable[[Any], object] | None = None,
         routing: str | Callable[[Any], str | None] | None = None,
         pipeline: str | Callable[[Any], str | None] | None = None,
@@ -138,11 +138,12 @@ class ElasticsearchSink(HttpBase):
 
         The details of an item are its entry in the response: `_id`, `_version`, `result`, `status`,
         and `error` if present. An item fails with `ThrottledError` (429), `TransientError` (5xx, or
-        an update that met a concurrent change), `RefusedError` (its index is missing, closed,
-        blocked or not granted), `ResultMismatch` (an unreadable entry) or `PermanentError` (other
-        4xx, or an item that cannot be encoded). It is a `duplicate` if an earlier attempt wrote it:
-        a `create` or an external version that conflicts, or a `delete` that finds nothing, after an
-        attempt that may have been applied. Exceptions and cancellation are those of `HttpSink`.
+        an update that conflicted with a concurrent change), `RefusedError` (its index is missing,
+        closed, blocked or not granted), `ResultMismatch` (an unreadable entry) or `PermanentError`
+        (other 4xx, or an item that cannot be encoded). It is a `duplicate` if an earlier attempt
+        wrote it: a `create` or an external version that conflicts, or a `delete` that finds
+        nothing, after an attempt that may have been applied. Exceptions and cancellation are those
+        of `HttpSink`.
         """
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         keys = batch.item_keys() if self._actions.wants_keys else [None] * len(items)
@@ -170,7 +171,7 @@ def _bulk_url(url: object, params: Mapping[str, str] | None) -> str:
         )
     given = dict(params or {})
     if "filter_path" in given:
-        raise bad("params", "filter_path", "is the sink's, which must see every item's status")
+        raise bad("params", "filter_path", "is set by the sink, which needs every item's status")
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -186,4 +187,4 @@ def _bulk_url(url: object, params: Mapping[str, str] | None) -> str:
 def _name_or_function(name: str, value: object) -> Any:
     if callable(value) or (isinstance(value, str) and value):
         return value
-    raise bad(name, value, "must be a name, or a function of an item that gives one")
+    raise bad(name, value, "must be a name, or a function of an item that returns one")

@@ -46,9 +46,9 @@ class FileSink(Openable):
             JSON; dates, decimals, UUIDs as text; mappings, dataclasses, pydantic models, attrs
             classes and msgspec structs as objects; named tuples as lists.
         compression: `"zstd"`: every batch is one frame, so the file can be read at any time.
-        fsync: `"always"`: a batch is delivered when it is on the disk. `"close"`: on the disk when
-            the file is rotated or closed; a power failure may lose delivered items, the end of this
-            process may not. `"never"`: left to the operating system.
+        fsync: `"always"`: a batch is delivered when it is on the disk. `"close"`: data is on the
+            disk when the file is rotated or closed; a power failure may lose delivered items, the
+            end of this process does not. `"never"`: left to the operating system.
         rotate_bytes: rotate before a batch that would exceed this size; no batch is split. Default:
             never.
         rotate_every: seconds; rotate at the first batch after each whole multiple of them since
@@ -119,7 +119,7 @@ class FileSink(Openable):
         """Append one line per item, in order, in a thread; concurrent writes take turns. Suspends
         until the thread has ended, without a limit.
 
-        Returns an error for each item that cannot be encoded (`PermanentError`); its neighbours are
+        Returns an error for each item that cannot be encoded (`PermanentError`); the others are
         written. Raises `ClosedError` while the sink is not open, `RefusedError` and other
         `OSError`s if nothing of the batch was written, and `UnknownOutcomeError` if it may have
         been. Cancellation before its turn writes nothing; later it is raised when the thread has
@@ -135,7 +135,7 @@ class FileSink(Openable):
             except ConfigError as error:
                 message = f"{self.path} has been replaced: {error}"
                 raise RefusedError(
-                    message, repair=f"move {self.path} away, or put the old file back"
+                    message, repair=f"move {self.path} away, or restore the old file"
                 ) from error
             except OSError as error:
                 refused = refusal(error, self.path)
@@ -173,12 +173,12 @@ class FileSink(Openable):
 
 
 def _check_suffix(settings: FileSettings) -> None:
-    """Warn of a file whose name promises a compression that it does not get."""
+    """Warn if the file's name has a compression suffix and its lines are not compressed."""
     suffix = settings.path.suffix.lower()
     if suffix in {".gz", ".bz2", ".xz", ".zst"} and not settings.is_zstd:
         warn(
-            f"the name {settings.path.name!r} promises compressed lines, and they are plain; write "
-            "FileSink('events.jsonl.zst', compression='zstd')"
+            f"the name {settings.path.name!r} has the suffix of a compressed file, but the lines "
+            "are not compressed; use FileSink('events.jsonl.zst', compression='zstd')"
         )
 
 

@@ -3,8 +3,8 @@
 1. The limit applies to bytes after decompression, and to bytes as received. Decompression is
    incremental: a compressed body of a few kilobytes that expands to gigabytes costs at most the
    limit and one piece.
-2. A successful response is needed in full. One that is too long, or that cannot be decompressed,
-   leaves every item unknown: `ResultMismatch`.
+2. A successful response is needed in full. If it is too long or cannot be decompressed, every item
+   is unknown: `ResultMismatch`.
 3. A successful response whose text is not needed is read to its end, so that the connection can be
    reused, but neither decompressed nor kept.
 4. Any other response is classified by its status. Only its beginning is read, for the message, and
@@ -84,7 +84,7 @@ async def whole_body(answer: ClientResponse, most: int) -> bytes:
             f"the answer to a successful request cannot be decompressed ({error}); the "
             "outcome of every item is unknown"
         )
-        raise caused(ResultMismatch(message), error)  # noqa: B904  # it has its cause
+        raise caused(ResultMismatch(message), error)  # noqa: B904  # the cause is set
     return body.getvalue()
 
 
@@ -116,7 +116,7 @@ async def beginning(answer: ClientResponse) -> tuple[bytes, bool, Exception | No
 
 
 async def _pieces(answer: ClientResponse, most: int) -> AsyncGenerator[bytes]:
-    if answer.is_stream_consumed:  # read by a response hook of the client
+    if answer.is_stream_consumed:  # already read by a response hook of the client
         yield answer.content
         return
     inflater = _inflater(answer)
@@ -140,8 +140,8 @@ def _inflater(answer: ClientResponse) -> Inflater | None:
         return None
     if encoding not in _INFLATED:
         raise ResultMismatch(
-            f"the answer is encoded as {encoding[:40]!r}, which was not asked for; the outcome "
-            "of every item is unknown"
+            f"the answer is encoded as {encoding[:40]!r}, which was not requested; the outcome of "
+            "every item is unknown"
         )
     return Inflater()
 

@@ -78,7 +78,7 @@ def halves(places: range) -> tuple[range, range]:
 
 
 def around(places: range, at: int) -> list[range]:
-    """The records before one of a body, that one, and those behind it."""
+    """The records before one record of a body, that record, and those after it."""
     return [part for part in (places[:at], places[at : at + 1], places[at + 1 :]) if part]
 
 
@@ -100,5 +100,5 @@ def _parts(records: Sequence[bytes], most: int | None, places: range) -> Sequenc
 
 def _too_long(length: int, most: int | None) -> PermanentError:
     return PermanentError(
-        f"the item alone makes a body of {length} bytes, more than max_bytes={most}"
+        f"the item alone results in a body of {length} bytes, more than max_bytes={most}"
     )

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from .write import RequestFormat
 
 _THREAD_MIN_BYTES = 64 * 1024
-"""Smallest body compressed in a thread; below it, the hand-over takes longer than compressing."""
+"""Smallest body compressed in a thread; below it, the handover takes longer than the compression.
+"""
 
 
 class HttpBase(Openable):
@@ -83,8 +84,8 @@ class HttpBase(Openable):
         content: bytes,
         part: Batch[Any],
     ) -> HttpResponse:
-        """Send one body and return the response to a success. Raises the `SinkError` that stands
-        for the status or the client's error.
+        """Send one body and return the response to a success. Raises the `SinkError` for the status
+        or for the client's error.
         """
         endpoint = self._endpoint
         url = endpoint.url if url_of is None else url_of(part)
@@ -111,7 +112,7 @@ class HttpBase(Openable):
                 answered = await self._answered(answer, secrets, part)
         except Exception as error:
             if answered is nothing:
-                raise for_transport(error, endpoint.place, secrets.redact)  # noqa: B904  # it has its cause
+                raise for_transport(error, endpoint.place, secrets.redact)  # noqa: B904  # the cause is set
             # otherwise only closing failed, after a complete response
         if isinstance(answered, SinkError):
             raise answered
@@ -120,10 +121,11 @@ class HttpBase(Openable):
     async def _answered(
         self, answer: ClientResponse, secrets: Secrets, part: Batch[Any]
     ) -> HttpResponse | SinkError:
-        """The response to a success, or the error that a response stands for. Raises only
+        """The response to a success, or the error that a response represents. Raises only
         cancellation.
 
-        After the headers of a success, no exception may look like a request that was not applied.
+        After the headers of a success, no exception may look like that of a request that was not
+        applied.
         """
         try:
             status = answer.status_code
@@ -175,7 +177,9 @@ class HttpBase(Openable):
     def _known_failure(
         self, status: int, headers: Mapping[str, str], text: str, retry_after: float | None
     ) -> SinkError | None:
-        """The error for an unsuccessful response that says more than its status; `None`: it does not."""
+        """The error for an unsuccessful response that is more specific than its status; `None` if
+        there is none.
+        """
         return None
 
     def _refusal(self, status: int, text: str) -> tuple[str, str | None]:
@@ -196,8 +200,8 @@ class HttpBase(Openable):
         return headers
 
     async def _authorization(self, auth: Callable[[], str | Awaitable[str]]) -> str:
-        """The `Authorization` value for one request. If `auth` fails, no item is at fault and
-        nothing is sent.
+        """The `Authorization` value for one request. A failure of `auth` is not caused by an item,
+        and nothing is sent.
         """
         try:
             given = auth()
@@ -205,7 +209,7 @@ class HttpBase(Openable):
         except SinkError:
             raise
         except Exception as error:
-            repair = "repair the function given as auth=, or the service that it asks"
+            repair = "repair the function given as auth=, or the service that it calls"
             message = (
                 f"no credentials for {self._endpoint.place}: auth() failed with "
                 f"{type(error).__name__}; nothing was sent"
@@ -233,7 +237,7 @@ class HttpBase(Openable):
             raise bad(
                 "client",
                 type(made).__name__,
-                "the function must return a client of the shape of httpx.AsyncClient",
+                "the function must return a client with the interface of httpx.AsyncClient",
             )
         return made
 

@@ -32,15 +32,15 @@ _VALUE = re.compile(r"[\x21-\x7e]([\x20-\x7e\t]*[\x21-\x7e])?")
 
 
 class ClientResponse(Protocol):
-    """A response of a client of httpx's shape, with its body still unread."""
+    """A response of a client with httpx's interface, its body still unread."""
 
     @property
-    def status_code(self) -> int: ...  # httpx documents it
+    def status_code(self) -> int: ...  # documented by httpx
     @property
     def headers(self) -> Mapping[str, str]: ...
     @property
     def is_stream_consumed(self) -> bool:
-        """Whether a hook of the client has read the body already, which is then `content`."""
+        """Whether a hook of the client has already read the body, which is then in `content`."""
         ...
 
     @property
@@ -77,7 +77,7 @@ Auth = tuple[str, str] | Authorization
 
 
 class HttpOptions(TypedDict, total=False):
-    """The keywords that sinks over HTTP share; `endpoint` has their defaults."""
+    """Keyword arguments common to the sinks over HTTP; `endpoint` has their defaults."""
 
     headers: Mapping[str, str] | None
     auth: Auth | None
@@ -147,12 +147,12 @@ def endpoint(
     timeout: float | timedelta | None = None,
     close_timeout: float | timedelta = 5.0,
 ) -> Endpoint:
-    """Validate the settings of `url`. The user's headers replace `own_headers`, the sink's. No error
-    shows a secret.
+    """Validate the settings of `url`. The user's headers override `own_headers`, those of the sink.
+    No error shows a secret.
     """
     bare, userinfo = _checked_url(url)
     if userinfo is not None and auth is not None:
-        raise bad("auth", "...", "must not be given beside a URL with a user")
+        raise bad("auth", "...", "cannot be combined with a URL that contains a user")
     if client is not None:
         _check_client(client, client_options, timeout)
     elif importlib.util.find_spec("httpx") is None:
@@ -215,8 +215,8 @@ def _checked_url(url: object) -> tuple[str, tuple[str, str] | None]:
 def _check_client(client: object, options: object, timeout: object) -> None:
     if not callable(client):
         rule = (
-            "must be a function that makes a client (async or not), since a live client "
-            "belongs to one event loop and cannot be pickled"
+            "must be a function that returns a client (async or not), since a live client belongs "
+            "to one event loop and cannot be pickled"
         )
         raise bad("client", type(client).__name__, rule)
     for name, value in (("client_options", options), ("timeout", timeout)):
@@ -224,7 +224,7 @@ def _check_client(client: object, options: object, timeout: object) -> None:
             raise bad(
                 name,
                 "...",
-                "must not be given beside client=, whose function decides how to connect",
+                "cannot be combined with client=, whose function determines the connection",
             )
     kind: object = client
     if isinstance(kind, type) and hasattr(kind, "close") and not hasattr(kind, "aclose"):
@@ -251,14 +251,14 @@ def _headers(
         if known == "authorization":
             raise bad("headers", name, "is given by auth=")
         if known in {"content-encoding", "content-length", "transfer-encoding"}:
-            raise bad("headers", name, "is made by the sink; see compression=")
+            raise bad("headers", name, "is set by the sink; see compression=")
         merged[known] = header_value(f"headers[{name!r}]", value)
     return merged
 
 
 def _header_name(argument: str, name: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise bad(argument, name, "must be a header's name")
+        raise bad(argument, name, "must be a header name")
     return name
 
 
@@ -284,7 +284,7 @@ def _authorization(auth: Auth | None) -> Authorization | None:
         )
         raise bad("auth", type(auth).__name__, rule) from None
     if ":" in user:
-        raise bad("auth", "...", "a user must not hold a colon")
+        raise bad("auth", "...", "the user must not contain a colon")
     return "Basic " + base64.b64encode(pair).decode()
 
 
@@ -299,7 +299,7 @@ def _own_options(options: Mapping[str, Any] | None) -> Options:
         "base_url": "is given by the URL",
         "timeout": "is given by timeout=",
         "limits": "are given by pool_size=",
-        "follow_redirects": "a redirect can turn a POST into a GET that carries nothing; give "
+        "follow_redirects": "a redirect can turn a POST into a GET without a body; give "
         "the final URL",
     }
     for name in options or {}:

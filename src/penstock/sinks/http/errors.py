@@ -77,7 +77,7 @@ _BY_CLASS: dict[ErrorClass, type[SinkError]] = {
 _TIMEOUTS = frozenset({"ReadTimeout", "WriteTimeout"})
 _NOT_SENT = frozenset({"PoolTimeout", "LocalProtocolError"})
 _OF_PROXY = re.compile(r"([0-9]{3})\b")
-"""The beginning of the error of a proxy that refuses a tunnel."""
+"""The beginning of a proxy's error when it refuses a tunnel."""
 _SHOWN = 500
 """Characters of server text shown in a message."""
 
@@ -85,7 +85,7 @@ _SHOWN = 500
 class RecordRefused(PermanentError):
     """A body that was refused, and not applied, because of one of its records.
 
-    `at` is the index of that record in the body, if the server told it.
+    `at` is the index of that record in the body, if the server reports it.
     """
 
     def __init__(self, message: str, *, at: int | None = None) -> None:
@@ -173,8 +173,8 @@ def for_status(
 ) -> SinkError:
     """The error for an unsuccessful response.
 
-    `reason` is a word that logs may show. With `repair` the response is a refusal
-    whatever its status.
+    `reason` is a word that logs may show. With `repair` the response is a refusal, whatever its
+    status.
     """
     cause = HttpStatusError(status, place, cut(body), retry_after)
     summary = (
@@ -200,7 +200,7 @@ def _made(kind: ErrorClass, cause: HttpStatusError, repair: str) -> SinkError:
 
 
 def for_item(status: int, message: str, retry_after: float | None) -> SinkError:
-    """The error of one item, by its own status within a response."""
+    """The error of one item, by the item's own status in a response."""
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return ThrottledError(message, retry_after=retry_after)
     kind = (
@@ -221,7 +221,9 @@ def for_transport(error: Exception, place: str, redact: Callable[[str], str] = s
     refused = _OF_PROXY.match(text) if name == "ProxyError" else None
     if refused is not None and int(refused[1]) in REFUSALS:
         repair = (
-            repair_of(407, place) if refused[1] == "407" else f"let the proxy connect to {place}"
+            repair_of(407, place)
+            if refused[1] == "407"
+            else f"allow the proxy to connect to {place}"
         )
         return caused(
             RefusedError(f"the proxy refuses the connection to {place}: {text}", repair=repair),
@@ -242,7 +244,7 @@ def for_transport(error: Exception, place: str, redact: Callable[[str], str] = s
 def for_broken_answer(
     error: Exception, place: str, redact: Callable[[str], str] = str
 ) -> UnknownOutcomeError:
-    """The error for an exception while a successful response was read; never one that claims that
+    """The error for an exception during the reading of a successful response; it never claims that
     nothing was applied.
     """
     if isinstance(error, UnknownOutcomeError):

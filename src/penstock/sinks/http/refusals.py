@@ -1,9 +1,9 @@
 """Responses that refuse every request, and the repair for each.
 
-Credentials, permissions, paths and proxies are no item's fault: such a response is a `RefusedError`,
-which `Retry` handles as an outage. Redirects are among them, since they are not followed: the URL is
-wrong, or a login has expired and the server redirects to its login page. A 403 may concern a single
-body; `Retry` detects that by sending smaller parts of the batch.
+Errors of credentials, permissions, paths and proxies are not caused by an item: such a response is
+a `RefusedError`, which `Retry` handles as an outage. Redirects are among them, since they are not
+followed: the URL is wrong, or a login has expired and the server redirects to its login page. A 403
+may concern a single body; `Retry` detects that by sending smaller parts of the batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def repair_of(
         case HTTPStatus.FORBIDDEN:
             return f"grant the credentials that were sent the right to {method} to {place}"
         case HTTPStatus.NOT_FOUND:
-            return f"correct the path of {place}, or create there what it names"
+            return f"correct the path of {place}, or create the resource that it names"
         case HTTPStatus.METHOD_NOT_ALLOWED:
             return f"give a method= that {place} takes, instead of {method}, or correct its path"
         case HTTPStatus.PROXY_AUTHENTICATION_REQUIRED:
@@ -44,12 +44,12 @@ def repair_of(
                 "client_options proxy="
             )
         case HTTPStatus.GONE:
-            return f"give the URL that has taken the place of {place}, which is gone for good"
+            return f"give the URL that has replaced {place}, which is gone for good"
         case _:
             target = "" if location is None else f", {location}"
             return (
-                f"give the URL to which {place} redirects{target}, or log in anew if that "
-                "is a login page; redirects are not followed"
+                f"give the URL to which {place} redirects{target}, or log in again if that is a "
+                "login page; redirects are not followed"
             )
 
 

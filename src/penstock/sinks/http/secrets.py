@@ -50,8 +50,8 @@ class Secrets:
         return clean if self._pattern is None else self._pattern.sub(MASK, clean)
 
     def redact_beginning(self, text: str) -> str:
-        """Redact truncated text. Its end may be the beginning of a secret, so as many characters as
-        the longest secret has are dropped.
+        """Redact truncated text. Its end may be the beginning of a secret, so its last characters
+        are dropped, as many as the longest secret has.
         """
         return self.redact(text[: max(0, len(text) - max(map(len, self._forms), default=0))])
 

@@ -54,15 +54,15 @@ class HttpSink(HttpBase):
         auth: `(user, password)`, the value of the `Authorization` header, or a function, async or
             not, that returns that value for each request. Never shown.
         idempotency_header: the header for an idempotency key, by which the server recognizes a
-            request: equal whenever the same part of a batch is sent again, and only then. Default:
-            none is sent.
+            request: equal if and only if the same part of a batch is sent again. Default: none is
+            sent.
         idempotent: whether a repeated item has no further effect on the server; only reported, by
             `capabilities`.
         compression: `"gzip"` or `"zstd"`; default: none. Bodies from 64 KiB on are compressed in a
             thread.
         max_bytes: limit of a body, uncompressed; default 5,000,000. `None`: no limit.
         max_answer_bytes: limit of the response to a successful request, in bytes after
-            decompression; default 64 MiB. A longer one leaves the items of its request unknown.
+            decompression; default 64 MiB. After a longer one, the items of its request are unknown.
             Without `parse` the response is neither decompressed nor kept.
         parse: for servers that respond per item: a function from the `HttpResponse` of a success
             and the batch of the request's items to the result of a sink's `write`
@@ -73,8 +73,8 @@ class HttpSink(HttpBase):
             object with its `stream` and `aclose`. The sink closes it.
         client_options: any option of `httpx.AsyncClient`: `proxy`, `verify`, `cert`, `http2` and so
             on; `verify` may be a function that returns the `SSLContext`. Never shown.
-        pool_size: number of connections, and so of concurrent writes; default 10, with `client=` no
-            limit.
+        pool_size: number of connections, and therefore of concurrent writes; default 10, no limit
+            with `client=`.
         timeout: seconds of network silence; default 30, of which at most 5 for connecting. `Timeout`
             limits a whole attempt.
         close_timeout: seconds for closing; default 5.
@@ -114,7 +114,7 @@ class HttpSink(HttpBase):
                 "must be a function from a response and a batch to a WriteResult or None",
             )
         if iscoroutinefunction(parse):
-            raise bad("parse", parse, "must not be async: the answer is in memory already")
+            raise bad("parse", parse, "must not be async: the response is already in memory")
         join, content_type = (
             (body, "application/octet-stream")
             if callable(body)

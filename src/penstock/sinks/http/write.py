@@ -6,9 +6,9 @@
    end the batch, and their error applies to the unsent items too. A refusal may concern a single
    body, so the other requests are sent.
 3. A 413 response splits the body in two; a single item that is too large fails alone.
-4. A body that is refused because of one record is sent again in parts: those before and behind the
-   record that the server blames, and that record alone. Once a blamed record was taken, and where
-   the server blames none, a body is halved.
+4. A body that is refused because of one record is sent again in parts: the records before and after
+   the one that the server names, and that record alone. If a named record was then accepted, or the
+   server names none, the body is halved.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class RequestSeries:
         return WriteResult(len(self._batch), self._errors, self._outcomes, self._details)
 
     def _bodies(self, places: range | None) -> list[Body]:
-        """The bodies for these records; a record that fits into none fails."""
+        """The bodies for these records; a record that fits into no body fails."""
         made = bodies(self._records.records, self._format.join, self._format.max_bytes, places)
         for place, error in made.refused.items():
             self._errors[self._records.indices[place]] = error
@@ -143,7 +143,7 @@ class RequestSeries:
             return
         self._errors.update(dict.fromkeys(self._indices(body), error))
         if isinstance(error, RefusedError):
-            # nothing of it was applied, whatever the outcome of the other requests
+            # not applied, whatever the outcome of the other requests
             part.hold(range(len(part)), tried=True)
         elif isinstance(error, (ThrottledError, UnavailableError)):
             for other in self._todo:
@@ -151,7 +151,7 @@ class RequestSeries:
             self._todo.clear()
 
     def _divided(self, places: range, error: SinkError) -> Sequence[range]:
-        """The parts in which a body is sent again."""
+        """The parts of a body to send again."""
         at = error.at if isinstance(error, RecordRefused) and self._believes else None
         if at is None or not 0 <= at < len(places):
             return halves(places)
@@ -195,7 +195,7 @@ def _parsed(parse: Parse, response: HttpResponse, part: Batch[Any]) -> WriteResu
             f"{cut(response.redact(text_of(error)))}); {_UNKNOWN}"
         )
         summary = f"the answer cannot be understood ({name}); {_UNKNOWN}"
-        raise caused(made, error, summary=summary)  # noqa: B904  # it has its cause
+        raise caused(made, error, summary=summary)  # noqa: B904  # the cause is set
     if inspect.iscoroutine(result):
         result.close()
     raise ResultMismatch(
@@ -223,8 +223,8 @@ def _checked(result: WriteResult, size: int) -> WriteResult:
                 )
             if not is_good(entry):
                 raise ResultMismatch(
-                    f"parse returned {type(entry).__name__} in {name}, which does not belong "
-                    f"there; {_UNKNOWN}"
+                    f"parse returned {type(entry).__name__} in {name}, which is not allowed there; "
+                    f"{_UNKNOWN}"
                 )
     stray = [
         index

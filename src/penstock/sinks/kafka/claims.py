@@ -1,9 +1,9 @@
 """The partitions of a source whose offsets a sink commits with its records.
 
-1. Each claim has a transactional id of its own, the same in every process: the next owner's claim
-   fences the owner before.
-2. The offsets are those of the consumer group. They are read after the fencing, when no transaction
-   may change them any more.
+1. Each claim has its own transactional id, the same in every process, so the next owner's claim
+   fences the previous owner.
+2. The offsets are those of the consumer group. They are read after the fencing, when no earlier
+   transaction can change them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PREFIX = "penstock"
 
 
 def transactional_id_of(group: str, partition: TopicPartition) -> str:
-    """The transactional id of a claim; no topic has a colon in its name."""
+    """The transactional id of a claim. It is unambiguous, since topic names contain no colon."""
     return f"{PREFIX}:{group}:{partition.topic}:{partition.partition}"
 
 
 class KafkaClaims:
-    """The producers of claimed partitions, on the connections of one client."""
+    """The producers of claimed partitions, which share the connections of one client."""
 
     def __init__(self, options: ProducerOptions, client: Any) -> None:
         self._options = options
@@ -61,7 +61,7 @@ class KafkaClaims:
     async def read(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """The group's offsets, once nothing of this owner may change them."""
+        """The group's offsets, after aborting the open transactions of this owner."""
         owned = [self._of(group, each) for each in partitions]
         await _all(each.abort() for each in owned)
         return await owned[0].positions(partitions) if owned else {}
@@ -69,7 +69,9 @@ class KafkaClaims:
     async def store(
         self, group: str, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Commit offsets alone, each in a transaction of its claim; return those that are."""
+        """Commit offsets without records, each in a transaction of its claim; return the partitions
+        whose offsets are stored.
+        """
         stored = await _all(self._store(group, each, at) for each, at in positions.items())
         return [each for each, is_stored in zip(positions, stored, strict=True) if is_stored]
 
@@ -101,7 +103,7 @@ class KafkaClaims:
 
 
 async def _all(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Await all of these side by side, to the end of the last one; raise the first error then."""
+    """Await all of these concurrently, until the last has ended; then raise the first error."""
     answers = await asyncio.gather(*calls, return_exceptions=True)
     for each in answers:
         if isinstance(each, BaseException):

@@ -1,4 +1,4 @@
-"""Columns of Arrow that become the parts of records, checked by their types before a row is sent."""
+"""Arrow columns as parts of records, checked by type before any row is sent."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
@@ -11,24 +11,24 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from .parts import RecordParts
 
-_IN_JSON = "has bytes, which JSON has no form for"
+_IN_JSON = "has bytes, which JSON cannot represent"
 
 
 def refused_columns(schema: Any, parts: RecordParts) -> dict[str, str]:
-    """The columns that are missing, or cannot be their part of a record: the reason, and an
-    alternative.
+    """The columns that are missing or cannot be used as a part of a record, each with the reason
+    and an alternative.
     """
     found: dict[str, str] = {}
     for part, name in parts.fields.items():
         if name not in schema.names:
             there = ", ".join(map(repr, schema.names))
-            found[name] = f"is named by {part}=, and is not there; there are {there}"
+            found[name] = f"is named by {part}=, but does not exist; the columns are {there}"
         elif (why := _refusal(part, name, schema.field(name).type)) is not None:
             found.setdefault(name, why)
     if "value" not in parts.given:
         for column in schema:
             if _has_bytes(column.type):
-                advice = f"name the value's column by value=, or write base64({column.name})"
+                advice = f"name the value's column with value=, or write base64({column.name})"
                 found.setdefault(column.name, f"{_IN_JSON}; {advice}")
     return found
 
@@ -40,23 +40,26 @@ def _refusal(part: str, name: str, kind: Any) -> str | None:
     types = pa.types
     if part == "key":
         nested = types.is_nested(kind) and _has_bytes(kind)
-        return f"cannot be key=: it {_IN_JSON}; write base64 of them" if nested else None
+        return f"cannot be key=: it {_IN_JSON}; encode them with base64" if nested else None
     if part == "value":
         fits = _is_text(kind) or _is_binary(kind)
-        return None if fits else f"{rule} a value is bytes or text; write to_json({name})"
+        return None if fits else f"{rule} a value must be bytes or text; write to_json({name})"
     if part == "headers":
         return None if _is_headers(kind) else f"{rule} {_HEADERS}"
     if part == "timestamp":
         if types.is_integer(kind) or (types.is_timestamp(kind) and kind.tz is not None):
             return None
-        return f"{rule} a time has a zone, or is in milliseconds; write cast({name} AS TIMESTAMP)"
+        return (
+            f"{rule} a timestamp must have a time zone or be in milliseconds; write cast({name} AS "
+            "TIMESTAMP)"
+        )
     if part == "partition":
         fits = types.is_integer(kind)
-        return None if fits else f"{rule} a partition is a number; write cast({name} AS INT)"
-    return None if _is_text(kind) else f"{rule} a topic is a text; write cast({name} AS STRING)"
+        return None if fits else f"{rule} a partition must be a number; write cast({name} AS INT)"
+    return None if _is_text(kind) else f"{rule} a topic must be text; write cast({name} AS STRING)"
 
 
-_HEADERS = "headers are ARRAY<STRUCT<key: STRING, value: BINARY>> or MAP<STRING, BINARY>"
+_HEADERS = "headers must be ARRAY<STRUCT<key: STRING, value: BINARY>> or MAP<STRING, BINARY>"
 
 
 def _is_headers(kind: Any) -> bool:

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a stored record, as the detail of its receipt."""
+    """The place of a stored record; the details of its item's receipt."""
 
     topic: str
     partition: int
     offset: int
-    """-1 where the broker knows that it is stored, but not any more at which offset."""
+    """-1 if the broker knows that the record is stored, but no longer at which offset."""

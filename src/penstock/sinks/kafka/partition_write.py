@@ -1,11 +1,11 @@
-"""The records of one write for one partition, sent one batch after another.
+"""The records of one write to one partition, sent one batch after another.
 
-1. A batch holds as many records as `max_batch_bytes` allows. The next one is made when the one
-   before is stored, so that nothing overtakes a record of its key that failed.
+1. A batch contains as many records as `max_batch_bytes` allows. The next batch is built once the
+   previous one is stored, so no record is stored after a failed record of its key.
 2. A batch that is refused for its size, or for a record that the broker does not name, is halved
    until the record at fault is alone.
-3. A batch without an answer is sent again as it was, before anything else. After the last try its
-   items are unknown, and those behind it are unsent.
+3. A batch without a response is resent unchanged before anything else. After the last attempt its
+   items are unknown, and the later ones are unsent.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
     from .records import Columns
 
 TRIES = 3
-"""Tries of a batch in one write, while another one may help at once: a leader has moved, a
-connection broke. Longer outages are for a `Retry` around the sink.
+"""Attempts of a batch in one write, if a further attempt may soon succeed: a leader has moved, a
+connection broke. Longer outages are left to a `Retry` around the sink.
 """
 _made = cast(
     "Callable[[tuple[str, int, int]], RecordMetadata]",
     partial(cast("Any", tuple).__new__, RecordMetadata),
 )
-"""Without the arguments of a call, four times as fast."""
+"""Creates a `RecordMetadata` from a tuple, four times as fast as a call with arguments."""
 
 
 class _Filled(NamedTuple):
-    """A batch that is not sealed, and the places of its records in the columns."""
+    """A batch that is not yet sealed, and the places of its records in the columns."""
 
     builder: Any
     places: Sequence[int]
 
 
 class PartitionWrite:
-    """What one write sends to one partition."""
+    """The part of one write that goes to one partition."""
 
     def __init__(
         self,
@@ -71,39 +71,39 @@ class PartitionWrite:
         self._tries = 0
         self._given_up: BaseException | None = None
         self.errors: dict[int, BaseException] = {}
-        """By index of the item."""
+        """By the item's index."""
         self.details: dict[int, object] = {}
-        """By index of the item, of those that are stored."""
+        """By the item's index, for stored items."""
 
     @property
     def partition(self) -> TopicPartition:
-        """Where its records go."""
+        """The destination of its records."""
         return self.log.partition
 
     @property
     def tries(self) -> int:
-        """Tries in a row that failed and may pass."""
+        """Consecutive failed attempts with transient errors."""
         return self._tries
 
     @property
     def given_up(self) -> BaseException | None:
-        """The error after the last try of a batch that is still without an answer."""
+        """The error of the last attempt of a batch that still has no response."""
         return self._given_up
 
     @property
     def in_doubt(self) -> tuple[SealedRecords, list[int]] | None:
-        """Its own batch that may be stored, or not, with the indices of its items."""
+        """Its own batch in doubt, with the indices of its items."""
         if self._own is None or self.log.undecided is not self._own:
             return None
         return self._own, [self._columns.indices[place] for place in self._sent]
 
     def prepare(self) -> None:
-        """Fill the first batch, before the partition's turn has come."""
+        """Fill the first batch before the partition's lock is acquired."""
         if self._pending:
             self._fill()
 
     def add(self, places: Collection[int]) -> None:
-        """Send these too, in their order with the others; fail them where nothing is sent any more."""
+        """Add these records in order; fail them if sending has stopped."""
         if self._given_up is not None:
             self._fail(places, self._behind(self._given_up))
             return
@@ -112,7 +112,7 @@ class PartitionWrite:
         self._filled = None
 
     def leave_out(self, stopped: Callable[[int], BaseException | None]) -> None:
-        """Fail pending records for which `stopped` has an error, by the index of the item."""
+        """Fail pending records for which `stopped` returns an error, given the item's index."""
         indices = self._columns.indices
         found = {indices[p]: e for p in self._pending if (e := stopped(indices[p])) is not None}
         if found:
@@ -121,7 +121,7 @@ class PartitionWrite:
             self._filled = None
 
     def next_batch(self) -> SealedRecords | None:
-        """The batch to send now; `None` when there is none left."""
+        """The next batch to send; `None` if there is none."""
         if self._given_up is not None:
             return None
         if self.log.undecided is not None:
@@ -154,13 +154,13 @@ class PartitionWrite:
         )
         fits = 0
         for each in written:
-            if each is None:  # it is full
+            if each is None:  # the batch is full
                 break
             fits += 1
         self._filled = _Filled(builder, places[:fits])
 
     def answered(self, batch: SealedRecords, answer: Produced) -> None:
-        """Note what became of a batch that `next_batch` gave."""
+        """Record the response to a batch from `next_batch`."""
         if isinstance(answer, Stored):
             self._tries = 0
             if batch is self._own:
@@ -171,7 +171,7 @@ class PartitionWrite:
             return
         if answer.is_unknown:
             self._is_unknown(batch, answer)
-        elif batch is not self._own:  # of an earlier write: its items come again by themselves
+        elif batch is not self._own:  # of an earlier write, whose items are retried
             self._tries = 0
         elif isinstance(answer.error, PermanentError):
             self._refused(answer)
@@ -182,7 +182,7 @@ class PartitionWrite:
         topic, number = self.partition
         indices, sent = self._columns.indices, self._sent
         offsets = repeat(-1) if stored.offset < 0 else count(stored.offset)
-        details = map(_made, zip(repeat(topic), repeat(number), offsets))  # endless
+        details = map(_made, zip(repeat(topic), repeat(number), offsets))  # infinite
         self.details.update(zip(map(indices.__getitem__, sent), details))  # noqa: B905
         del self._pending[: len(sent)]
         self._own, self._at_most = None, self._at_most * 2
@@ -197,13 +197,11 @@ class PartitionWrite:
         self._fail(self._pending, self._behind(answer.error))
 
     def _behind(self, error: BaseException) -> UnavailableError:
-        text = (
-            f"an earlier batch of {self.partition} is without an answer; nothing is sent behind it"
-        )
+        text = f"an earlier batch of {self.partition} has no response; nothing is sent after it"
         return caused(UnavailableError(text), error)
 
     def _refused(self, answer: Failed) -> None:
-        """Fail the records at fault, or send less at once to find them."""
+        """Fail the records at fault, or reduce the batch size to find them."""
         if answer.records:
             for number, why in answer.records.items():
                 text = f"{answer.error}{f': {why}' if why else ''}"

@@ -1,4 +1,4 @@
-"""Where the parts of a record are in an item: the names of fields, as far as they are names."""
+"""The sources of a record's parts: fields of the item, where they are given by name."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordParts:
-    """The parts that are given by a field or a function; the others have their defaults."""
+    """The parts that are given as a field or a function; the others have their defaults."""
 
     given: frozenset[str]
     fields: Mapping[str, str]
-    """The names of fields, by the argument."""
+    """Field names by argument."""
 
     @classmethod
     def of(cls, **arguments: object) -> RecordParts:
-        """Sort the arguments, which are checked."""
+        """Find the field names among the validated arguments."""
         given = frozenset(name for name, value in arguments.items() if value is not None)
         return cls(given, {n: value for n, value in arguments.items() if isinstance(value, str)})
 
     @property
     def has_place(self) -> bool:
-        """Whether each record has a key or a partition of its own."""
+        """Whether each record has its own key or partition."""
         return not self.given.isdisjoint({"key", "partition"})
 
 
 def part(name: str, value: object) -> Getter | None:
-    """The function that finds a part in an item; `None` without one. Raises `ConfigError`."""
+    """The function that gets a part from an item; `None` if none is given. Raises `ConfigError`."""
     if callable(value):
         checks.optional_function(name, value, "must be a field's name or a function of an item")
     return getter(name, value)

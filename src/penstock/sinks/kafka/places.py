@@ -1,7 +1,8 @@
 """The partition of each record.
 
 1. A record with a key goes to the partition that Kafka's own clients choose: murmur2 of the key,
-   modulo the number of partitions. Its hash is kept for recent keys, since it is computed in Python.
+   modulo the number of partitions. The hashes of recent keys are cached, since they are computed in
+   Python.
 2. Records without a key go to one partition per write, chosen at random: fewer, larger batches, as
    with the sticky partitioner of Kafka's own client (KIP-480).
 """
@@ -23,22 +24,22 @@ if TYPE_CHECKING:
     from .records import Columns
 
 KEYS_KEPT = 65_536
-"""Keys whose hashes are kept, about 10 MB."""
+"""Number of cached hashes, about 10 MB."""
 LONGEST_KEPT = 100
-"""Bytes of a key whose hash is kept."""
+"""Longest key, in bytes, whose hash is cached."""
 _WORD = 0xFFFFFFFF
 _MIX = 0x5BD1E995
 _SEED = 0x9747B28C
 
 
 def hashed(key: bytes) -> int:
-    """The hash by which Kafka's own clients choose a key's partition."""
+    """The hash that Kafka's own clients use to choose a key's partition."""
     return _kept(key) if len(key) <= LONGEST_KEPT else _murmur(key)
 
 
 def _murmur(key: bytes) -> int:
-    """murmur2 without its sign, word by word. aiokafka's goes byte by byte, and takes twice as long
-    for a key of 36 bytes.
+    """murmur2 without its sign, word by word. aiokafka's implementation works byte by byte and
+    takes twice as long for a key of 36 bytes.
     """
     length = len(key)
     found = _SEED ^ length
@@ -70,8 +71,8 @@ class Placing:
     def place(
         self, columns: Columns
     ) -> tuple[dict[TopicPartition, list[int]], dict[int, BaseException]]:
-        """For each partition the places in the columns of its records, in order; and the errors of
-        items, by their index, that have no partition.
+        """For each partition the places of its records in the columns, in order, and the errors of
+        items without a partition, by index.
         """
         if self._topic is not None and columns.partitions is None and columns.keys is None:
             everything = list(range(len(columns.values)))
@@ -88,7 +89,7 @@ class Placing:
         errors: dict[int, BaseException] = {}
         for place in range(len(columns.values)):
             topic = self._topic if columns.topics is None else columns.topics[place]
-            assert topic is not None, "a sink has a topic, or a function for it"
+            assert topic is not None, "a sink has a topic or a function for it"
             number = self._number(topic, columns, place)
             if isinstance(number, int):
                 found.setdefault((topic, number), []).append(place)
@@ -97,7 +98,7 @@ class Placing:
         return {TopicPartition(*each): places for each, places in found.items()}, errors
 
     def _by_key(self, topic: str, keys: Sequence[bytes | None]) -> dict[TopicPartition, list[int]]:
-        """The same for one topic, whose records have keys and choose no partition."""
+        """The same for a single topic whose records have keys and do not choose partitions."""
         numbers = self._partitions(topic)
         count = len(numbers)
         found: list[list[int]] = [[] for _ in numbers]
@@ -118,7 +119,7 @@ class Placing:
         if wanted is not None:
             if wanted in numbers:
                 return wanted
-            text = f"{topic} has the partitions 0 to {numbers[-1]}, and no {wanted}"
+            text = f"{topic} has the partitions 0 to {numbers[-1]}, not {wanted}"
             return PermanentError(text)
         key = None if columns.keys is None else columns.keys[place]
         if key is None:
@@ -138,5 +139,5 @@ class Placing:
 
 
 def topics_of(topic: str | None, columns: Columns) -> Sequence[str]:
-    """The topics that a write goes to."""
+    """The topics of a write."""
     return [topic] if topic is not None else sorted({*(columns.topics or ())})

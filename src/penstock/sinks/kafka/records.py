@@ -1,6 +1,6 @@
 """Items as the parts of records: key, value, headers, timestamp, topic and partition.
 
-All items of a batch are converted at once, column by column. If that raises, each is converted
+All items of a batch are converted at once, column by column. If that raises, each item is converted
 alone, so that only the faulty ones fail.
 """
 
@@ -30,10 +30,10 @@ TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The parts of records, beside the indices of their items, and an error for each other item.
+    """The parts of records with the indices of their items, and an error for every other item.
 
-    `None` in place of a column stands for the same in every record: no key, no headers, the time of
-    sending, the sink's topic, a partition by the key.
+    `None` instead of a column means the same for every record: no key, no headers, the time of
+    sending, the sink's topic, a partition by key.
     """
 
     indices: Sequence[int]
@@ -59,11 +59,12 @@ class RecordMaker:
 
     @property
     def places_by_key(self) -> bool:
-        """Whether the batcher's keys decide on topics and partitions."""
+        """Whether the batcher's keys determine topics and partitions."""
         return self.key is None and self.topic is None and self.partition is None
 
     def columns(self, items: Sequence[Any], keys: Sequence[object] | None) -> Columns:
-        """The parts of all items' records; `keys` are the batcher's, used without a key function.
+        """The parts of all items' records; `keys` are the batcher's, used if there is no key
+        function.
 
         Does not suspend.
         """
@@ -112,7 +113,7 @@ class RecordMaker:
 
 
 def joined(parts: Sequence[Columns], errors: dict[int, BaseException]) -> Columns:
-    """Columns of one item each, made in the same way, as those of all."""
+    """Join columns of one item each into columns of all items."""
     if not parts:
         return Columns((), (), errors=errors)
     columns = {
@@ -126,7 +127,7 @@ def joined(parts: Sequence[Columns], errors: dict[int, BaseException]) -> Column
 
 
 def as_bytes(keys: Sequence[object]) -> list[bytes | None]:
-    """Keys as they are sent: bytes as they are, text in UTF-8, anything else as its JSON."""
+    """Keys as bytes: bytes unchanged, text in UTF-8, anything else as JSON."""
     kinds = {*map(type, keys)}
     if kinds <= {str}:
         return [*map(str.encode, cast("Sequence[str]", keys))]
@@ -153,7 +154,7 @@ def _value(value: object) -> bytes | None:
         return value.encode()
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
-    raise TypeError(f"the value is {type(value).__name__}; expected bytes, a text or None")
+    raise TypeError(f"the value is {type(value).__name__}; expected bytes, a string or None")
 
 
 def _is_empty(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> bool:
@@ -174,7 +175,9 @@ def _headers(given: object) -> Headers:
 
 
 def _header(given: Any) -> tuple[str, bytes | None]:
-    """A header from a pair, or from a mapping with `key` and `value`, the form of Spark's rows."""
+    """A header from a pair, or from a mapping with `key` and `value`, which is the form of Spark's
+    rows.
+    """
     if isinstance(given, Mapping):
         given = given["key"], given["value"]
     name, value = given
@@ -183,14 +186,16 @@ def _header(given: Any) -> tuple[str, bytes | None]:
 
 def _name(name: object) -> str:
     if not isinstance(name, str) or not name:
-        raise TypeError(f"a header's name is {type(name).__name__}; expected a text, not empty")
-    name.encode()  # an error here concerns this item alone
+        raise TypeError(f"a header's name is {type(name).__name__}; expected a non-empty string")
+    name.encode()  # an encoding error fails only this item
     return name
 
 
 def _topic(value: object) -> str:
     if not isinstance(value, str) or not TOPIC.fullmatch(value):
-        raise ValueError(f"{repr_of(value)} is no topic's name; use letters, digits, '.', '_', '-'")
+        raise ValueError(
+            f"{repr_of(value)} is not a valid topic name; use letters, digits, '.', '_', '-'"
+        )
     return value
 
 
@@ -202,7 +207,7 @@ def _milliseconds(value: object) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise TypeError(f"the timestamp is {type(value).__name__}; expected milliseconds")
     if value is not None and not 0 <= value < _LONG:
-        raise ValueError("the timestamp is no number of milliseconds since 1970")
+        raise ValueError("the timestamp is not a valid number of milliseconds since 1970")
     return value
 
 

@@ -1,8 +1,7 @@
-"""Items whose records may be stored, or not, and where that is decided.
+"""Items whose records are in doubt, with the results that are known by now.
 
-A batch of records without an answer is sent again as it was, by whichever write comes next to its
-partition. The item that comes again in a retry then takes the answer, and is not sent a second
-time.
+A batch of records without a response is resent unchanged by the next write to its partition. When
+one of its items is retried, the item takes the result of that batch and is not sent a second time.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from ..._clients.kafka.producer import SealedRecords
 
 MOST = 1_000
-"""Batches that are remembered. Items that are given up never ask for their answers."""
+"""Maximum number of remembered batches. Abandoned items never take their results."""
 
 
 class SentItem(NamedTuple):
@@ -24,11 +23,11 @@ class SentItem(NamedTuple):
 
     batch: SealedRecords
     number: int
-    """Its place in the batch."""
+    """The record's place in the batch."""
 
 
 class SentItems:
-    """The records of items that may be stored, by the items' tokens."""
+    """The records in doubt, by the token of their item."""
 
     def __init__(self) -> None:
         self._of: dict[str, SentItem] = {}
@@ -39,33 +38,33 @@ class SentItems:
         return bool(self._of)
 
     def remember(self, batch: SealedRecords, tokens: Sequence[str]) -> None:
-        """Note the items of a batch that has no answer."""
+        """Remember the items of a batch without a response."""
         self._tokens[batch] = tokens
         self._of |= {token: SentItem(batch, number) for number, token in enumerate(tokens)}
         if len(self._tokens) > MOST:
             self.forget(next(iter(self._tokens)))
 
     def get(self, token: str) -> SentItem | None:
-        """The record that was sent for an item, if that is remembered."""
+        """The record that was sent for an item, if remembered."""
         return self._of.get(token)
 
     def stored(self, batch: SealedRecords, stored: Stored) -> None:
-        """Note that a batch is in the log after all."""
+        """Record that a remembered batch is stored after all."""
         if batch in self._tokens:
             self._stored[batch] = stored
 
     def answer(self, batch: SealedRecords) -> Stored | None:
-        """Where a batch is stored, once that is known."""
+        """The place where a batch is stored, if known."""
         return self._stored.get(batch)
 
     def forget(self, batch: SealedRecords) -> None:
-        """Drop a batch that was refused: its items are sent anew."""
+        """Forget a refused batch: its items are sent anew."""
         for token in self._tokens.pop(batch, ()):
             self._of.pop(token, None)
         self._stored.pop(batch, None)
 
     def take(self, token: str) -> None:
-        """Drop one item, which has its answer."""
+        """Forget one item, which has its result."""
         attempt = self._of.pop(token, None)
         if attempt is not None and not any(
             each in self._of for each in self._tokens.get(attempt.batch, ())

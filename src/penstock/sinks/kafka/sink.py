@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sinks.kafka")
 
 _NEW_ID = (
-    "%r: the broker has forgotten this producer (%s); a new one begins, and records that were sent "
-    "without an answer may be stored twice if they come again"
+    "%r: the broker has forgotten this producer (%s); a new one is used, and records that were "
+    "sent without a response may be stored twice if they are retried"
 )
 
 _LEFT_OPEN = (
-    "%r: the transaction of %s could not be ended (%s): readers of committed records wait for it "
+    "%r: the transaction of %s could not be ended (%s): readers of committed records are blocked "
     "until the next claim of its partition, or for transaction_timeout"
 )
 
@@ -59,48 +59,50 @@ class KafkaSink(Openable):
 
     Args:
         topic: the name of the topic, or a function from an item to it.
-        topic_field: the field that holds an item's topic; in place of `topic`.
-        bootstrap: `"host:port"`, several of them with commas, or a list of them.
-        key: the field that holds a record's key, or a function from an item to it. Bytes are sent
-            as they are, text in UTF-8, anything else as its JSON. Default: the batcher's key, and
-            no key without one. Records of one key go to one partition, that of Kafka's own clients.
-        value: the field that holds a record's value, or a function from an item to it: bytes, a
-            text, or `None` for a tombstone. Default: bytes as they are, anything else as JSON.
-        headers: the field that holds the headers, or a function from an item to them: a mapping, or
-            pairs of a name and bytes.
-        timestamp: the field that holds a record's time, or a function from an item to it: a
-            `datetime` with its zone, or milliseconds since 1970. Default: the time of sending.
-        partition: the field that holds a partition's number, or a function from an item to it;
-            `None` leaves it to the key.
+        topic_field: the field that contains an item's topic; instead of `topic`.
+        bootstrap: `"host:port"`, several of these separated by commas, or a list.
+        key: the field that contains a record's key, or a function from an item to it. Bytes are
+            sent unchanged, text in UTF-8, anything else as JSON. Default: the batcher's key if
+            there is one, or else no key. Records of one key go to one partition, the same as with
+            Kafka's own clients.
+        value: the field that contains a record's value, or a function from an item to it: bytes, a
+            string, or `None` for a tombstone. Default: bytes unchanged, anything else as JSON.
+        headers: the field that contains the headers, or a function from an item to them: a mapping,
+            or pairs of a name and bytes.
+        timestamp: the field that contains a record's time, or a function from an item to it: a
+            `datetime` with a time zone, or milliseconds since 1970. Default: the time of sending.
+        partition: the field that contains a partition's number, or a function from an item to it;
+            with `None` the key determines the partition.
         compression: `"gzip"`, `"snappy"`, `"lz4"`, `"zstd"` or `None` (default).
-        max_batch_bytes: the most bytes sent to a partition at once, before compression; default
-            1,000,000. A larger record is sent alone. The topic's `max.message.bytes` has to be as
-            large.
-        idempotent: whether a broker recognizes what it has stored already, so that a lost answer
-            leads to no duplicate while the sink is open. Default `True`.
-        request_timeout: seconds that a broker may take for an answer; default 10. A write has at
-            most three tries.
+        max_batch_bytes: the maximum size of a batch for a partition, before compression; default
+            1,000,000. A larger record is sent alone. The topic's `max.message.bytes` must be at
+            least as large.
+        idempotent: whether brokers recognize records that they have already stored, so that a lost
+            response causes no duplicates while the sink is open. Default `True`.
+        request_timeout: seconds to wait for a broker's response; default 10. A write makes at most
+            three attempts.
         close_timeout: seconds for closing the connections; default 5.
-        transaction_timeout: seconds after which a broker ends a transaction of
-            `flow.transaction` that makes no progress; default 60.
-        client: other options of aiokafka's client, under their names: `security_protocol`,
-            `ssl_context` (or a function that makes it), `sasl_mechanism`, `sasl_plain_username`,
+        transaction_timeout: seconds without progress after which a broker aborts a transaction of
+            `flow.transaction`; default 60.
+        client: other options of aiokafka's client, by name: `security_protocol`, `ssl_context` (or
+            a function that returns it), `sasl_mechanism`, `sasl_plain_username`,
             `sasl_plain_password`, `client_id`, `metadata_max_age_ms`, ... Their values are never
             shown.
 
-    All replicas in sync acknowledge each record (`acks=all`). Order: the records of a write reach
-    each partition in their order, also after a retry. A batch is the batcher's: nothing lingers.
+    All in-sync replicas acknowledge each record (`acks=all`). The records of a write are stored in
+    each partition in their order, also after a retry. Batches are formed by the batcher only: the
+    sink adds no linger.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Constructing does
-    not suspend and connects to nothing. Opening suspends; it connects and looks for a fixed topic.
-    It raises `ConfigError` for a refused login or certificate and a topic that does not exist or is
-    not granted, and `UnavailableError` if no broker answers.
+    not suspend and connects to nothing. Opening suspends; it connects and looks up a fixed topic.
+    It raises `ConfigError` for a refused login or certificate and for a topic that does not exist
+    or that the user may not access, and `UnavailableError` if no broker responds.
     """
 
     refuses_units = (
-        "a topic has no place that says which records of a repeated write it has. Write at least "
-        "once, with an id in each record by which readers drop repeated ones; or write to a table; "
-        "or from a topic with flow.transaction(source, sink), outside of Spark"
+        "a topic has no place to record which parts of a repeated write it contains. Write at "
+        "least once, with an id in each record by which readers drop duplicates; or write to a "
+        "table; or write from a topic with flow.transaction(source, sink), outside Spark"
     )
     _run_time = ("_session", "_sent_items", "_renewing", "_claims")
 
@@ -157,25 +159,26 @@ class KafkaSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """`key_prefix_safe`: in a batch with keys, nothing is sent behind a failed item of its key.
+        """`key_prefix_safe`: in a batch with keys, nothing is sent after a failed item of the same
+        key.
 
-        Not idempotent: an item that is written again is another record, except in a retry of a
-        write whose answer was lost. Each partition takes one batch at a time.
+        Not idempotent: a repeated item becomes another record, except in a retry of a write whose
+        response was lost. One batch at a time is in flight to each partition.
         """
         return Capabilities(key_prefix_safe=True, several_destinations=self._topic is None)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
-        """The columns of a `pyarrow.Schema` that cannot become parts of records, and those that are
-        named as parts and missing.
+        """The columns of a `pyarrow.Schema` that cannot become parts of records, and columns that
+        are named as parts but missing.
         """
-        from .columns import refused_columns  # pyarrow made the schema
+        from .columns import refused_columns  # pyarrow is installed: it made the schema
 
         return refused_columns(schema, self._parts)
 
     @property
     def scatters_keys(self) -> str | None:
-        """Why rows of one key can reach several partitions; `None` where each row has its own key
-        or partition.
+        """The reason why rows of one key can reach several partitions; `None` if each row has its
+        own key or partition.
         """
         return None if self._parts.has_place else _SCATTERS
 
@@ -204,16 +207,16 @@ class KafkaSink(Openable):
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Send every item of `batch` as a record, in order in each partition; suspends until all
-        answers have arrived, for at most three tries of `request_timeout`.
+        responses have arrived, for at most three attempts of `request_timeout`.
 
         The details of an item are its `RecordMetadata`. An item fails with `PermanentError` (it
         cannot become a record, or the topic refuses it), `TooLargeError`, `RefusedError` (no such
-        topic, no right), `UnavailableError` (no broker could be reached; nothing was sent),
-        `TransientError` (the broker has not stored it), `UnknownOutcomeError` (no answer: it may be
-        stored) or `KeyStopped` (behind a failed item of its key). An item whose outcome was unknown
-        and that comes again in a retry is not sent twice. Raises `ClosedError` while the sink is
-        not open. What a cancelled write had on its way may be stored; the next write to that
-        partition finds out first.
+        topic, no permission), `UnavailableError` (no broker could be reached; nothing was sent),
+        `TransientError` (the broker has not stored it), `UnknownOutcomeError` (no response: it may
+        be stored) or `KeyStopped` (after a failed item of its key). An item with an unknown outcome
+        is not sent twice when it is retried. Raises `ClosedError` while the sink is not open.
+        Records of a cancelled write that were in flight may be stored; the next write to the
+        partition resolves this first.
         """
         session = await self._current()
         assert self._sent_items is not None
@@ -237,7 +240,7 @@ class KafkaSink(Openable):
         ).run()
 
     async def _current(self) -> ProducerSession:
-        """The session, or a new one where a broker has forgotten it. Suspends then."""
+        """The session, or a new one if a broker has forgotten it, in which case it suspends."""
         if self._session is None or self._renewing is None:
             raise self._closed()
         if not self._session.is_spent:
@@ -248,7 +251,7 @@ class KafkaSink(Openable):
                 try:
                     self._session, self._sent_items = await self._started(), SentItems()
                 except ConfigError as error:
-                    raise RefusedError(str(error), repair="allow the login again") from error
+                    raise RefusedError(str(error), repair="allow this login again") from error
                 say(logger, logging.WARNING, _NEW_ID, self, spent.spent_by)
                 await spent.stop(self._options.close_timeout)
             return self._session
@@ -263,23 +266,23 @@ class KafkaSink(Openable):
     async def claim_positions(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Own these partitions from now on, and end what the owners before have open; return the
-        group's offsets. Suspends. Raises `RefusedError` where the broker does not allow it.
+        """Own these partitions from now on, and abort open transactions of earlier owners; return
+        the group's offsets. Suspends. Raises `RefusedError` if the broker does not allow it.
         """
         return await self._claimed().claim(group, partitions)
 
     async def read_positions(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """The group's offsets of claimed partitions, after any transaction of this owner has ended.
-        Suspends. Raises `PositionLost`.
+        """The group's offsets of claimed partitions, after aborting any open transaction of this
+        owner. Suspends. Raises `PositionLost`.
         """
         return await self._claimed().read(group, partitions)
 
     async def store_positions(
         self, group: str, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store offsets without records; return those that are stored. Suspends."""
+        """Store offsets without records; return the partitions whose offsets are stored. Suspends."""
         return await self._claimed().store(group, positions)
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
@@ -291,12 +294,12 @@ class KafkaSink(Openable):
     async def transaction(
         self, unit: Unit | PositionUnit | None
     ) -> AsyncIterator[Transaction[Any]]:
-        """A transaction of the unit's partition; enter it by `penstock.transaction(sink, unit)`.
+        """A transaction of the unit's partition; enter it with `penstock.transaction(sink, unit)`.
 
-        Its records and the unit's offset commit together. Left by an exception it is aborted,
-        within `close_timeout`; readers of committed records never see any of it. Raises
-        `ConfigError` for anything but a `PositionUnit`, `PositionLost` where another owner has
-        claimed the partition, and `UnknownOutcomeError` where the commit has no answer.
+        Its records and the unit's offset commit together. If the block raises, the transaction is
+        aborted, within `close_timeout`; readers of committed records never see any of it. Raises
+        `ConfigError` for anything but a `PositionUnit`, `PositionLost` if another owner has claimed
+        the partition, and `UnknownOutcomeError` if the commit has no response.
         """
         if not isinstance(unit, PositionUnit):
             raise checks.bad("unit", unit, f"must be a PositionUnit: {self.refuses_units}")
@@ -321,8 +324,8 @@ class KafkaSink(Openable):
     async def _abort(
         self, producer: TransactionalProducer, unit: PositionUnit
     ) -> PositionLost | None:
-        """End what is left of a transaction, if that is possible within `close_timeout`. Returns
-        the error that another owner has ended it.
+        """Abort an unfinished transaction, if possible within `close_timeout`. Returns the error if
+        another owner has ended it.
         """
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._options.close_timeout):
@@ -344,20 +347,22 @@ class KafkaSink(Openable):
 
 
 _SCATTERS = (
-    "KafkaSink without key= chooses a partition for each write; give it the key's field or a "
-    "function by key=, so that the records of one key go to one partition"
+    "KafkaSink without key= chooses a partition for each write; pass the key's field or a function "
+    "as key=, so that the records of one key go to one partition"
 )
 
 
 def _topic(topic: object, field: object) -> str | None:
     if (topic is None) == (field is None):
         rule = (
-            "must be given, or topic_field" if topic is None else "leaves no room for topic_field"
+            "must be given, or topic_field"
+            if topic is None
+            else "cannot be combined with topic_field"
         )
         raise checks.bad("topic", topic, rule)
     if field is not None or callable(topic):
         return None
     if not isinstance(topic, str) or not TOPIC.fullmatch(topic):
-        rule = "must be a topic's name (letters, digits, '.', '_', '-', at most 249), or a function"
+        rule = "must be a topic name (letters, digits, '.', '_', '-', at most 249), or a function"
         raise checks.bad("topic", topic, rule)
     return topic

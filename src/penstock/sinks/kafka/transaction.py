@@ -1,4 +1,6 @@
-"""One transaction of a sink: records, and the offset of the source that they were made of."""
+"""A transaction of the sink: records, and the offset of the source records that they were made
+from.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class KafkaTransaction(Attempt):
-    """The transaction that `KafkaSink.transaction(unit)` gives."""
+    """The transaction from `KafkaSink.transaction(unit)`."""
 
     def __init__(
         self,
@@ -30,14 +32,14 @@ class KafkaTransaction(Attempt):
         self._is_over = False
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Send every item of `batch` as a record, as `KafkaSink.write` does, in this transaction.
+        """Send every item of `batch` as a record in this transaction, like `KafkaSink.write`.
 
-        Raises `TransactionLost` when it has ended.
+        Raises `TransactionLost` if the transaction has ended.
         """
         if self._is_over:
             raise has_ended(self.unit)
         return await self._write(batch)
 
     def end(self) -> None:
-        """Take no more writes."""
+        """Refuse further writes."""
         self._is_over = True

@@ -1,8 +1,8 @@
-"""Records of one key in several partitions, one partition after another.
+"""Order for records of one key in several partitions: one partition after another.
 
-Where the batcher's key does not decide on the partition, a write could store a later record of a key
-in one partition while an earlier one fails in another. So the later one has to wait. Without such
-keys there is one wave.
+If the batcher's key does not determine the partition, a write could store a later record of a key
+in one partition while an earlier record fails in another. So the later record has to wait. Without
+such keys there is one wave.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def waves(placed: Placed, keys: Sequence[object]) -> list[Placed]:
     """Split records by partition into waves to be sent one after another; `keys` is by place.
 
-    In a wave, a key has records in one partition only. A partition keeps its order over all waves.
+    In a wave, a key has records in only one partition. Each partition keeps its order over all
+    waves.
     """
     partition_of = {place: partition for partition, places in placed.items() for place in places}
     last_of_key: dict[object, tuple[TopicPartition, int]] = {}
@@ -48,7 +49,7 @@ def waves(placed: Placed, keys: Sequence[object]) -> list[Placed]:
 
 
 def moved(placed: Placed, to: Mapping[int, TopicPartition]) -> Placed:
-    """The same, with these places in other partitions: those where they have been sent before."""
+    """Move these places to the partitions to which their records were sent before."""
     found = {each: [p for p in places if p not in to] for each, places in placed.items()}
     for place, partition in to.items():
         found.setdefault(partition, []).append(place)

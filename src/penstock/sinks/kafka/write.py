@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from .waves import Placed
 
 PAUSE = 0.1
-"""Seconds before another try within a write; doubled each time. aiokafka's `retry_backoff_ms`."""
+"""Seconds before another attempt within a write, doubled each time; aiokafka's `retry_backoff_ms`.
+"""
 
 
 class KafkaWrite:
-    """Sends the records of one batch, and answers for each of its items."""
+    """Sends the records of one batch and returns a result for each item."""
 
     def __init__(
         self,
@@ -56,14 +57,14 @@ class KafkaWrite:
         self._attached: dict[int, SentItem] = {}
         """By the place in the columns."""
         self._later: list[Placed] = []
-        """By partition, the places of records that are sent when the others are done."""
+        """The places of records for later waves, by partition."""
         self._tokens: list[str] | None = None
 
     async def run(self) -> WriteResult | None:
-        """Send everything, and wait for the answers.
+        """Send all records and wait for the responses.
 
-        Raises the error that all items have, if nothing was stored. After a cancellation, stored
-        items are settled, and those on their way are remembered.
+        Raises the error common to all items if nothing was stored. After a cancellation, stored
+        items are settled, and those in flight are remembered.
         """
         missing = await self._session.find(topics_of(self._topic, self._columns))
         self._attach()
@@ -72,7 +73,7 @@ class KafkaWrite:
             self._lanes[partition].prepare()
         locked: list[PartitionWrite] = []
         try:
-            for partition in sorted(self._lanes):  # one order, so that no two writes wait in a ring
+            for partition in sorted(self._lanes):  # sorted, so that writes cannot deadlock
                 lane = self._lanes[partition]
                 await lane.log.lock.acquire()
                 locked.append(lane)
@@ -93,7 +94,7 @@ class KafkaWrite:
         return self._tokens[self._columns.indices[place]]
 
     def _attach(self) -> None:
-        """Find the items that an earlier write has sent, without an answer."""
+        """Find the items that an earlier write has sent without a response."""
         if not self._sent_items:
             return
         for place in range(len(self._columns.indices)):
@@ -142,7 +143,7 @@ class KafkaWrite:
             answers: dict[SealedRecords, Produced] = {}
             try:
                 await self._session.produce([batch for _, batch in sent], answers)
-            finally:  # the others may have been cut off
+            finally:  # the other requests may have been cancelled
                 for lane, batch in sent:
                     if (answer := answers.get(batch)) is not None:
                         self._answered(lane, batch, answer)
@@ -152,7 +153,7 @@ class KafkaWrite:
                 await self._session.refresh()
 
     def _begin_wave(self) -> bool:
-        """Add the records that waited for others; whether there are any."""
+        """Add the records of the next wave; return whether there is one."""
         if not self._later:
             return False
         for partition, places in self._later.pop(0).items():
@@ -167,7 +168,7 @@ class KafkaWrite:
         lane.answered(batch, answer)
 
     def _take_answers(self) -> None:
-        """Answer for attached items whose batch is decided now: it is stored, or sent anew."""
+        """Resolve attached items whose batch is no longer in doubt: they are stored, or sent anew."""
         for place, (batch, number) in [*self._attached.items()]:
             lane = self._lanes[batch.partition]
             stored = self._sent_items.answer(batch)
@@ -184,7 +185,7 @@ class KafkaWrite:
             del self._attached[place]
 
     def _leave_out(self) -> None:
-        """Leave out the items behind a failed one of their key."""
+        """Fail the items after a failed item of their key."""
         keys = self._batch.keys
         errors = self._all_errors() if keys is not None else {}
         if not errors:
@@ -197,18 +198,18 @@ class KafkaWrite:
     # -- after -------------------------------------------------------------------------------------
 
     def _leave(self, lane: PartitionWrite) -> None:
-        """Remember what is in doubt, and let the next write go."""
+        """Remember a batch in doubt, and unlock the partition."""
         if (doubt := lane.in_doubt) is not None:
             batch, indices = doubt
             if self._resends:
                 tokens = self._batch.item_keys()
                 self._sent_items.remember(batch, [tokens[index] for index in indices])
             else:
-                lane.log.refused()  # no other write may send it again
+                lane.log.refused()  # no later write may resend it
         lane.log.lock.release()
 
     def _details(self) -> dict[int, object]:
-        """By index, of the items that are stored."""
+        """The details of stored items, by index."""
         return {i: detail for lane in self._lanes.values() for i, detail in lane.details.items()}
 
     def _all_errors(self) -> dict[int, BaseException]:
@@ -221,14 +222,14 @@ class KafkaWrite:
         errors = self._all_errors()
         for place, (batch, _) in self._attached.items():
             given_up = self._lanes[batch.partition].given_up
-            assert given_up is not None, "an attached item has its answer, or its lane ended"
-            # it stays in doubt, but a try that was not sent, or not accepted, is none of its own
+            assert given_up is not None, "an attached item has its result, or its lane ended"
+            # still in doubt; an attempt that was not sent or not accepted is not one of its own
             why = given_up.__cause__
             errors[self._columns.indices[place]] = (
                 why if isinstance(why, UnavailableError) else given_up
             )
         details = self._details()
-        assert len(errors) + len(details) == len(self._batch), "each item has an answer"
+        assert len(errors) + len(details) == len(self._batch), "each item has a result"
         kinds = {*map(id, errors.values())}
         if len(errors) == len(self._batch) and len(kinds) == 1:
             raise next(iter(errors.values()))

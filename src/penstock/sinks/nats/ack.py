@@ -1,4 +1,4 @@
-"""JetStream's answers to published messages. Pure."""
+"""JetStream's replies to published messages. Pure."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 
 class PublishAck(NamedTuple):
-    """The place of a stored message, as the detail of its receipt."""
+    """The place of a stored message; the details of its item's receipt."""
 
     stream: str
     sequence: int
     duplicate: bool = False
-    """Whether the stream had a message with this id already; it was not stored again."""
+    """Whether the stream already had a message with this id; it was not stored again."""
 
 
 class NoStream:
-    """No stream takes the subject."""
+    """No stream stores the subject."""
 
 
 NO_STREAM = NoStream()
 
 
 class Refusal(NamedTuple):
-    """An error of JetStream's."""
+    """An error from JetStream."""
 
     code: int
     err_code: int
     description: str
     stream: str = ""
-    """The stream that has answered; empty if none has."""
+    """The stream that replied; empty if none did."""
 
     @property
     def is_wrong_last_sequence(self) -> bool:
-        """Whether the message expects another last sequence."""
+        """Whether the message expected a different last sequence."""
         return self.err_code in WRONG_LAST_SEQUENCE
 
     @property
     def last_sequence(self) -> int | None:
-        """That of the last message, where the error tells it."""
+        """The sequence of the subject's last message, if the error contains it."""
         found = _LAST.fullmatch(self.description)
         return None if found is None else int(found[1])
 
@@ -58,7 +58,7 @@ _LAST = re.compile(r"wrong last sequence: (\d+)")
 
 
 def answer_of(data: bytes, headers: Mapping[str, str] | None) -> Answer:
-    """What the reply to a publish says."""
+    """Parse the reply to a publish."""
     if not data and headers and headers.get("Status") == NO_RESPONDERS:
         return NO_STREAM
     try:
@@ -71,26 +71,26 @@ def answer_of(data: bytes, headers: Mapping[str, str] | None) -> Answer:
         return PublishAck(str(told["stream"]), int(told["seq"]), bool(told.get("duplicate")))
     except (ValueError, LookupError, TypeError, AttributeError):
         return UnknownOutcomeError(
-            "the reply is not one of JetStream; does another subscriber answer on the subject?"
+            "the reply is not from JetStream; does another subscriber reply on the subject?"
         )
 
 
 def refused(refusal: Refusal, subject: str, *, maybe_applied: bool) -> SinkError:
     """The error of a message that JetStream has not stored.
 
-    An earlier try of its item that was stored has moved the sequence which it expects.
+    If an earlier attempt was stored, it has changed the sequence that this attempt expects.
     """
     if maybe_applied and refusal.is_wrong_last_sequence:
         return UnverifiableError(
-            f"the subject {subject!r} has another last sequence ({refusal.description}), perhaps "
-            "that of an earlier try of this message"
+            f"the subject {subject!r} has a different last sequence ({refusal.description}), "
+            "perhaps that of an earlier attempt of this message"
         )
     code, err_code, description, _ = refusal
     return api_error(f"the subject {subject!r}", code, err_code, description)
 
 
 def has_line(data: bytes, line: str) -> bool:
-    """Whether the answer to a request for a message has a message with this line of headers."""
+    """Whether the reply to a message request contains a message with this header line."""
     try:
         told: Any = json.loads(data)
         headers = base64.b64decode(told["message"].get("hdrs", "")).decode()

@@ -1,4 +1,4 @@
-"""The order of a batch's items: at once, or one after another within a key. Pure."""
+"""The send order of a batch's items: all at once, or one after another within a key. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class KeyChains:
-    """The items that may be sent now, and those that wait for an earlier one of their key.
+    """The items that can be sent now, and those that wait for an earlier item of their key.
 
     Args:
         indices: the items that can be sent, in order.
-        keys: those of all items of the batch; `None` lets every item go at once.
+        keys: those of all items of the batch; with `None`, every item can be sent at once.
     """
 
     def __init__(self, indices: Collection[int], keys: Sequence[object] | None) -> None:
@@ -27,7 +27,7 @@ class KeyChains:
         self.ready = deque(indices if keys is None else self._firsts({*indices}, keys))
 
     def _firsts(self, indices: set[int], keys: Sequence[object]) -> list[int]:
-        """The first item of each key, if it can be sent; note what follows each item."""
+        """The first item of each key, if it can be sent; also records the successor of each item."""
         last: dict[object, int] = {}
         firsts: list[int] = []
         for index, given in enumerate(keys):
@@ -41,7 +41,7 @@ class KeyChains:
         return firsts
 
     def stored(self, index: int, errors: Mapping[int, object]) -> None:
-        """Let the item behind a stored one go, unless it has an error."""
+        """Release the successor of a stored item, unless it has an error."""
         following = self._next.get(index)
         if following is not None and following not in errors:
             self.ready.append(following)
@@ -49,7 +49,7 @@ class KeyChains:
     def left_out(
         self, index: int, error: BaseException, errors: Mapping[int, object]
     ) -> dict[int, KeyStopped]:
-        """The errors of the items behind a failed one, up to one that has failed before."""
+        """The errors of the items after a failed one, up to the first that had failed before."""
         found: dict[int, KeyStopped] = {}
         following = self._next.get(index)
         if following is None:

@@ -1,12 +1,13 @@
-"""The connection of an open sink, and the messages on it that wait for answers.
+"""The connection of an open sink, and its messages in flight.
 
-1. All replies come to one inbox; the last token of a reply's subject is the message's number. A
-   number is used once, so a late answer to a message that was given up is ignored.
-2. A lost connection ends the wait of every message on it. nats-py connects again by itself; where
-   it has given that up, the next write opens another connection.
-3. A missing permission is told by the message's subject, in lower case. It is the answer of every
-   message to that subject, or an unknown outcome where subjects differ in their case only.
-4. A user that may not subscribe to the inbox gets no answers: that is found when opening.
+1. All replies go to one inbox; the last token of a reply's subject is the message's number. Numbers
+   are never reused, so a late reply to an abandoned message is ignored.
+2. A lost connection ends the wait for every message in flight. nats-py reconnects by itself; if it
+   has stopped trying, the next write opens another connection.
+3. The server reports a missing permission with the message's subject, in lower case. The error
+   applies to every message to that subject, or is an unknown outcome if subjects differ only in
+   case.
+4. A user that may not subscribe to the inbox receives no replies. This is detected when opening.
 """
 
 from __future__ import annotations
@@ -42,51 +43,51 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sinks.nats")
 
 ASKS_WITHIN = 1.0
-"""Seconds for a question about an answer."""
+"""Timeout in seconds of queries that clarify a reply."""
 _INFO = "$JS.API.INFO"
 _GET = "$JS.API.STREAM.MSG.GET."
 _ASKED = (_INFO.lower(), _GET.lower())
-"""What a user need not be allowed to ask."""
+"""The queries for which a user needs no permission."""
 
 
 class AckWaiter(Protocol):
-    """A write that waits for answers."""
+    """A write that waits for replies."""
 
     def answered(self, index: int, answer: Answer | SinkError) -> None:
-        """The message of an item has its answer."""
+        """Take the reply to the message of an item."""
         ...
 
     def lost(self, error: UnknownOutcomeError) -> None:
-        """No answers come any more."""
+        """Take the error of a lost connection: no more replies arrive."""
         ...
 
 
 class Unanswered:
-    """The messages without an answer, by number."""
+    """The messages without a reply, by number."""
 
     def __init__(self) -> None:
         self._next = 0
         self._of: dict[int, tuple[AckWaiter, int, str]] = {}
 
     def add(self, waiter: AckWaiter, index: int, subject: str) -> int:
-        """The number of a message that is about to be sent."""
+        """Register a message about to be sent; return its number."""
         self._next += 1
         self._of[self._next] = waiter, index, subject
         return self._next
 
     def forget(self, numbers: set[int]) -> None:
-        """Wait no more for these."""
+        """Stop waiting for these messages."""
         for number in numbers:
             self._of.pop(number, None)
 
     def take(self, number: int, answer: Answer | SinkError) -> None:
-        """Pass an answer on; ignore one that is not waited for."""
+        """Pass on a reply; ignore it if the message is unknown."""
         found = self._of.pop(number, None)
         if found is not None:
             found[0].answered(found[1], answer)
 
     def denied(self, denied: Denied, place: str) -> bool:
-        """Answer for the messages to a subject; whether there are any."""
+        """Fail the messages to a denied subject; return whether there are any."""
         found = [
             (number, subject)
             for number, (_, _, subject) in self._of.items()
@@ -96,19 +97,19 @@ class Unanswered:
         answer: SinkError
         if len(subjects) == 1:
             answer = RefusedError(
-                f"{place} denies the sink to publish to {subjects[0]!r}",
+                f"{place} does not allow the sink to publish to {subjects[0]!r}",
                 repair=f"allow the user to publish to {subjects[0]!r}",
             )
         else:
             told = " or ".join(map(repr, subjects))
-            answer = UnknownOutcomeError(f"{place} denies the sink to publish to {told}")
+            answer = UnknownOutcomeError(f"{place} does not allow the sink to publish to {told}")
         for number, _ in found:
             waiter, index, _ = self._of.pop(number)
             waiter.answered(index, answer)
         return bool(found)
 
     def lost(self, error: UnknownOutcomeError) -> None:
-        """End every wait."""
+        """End the wait for every message."""
         waiters = {waiter: None for waiter, _, _ in self._of.values()}
         self._of.clear()
         for waiter in waiters:
@@ -116,7 +117,7 @@ class Unanswered:
 
 
 class PublishChannel:
-    """The connection of an open sink. Used on one loop."""
+    """The connection of an open sink. Used in one event loop."""
 
     def __init__(self, options: NatsOptions, name: str, *, replies: bool) -> None:
         self.waiting = Unanswered()
@@ -132,7 +133,7 @@ class PublishChannel:
 
     @property
     def inbox(self) -> str:
-        """What precedes a message's number in the subject of its reply."""
+        """The prefix of a reply's subject, before the message's number."""
         return self._inbox
 
     async def open(self) -> None:
@@ -168,9 +169,10 @@ class PublishChannel:
             self._client.cut()
 
     async def ready(self) -> PatientClient:
-        """The connection, or another one where it will not come back. Suspends then.
+        """The connection, or a new one if the old one is closed for good, in which case it
+        suspends.
 
-        Raises `UnavailableError` while there is none.
+        Raises `UnavailableError` while disconnected.
         """
         if (client := self._client) is not None and client.is_connected:
             if self._denied is not None:
@@ -185,7 +187,9 @@ class PublishChannel:
                 try:
                     await self.open()
                 except ConfigError as error:
-                    raise RefusedError(str(error), repair="repair what it names") from error
+                    raise RefusedError(
+                        str(error), repair="correct the cause that the message names"
+                    ) from error
                 client = self._client
         if client is None or not client.is_connected:
             raise self._unavailable()
@@ -194,7 +198,7 @@ class PublishChannel:
     def _unavailable(self) -> UnavailableError:
         trouble, place = self._trouble, self._options.place
         if trouble is None:
-            return UnavailableError(f"the connection to {place} is lost, and not yet made again")
+            return UnavailableError(f"the connection to {place} is lost and not yet restored")
         told = trouble_of(trouble, self._options)
         if is_login(trouble):
             repair = "check the user and its password, token or credentials"
@@ -202,7 +206,7 @@ class PublishChannel:
         return caused(UnavailableError(told), trouble)
 
     async def flush(self, within: float) -> None:
-        """Suspend until the server has taken all that was sent before.
+        """Suspend until the server has received everything sent before.
 
         Raises `UnknownOutcomeError` if the connection is lost, or after `within` seconds.
         """
@@ -216,10 +220,10 @@ class PublishChannel:
         finally:
             self._pings.discard(ping)
         if not ping.done() or ping.cancelled():
-            raise UnknownOutcomeError(f"{self._options.place} has not answered a ping")
+            raise UnknownOutcomeError(f"{self._options.place} has not replied to a ping")
 
     async def jetstream_is_enabled(self) -> bool | None:
-        """Whether JetStream is enabled for the account; `None` if that cannot be found out.
+        """Whether JetStream is enabled for the account; `None` if unknown.
 
         Suspends for at most `ASKS_WITHIN`.
         """
@@ -237,8 +241,8 @@ class PublishChannel:
         return not (isinstance(answer, Refusal) and answer.err_code in NOT_ENABLED)
 
     async def has_message(self, stream: str, sequence: int, line: str) -> bool:
-        """Whether the stream has a message there with this line of headers; also `False` if that
-        cannot be found out.
+        """Whether the stream's message with this sequence has this header line; `False` also if
+        unknown.
 
         Suspends for at most `ASKS_WITHIN`.
         """
@@ -253,7 +257,7 @@ class PublishChannel:
             return False
         return has_line(reply.data, line)
 
-    # -- news ---------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------
 
     async def _reply(self, message: Msg) -> None:
         number = message.subject[len(self._inbox) :]
@@ -262,7 +266,9 @@ class PublishChannel:
     def _lost(self) -> None:
         self._denied = None
         self.waiting.lost(
-            UnknownOutcomeError(f"the connection to {self._options.place} was lost on the way")
+            UnknownOutcomeError(
+                f"the connection to {self._options.place} was lost before the reply"
+            )
         )
         for ping in self._pings:
             ping.cancel()
@@ -277,16 +283,17 @@ class PublishChannel:
         place, inbox = self._options.place, self._inbox.lower()
         if denied.what == "subscribe" and denied.subject.startswith(inbox):
             self._denied = RefusedError(
-                f"{place} denies the sink to subscribe to its inbox, so no answer would arrive",
+                f"{place} does not allow the sink to subscribe to its inbox, so no reply would "
+                "arrive",
                 repair=f"allow the user to subscribe to '{self._inbox.partition('.')[0]}.>', or give "
                 "the sink an inbox_prefix= that is allowed",
             )
         elif denied.of_reply and denied.subject.startswith(inbox):
             number = int(denied.subject[len(inbox) :])
             error = RefusedError(
-                f"{place} denies the sink a reply to its inbox", repair=denied.repair
+                f"{place} does not allow replies to the sink's inbox", repair=denied.repair
             )
             self.waiting.take(number, error)
         elif not self.waiting.denied(denied, place) and not denied.subject.startswith(_ASKED):
-            told = f"{place} denies the sink to {denied.what} to {denied.subject!r}"
+            told = f"{place} does not allow the sink to {denied.what} to {denied.subject!r}"
             say(logger, logging.WARNING, "%s: %s; %s", self._name, told, denied.repair)

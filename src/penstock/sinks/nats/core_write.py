@@ -1,7 +1,7 @@
-"""One write without JetStream: the messages of a batch, and one ping behind them.
+"""One write without JetStream: the messages of a batch, followed by one ping.
 
-The server answers the ping when it has taken everything before it, so its answer means that the
-messages were handed to the server, and to the subscribers that were there. Nothing keeps them.
+The server replies to the ping after it has processed everything before it. The reply therefore
+means that the messages were handed to the server and to the subscribers present. Nothing is stored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class CoreWrite:
-    """Sends the messages of one batch, and answers for each of its items."""
+    """Sends the messages of one batch and returns a result for each item."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class CoreWrite:
         self._errors |= stopped_behind(batch.keys, self._errors)
 
     async def run(self) -> WriteResult:
-        """Send everything, and wait for the server. Raises the error that all items have."""
+        """Send all messages and wait for the server. Raises the error common to all items."""
         places = [
             place for place, index in enumerate(self._messages.indices) if index not in self._errors
         ]
@@ -64,12 +64,12 @@ class CoreWrite:
                 waiting.forget(numbers)
             if error is not None:
                 self._fail(part, error)
-                self._fail(places, caused(UnavailableError(f"not sent, since {error}"), error))
+                self._fail(places, caused(UnavailableError(f"not sent, because {error}"), error))
                 break
         return self._result()
 
     def _part(self, places: list[int]) -> tuple[list[int], list[int]]:
-        """Those to hand over at once, and the others."""
+        """Split into the messages to send now and the remaining ones."""
         size = 0
         for number, place in enumerate(places):
             if size >= IN_FLIGHT_BYTES:
@@ -100,12 +100,12 @@ class CoreWrite:
         }
 
     def answered(self, index: int, answer: Answer | SinkError) -> None:
-        """The server denies the message of an item."""
+        """Fail an item whose message the server denies."""
         if isinstance(answer, BaseException):
             self._errors[index] = answer
 
     def lost(self, error: UnknownOutcomeError) -> None:
-        """The wait for the ping ends by itself."""
+        """Do nothing: the wait for the ping ends by itself."""
 
     def _result(self) -> WriteResult:
         errors = self._errors

@@ -2,9 +2,10 @@
 
 1. All payloads of a batch are encoded at once. If that raises, each item is converted alone, so
    that only the faulty ones fail.
-2. A subject or a header with a newline could hold commands: it is refused, and nothing is altered.
-3. The headers that JetStream itself reads are set by arguments of the sink, so an item's own headers
-   must not have their names.
+2. A subject or a header with a newline could contain commands, so it is refused; values are never
+   altered.
+3. The headers that JetStream interprets are set by arguments of the sink, so an item's own headers
+   must not use their names.
 """
 
 from __future__ import annotations
@@ -23,44 +24,44 @@ if TYPE_CHECKING:
 
     from ..._clients.fields import Getter
 
-_TOKEN = r"(?![*>](?:\.|$))[^\s.\x00-\x1f\x7f]+"  # noqa: S105  # of a subject
+_TOKEN = r"(?![*>](?:\.|$))[^\s.\x00-\x1f\x7f]+"  # noqa: S105  # part of a subject
 SUBJECT = re.compile(rf"{_TOKEN}(?:\.{_TOKEN})*")
 LONGEST_SUBJECT = 3_500
-"""Bytes; a command of more than 4,096 ends the connection."""
+"""In bytes. A server closes the connection after a command of more than 4,096 bytes."""
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _BREAK = re.compile(r"[\r\n\0]")
 MESSAGE_ID = "Nats-Msg-Id"
 EXPECTED_STREAM = "Nats-Expected-Stream"
 EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 _OURS = {
-    MESSAGE_ID.lower(): "message_id=... sets it",
-    EXPECTED_STREAM.lower(): "stream=... sets it",
-    EXPECTED_SEQUENCE.lower(): "expected_last_subject_sequence=... sets it",
+    MESSAGE_ID.lower(): "use message_id=",
+    EXPECTED_STREAM.lower(): "use stream=",
+    EXPECTED_SEQUENCE.lower(): "use expected_last_subject_sequence=",
 }
 _FIRST = b"NATS/1.0\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The parts of messages, beside the indices of their items, and an error for each other item."""
+    """The parts of messages with the indices of their items, and an error for every other item."""
 
     indices: list[int] = field(default_factory=list[int])
     subjects: list[str] = field(default_factory=list[str])
     headers: list[bytes] = field(default_factory=list[bytes])
-    """Blocks of headers; empty for a message without any."""
+    """Header blocks; empty for a message without headers."""
     payloads: list[bytes] = field(default_factory=list[bytes])
     errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
 
 
 def id_line(headers: bytes) -> str | None:
-    """The line of a message's headers that holds its id; `None` for a message without one."""
+    """The message id's line in a header block; `None` if there is none."""
     lines = headers.decode().split("\r\n")
     return next((each for each in lines if each.startswith(f"{MESSAGE_ID}: ")), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageMaker:
-    """The parts of a message: the same for all, or functions of an item."""
+    """The parts of a message: constants, or functions of an item."""
 
     subject: str | Getter
     value: Getter | None
@@ -70,7 +71,7 @@ class MessageMaker:
     stream: str | None
 
     def messages(self, items: Sequence[Any], ids: Sequence[str] | None) -> Messages:
-        """The parts of all items' messages; `ids` are their ids without a function for them.
+        """The parts of all items' messages; `ids` are used if there is no function for ids.
 
         Does not suspend.
         """
@@ -91,7 +92,7 @@ class MessageMaker:
         return made
 
     def _payloads(self, items: Sequence[Any]) -> list[bytes] | None:
-        """All of them; `None` where each has to be made alone."""
+        """The payloads of all items; `None` if each must be encoded alone."""
         if self.value is not None:
             return None
         kinds = {*map(type, items)}
@@ -114,7 +115,7 @@ class MessageMaker:
             return value.encode()
         if isinstance(value, (bytes, bytearray)):
             return bytes(value)
-        raise TypeError(f"the value is {type(value).__name__}; expected bytes, a text or None")
+        raise TypeError(f"the value is {type(value).__name__}; expected bytes, a string or None")
 
     def _subject(self, item: Any) -> str:
         return checked_subject(cast("Getter", self.subject)(item))
@@ -136,10 +137,10 @@ class MessageMaker:
 
 
 def checked_subject(value: object) -> str:
-    """A subject to publish to. Raises `ValueError`."""
+    """Validate a subject to publish to. Raises `ValueError`."""
     if not isinstance(value, str) or not SUBJECT.fullmatch(value):
-        rule = "use tokens with dots between them, without spaces and wildcards"
-        raise ValueError(f"{repr_of(value)} is no subject to publish to; {rule}")
+        rule = "use tokens separated by dots, without spaces or wildcards"
+        raise ValueError(f"{repr_of(value)} is not a subject to publish to; {rule}")
     if len(value.encode()) > LONGEST_SUBJECT:
         raise ValueError(f"the subject is longer than {LONGEST_SUBJECT:,} bytes")
     return value
@@ -173,15 +174,17 @@ def _given(headers: object) -> list[str]:
 
 
 def _pair(given: Any) -> Any:
-    """A pair, also from a mapping with `key` and `value`, the form of Spark's rows."""
+    """A header as a pair; a mapping with `key` and `value` is the form of Spark's rows."""
     return (given["key"], given["value"]) if isinstance(given, Mapping) else given
 
 
 def _header(name: object, value: object) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"{repr_of(name)} is no name of a header; use letters, digits, '-', '_'")
+        raise ValueError(
+            f"{repr_of(name)} is not a valid header name; use letters, digits, '-', '_'"
+        )
     if (why := _OURS.get(name.lower())) is not None:
-        raise ValueError(f"the header {name!r} is the sink's: {why}")
+        raise ValueError(f"the header {name!r} is set by the sink: {why}")
     return f"{name}: {_text(f'the header {name!r}', value)}\r\n"
 
 
@@ -189,14 +192,14 @@ def _text(what: str, value: object) -> str:
     if isinstance(value, bytes):
         value = value.decode()
     if not isinstance(value, str):
-        raise TypeError(f"{what} is {type(value).__name__}; expected a text")
+        raise TypeError(f"{what} is {type(value).__name__}; expected a string")
     if _BREAK.search(value):
         raise ValueError(f"{what} has a line break")
     return value
 
 
 def _id(value: object) -> str:
-    """A number or a UUID is an id by its text."""
+    """The message id as text; numbers and UUIDs are converted."""
     is_plain = isinstance(value, (int, UUID)) and not isinstance(value, bool)
     return str(value) if is_plain else _text("the message id", value)
 

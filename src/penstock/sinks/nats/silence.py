@@ -1,4 +1,4 @@
-"""A timer that runs out when nothing was heard for some time."""
+"""A timer that expires after a period without activity."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Silence:
-    """Calls `run_out` once, `seconds` after the last `heard`, or after it was made."""
+    """Calls `run_out` once, `seconds` after the last call of `heard`, or after construction."""
 
     def __init__(self, seconds: float, run_out: Callable[[], None]) -> None:
         self._seconds = seconds
@@ -22,11 +22,11 @@ class Silence:
         self._timer: TimerHandle = LOOP_CLOCK.call_at(self._heard_at + seconds, self._look)
 
     def heard(self) -> None:
-        """Begin anew."""
+        """Restart the timer."""
         self._heard_at = LOOP_CLOCK.now()
 
     def stop(self) -> None:
-        """Never run out."""
+        """Cancel the timer."""
         self._timer.cancel()
 
     def _look(self) -> None:

@@ -1,4 +1,4 @@
-"""The sink for subjects of NATS."""
+"""The sink for NATS subjects."""
 
 from __future__ import annotations
 
@@ -30,46 +30,46 @@ if TYPE_CHECKING:
 
 
 class NatsSink(Openable):
-    """Publishes items as messages to subjects of NATS, and waits until JetStream has stored each.
+    """Publishes items as messages to NATS subjects, and waits until JetStream has stored each one.
 
     Args:
         subject: the subject, or a function from an item to it.
-        subject_field: the field that holds an item's subject; in place of `subject`.
-        servers: `"nats://host:4222"`, several of them with commas, or a list of them. An address
-            may hold `user:password@` or `token@`, which is never shown.
-        value: the field that holds a message's payload, or a function from an item to it: bytes, a
-            text, or `None` for an empty one. Default: bytes as they are, anything else as JSON.
-        headers: the field that holds the headers, or a function from an item to them: a mapping by
-            name, or pairs, with texts.
-        message_id: the field that holds the id by which a stream recognizes a message that it has
-            already (`Nats-Msg-Id`), or a function from an item to it: a text, a whole number or a
-            UUID. Default: an id that is the same in every retry of a write. A stream remembers ids for its `duplicate_window`, two
-            minutes by default.
+        subject_field: the field that contains an item's subject; instead of `subject`.
+        servers: `"nats://host:4222"`, several of these separated by commas, or a list. An address
+            may contain `user:password@` or `token@`, which is never shown.
+        value: the field that contains a message's payload, or a function from an item to it: bytes,
+            a string, or `None` for an empty payload. Default: bytes unchanged, anything else as
+            JSON.
+        headers: the field that contains the headers, or a function from an item to them: a mapping
+            from names to strings, or pairs of strings.
+        message_id: the field that contains the id by which a stream recognizes a message that it
+            already has (`Nats-Msg-Id`), or a function from an item to it: a string, a whole number
+            or a UUID. Default: an id that is the same in every retry of a write. A stream remembers
+            ids for its `duplicate_window`, two minutes by default.
         deduplicate: whether messages have ids. Default `True`.
-        stream: the name of the stream that has to store the messages; default: whichever has their
+        stream: the name of the stream that must store the messages; default: any stream with their
             subject.
-        expected_last_subject_sequence: the field that holds the sequence of the last message of the
-            same subject, or a function from an item to it: a message whose subject has another one
-            is refused. 0 means no message, `None` any.
-        delivery: `"jetstream"` (default), or `"core"`: at most once. A message is delivered then
-            when the server has taken it, for those who subscribe at that moment; nothing stores it.
-        max_in_flight: messages of a write without an answer at a time; default 1,000.
-        ack_timeout: seconds without any answer after which the outcome of messages on their way is
+        expected_last_subject_sequence: the field that contains the expected sequence of the last
+            message with the same subject, or a function from an item to it. A message is refused if
+            the actual sequence differs. 0 means no message, `None` any.
+        delivery: `"jetstream"` (default), or `"core"`: at most once. A message is then delivered
+            once the server has received it, for the subscribers at that moment; it is not stored.
+        max_in_flight: maximum number of messages of a write without a reply; default 1,000.
+        ack_timeout: seconds without any reply after which the outcome of messages in flight is
             unknown; default 5.
-        connect_timeout: seconds for each try to reach a server; default 2.
-        client: other options of nats-py's `connect`, under their names: `user`, `password`,
-            `token`, `nkeys_seed`, `user_credentials`, `tls` (an `SSLContext`, or a function that
-            makes it), `name`, `inbox_prefix`, `reconnect_time_wait`, ... Their values are never
-            shown.
+        connect_timeout: seconds for each attempt to reach a server; default 2.
+        client: other options of nats-py's `connect`, by name: `user`, `password`, `token`,
+            `nkeys_seed`, `user_credentials`, `tls` (an `SSLContext`, or a function that returns
+            it), `name`, `inbox_prefix`, `reconnect_time_wait`, ... Their values are never shown.
 
-    Order: the messages of a write reach a stream in their order. In a batch with keys a message is
-    sent when the one before it of its key is stored.
+    The messages of a write are stored in their order. In a batch with keys, a message is sent once
+    the previous message of its key is stored.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without nats-py. Constructing does not
-    suspend and connects to nothing. Opening suspends; it connects. It raises `RefusedError` for a
-    refused login or certificate and for a user who may not receive answers, `UnavailableError` if no
-    server answers, and `ConfigError` for credentials that cannot be read. A lost connection is made
-    again, for as long as it takes.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without nats-py. Constructing does
+    not suspend and connects to nothing. Opening suspends; it connects. It raises `RefusedError` for
+    a refused login or certificate and for a user without permission to receive replies,
+    `UnavailableError` if no server responds, and `ConfigError` for credentials that cannot be read.
+    A lost connection is reopened, without a time limit.
     """
 
     _run_time = ("_channel",)
@@ -116,7 +116,7 @@ class NatsSink(Openable):
                     raise checks.bad(name, given, 'needs delivery="jetstream"')
         self._max_in_flight = checks.count("max_in_flight", max_in_flight)
         self._ack_timeout = checks.seconds("ack_timeout", ack_timeout, usual=checks.LONG_TIMEOUT)
-        self._tls = client.get("tls")  # by this name, for the error that it cannot be pickled
+        self._tls = client.get("tls")  # by this name, for the error message about pickling
         self._options = NatsOptions.of(
             servers=servers, connect_timeout=connect_timeout, client=client, of="NatsSink"
         )
@@ -124,18 +124,18 @@ class NatsSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """`key_prefix_safe` with JetStream: in a batch with keys, nothing is sent behind a failed
-        item of its key.
+        """`key_prefix_safe` with JetStream: in a batch with keys, nothing is sent after a failed
+        item of the same key.
 
-        Not idempotent: an item that is written again is another message, except within the
-        stream's `duplicate_window` under the same id.
+        Not idempotent: a repeated item becomes another message, except with the same id within the
+        stream's `duplicate_window`.
         """
         return Capabilities(
             key_prefix_safe=not self._is_core, several_destinations=self._subject is None
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error of nats-py; `None` for any other."""
+        """The class of an error of nats-py; `None` for any other error."""
         return classify(error)
 
     async def _open(self, stack: AsyncExitStack) -> None:
@@ -149,21 +149,21 @@ class NatsSink(Openable):
             self._channel.terminate()
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Publish every item of `batch`, in order; suspends until all answers have arrived, or none
-        has for `ack_timeout`.
+        """Publish every item of `batch`, in order; suspends until all replies have arrived, or none
+        has arrived for `ack_timeout`.
 
-        The details of an item are its `PublishAck`; one that the stream had already, by its id, is
-        a `duplicate`. An item fails with `PermanentError` (it cannot become a message, is larger
-        than the server allows, or the stream refuses it: another last sequence, for example),
+        The details of an item are its `PublishAck`; an item whose id the stream already had is a
+        `duplicate`. An item fails with `PermanentError` (it cannot become a message, is larger than
+        the server allows, or the stream refuses it, for example because of another last sequence),
         `RefusedError` (no such stream, no JetStream, no permission, no room for the account),
-        `ThrottledError` (the stream is full, and discards new messages), `TransientError` (not
-        stored, and may be next time), `UnavailableError` (no connection; not sent),
-        `UnknownOutcomeError` (no answer: it may be stored) or `KeyStopped` (behind a failed item of
-        its key). Raises `ClosedError` while the sink is not open. What a cancelled write had on its
-        way may be stored; a retry finds out by the ids.
+        `ThrottledError` (the stream is full and discards new messages), `TransientError` (not
+        stored, but a retry may succeed), `UnavailableError` (no connection; not sent),
+        `UnknownOutcomeError` (no reply: it may be stored) or `KeyStopped` (after a failed item of
+        its key). Raises `ClosedError` while the sink is not open. Messages of a cancelled write
+        that were in flight may be stored; a retry detects that by their ids.
 
-        With `delivery="core"` it suspends until the server has taken the messages, and an item has
-        no details.
+        With `delivery="core"` it suspends until the server has received the messages, and an item
+        has no details.
         """
         channel = self._channel
         if channel is None:
@@ -205,12 +205,12 @@ def _by_item(subject: object, field: object) -> Getter:
 
 
 def _subject(subject: object, field: object) -> str | None:
-    """A subject that is the same for all items; `None` for a function or a field."""
+    """The subject if it is the same for all items; `None` for a function or a field."""
     if (subject is None) == (field is None):
         rule = (
             "must be given, or subject_field"
             if subject is None
-            else "leaves no room for subject_field"
+            else "cannot be combined with subject_field"
         )
         raise checks.bad("subject", subject, rule)
     if field is not None or callable(subject):
@@ -222,16 +222,16 @@ def _subject(subject: object, field: object) -> str | None:
 
 
 def _makes_ids(deduplicate: object, message_id: object) -> bool:
-    """Whether the sink makes the ids of messages."""
+    """Whether the sink generates the ids of messages."""
     if not isinstance(deduplicate, bool):
         raise checks.bad("deduplicate", deduplicate, "must be True or False")
     if message_id is not None and not deduplicate:
-        raise checks.bad("deduplicate", deduplicate, "leaves no room for message_id")
+        raise checks.bad("deduplicate", deduplicate, "cannot be combined with message_id")
     return deduplicate and message_id is None
 
 
 def _stream(stream: object) -> str:
     name = checks.text("stream", stream)
     if any(each.isspace() or each in ".*>/\\" for each in name):
-        raise checks.bad("stream", stream, "must be a stream's name, without spaces, dots and >")
+        raise checks.bad("stream", stream, "must be a stream name, without spaces, dots and >")
     return name

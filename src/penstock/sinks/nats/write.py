@@ -1,14 +1,14 @@
-"""One write: the messages of a batch on their way to JetStream, and its answers.
+"""One write to JetStream: the messages of a batch, and the replies.
 
-1. At most `max_in_flight` messages of a write, and about `IN_FLIGHT_BYTES`, wait for answers at a
-   time; a larger message goes alone.
-2. In a batch with keys, an item is sent once the one before it of its key is stored. So nothing is
-   stored behind a failed item of its key; the items behind it are left out.
-3. Without an answer for `ack_timeout`, or after a lost connection, messages on their way may be
-   stored or not: unknown. The others were never sent: unavailable.
-4. JetStream compares the expected sequence before it looks at the id. So a message that comes again
-   after a lost answer is refused if it was stored: the stream is then asked whose message is the last.
-5. A cancelled write settles the items that are stored, and forgets the others: their answers are
+1. At most `max_in_flight` messages of a write, and about `IN_FLIGHT_BYTES`, are in flight at a
+   time; a larger message is sent alone.
+2. In a batch with keys, an item is sent once the previous item of its key is stored. So nothing is
+   stored after a failed item of its key; later items of the key are left out.
+3. Without a reply for `ack_timeout`, or after a lost connection, messages in flight may or may not
+   be stored: unknown. The others were never sent: unavailable.
+4. JetStream compares the expected sequence before the id. So a message that is resent after a lost
+   reply is refused if it was stored. The stream is then queried for the id of the last message.
+5. A cancelled write settles the items that are stored, and abandons the others: their replies are
    ignored.
 """
 
@@ -47,7 +47,7 @@ IN_FLIGHT_BYTES = 8 << 20
 
 
 def refuse_large(messages: Messages, limit: int) -> None:
-    """Fail the messages that the server would not take: it ends the connection for one."""
+    """Fail the messages that exceed the server's limit, for which it would close the connection."""
     sizes = [
         len(headers) + len(payload)
         for headers, payload in zip(messages.headers, messages.payloads, strict=True)
@@ -69,7 +69,7 @@ def refuse_large(messages: Messages, limit: int) -> None:
 
 
 class JetStreamWrite:
-    """Sends the messages of one batch, and answers for each of its items."""
+    """Sends the messages of one batch and returns a result for each item."""
 
     def __init__(
         self,
@@ -91,16 +91,16 @@ class JetStreamWrite:
         self._acks: dict[int, PublishAck] = {}
         self._without_stream: set[int] = set()
         self._doubtful: dict[int, Refusal] = {}
-        """Refusals that an earlier try of the same message may have caused."""
+        """Refusals that an earlier attempt of the same message may have caused."""
         self._places = {index: place for place, index in enumerate(messages.indices)}
         self._numbers: dict[int, int] = {}
-        """By index, of the messages on their way."""
+        """The numbers of messages in flight, by index."""
         self._bytes = 0
         self._chains = KeyChains(messages.indices, batch.keys)
         self._wake = asyncio.Event()
 
     async def run(self) -> WriteResult:
-        """Send everything, and wait for the answers. Raises the error that all items have."""
+        """Send all messages and wait for the replies. Raises the error common to all items."""
         for index, error in [*self._errors.items()]:
             self._leave_out(index, error)
         silence = Silence(self._ack_timeout, self._unanswered)
@@ -144,12 +144,12 @@ class JetStreamWrite:
         try:
             await self._client.send(b"".join(commands))
         except OutboundBufferLimitError:
-            self.lost(UnknownOutcomeError("the connection was lost on the way"))
+            self.lost(UnknownOutcomeError("the connection was lost during the write"))
 
     # -- answers ------------------------------------------------------------------------------------
 
     def answered(self, index: int, answer: Answer | SinkError) -> None:
-        """The message of an item has its answer."""
+        """Take the reply to the message of an item."""
         self._numbers.pop(index, None)
         self._bytes -= len(self._messages.payloads[self._places[index]])
         self._wake.set()
@@ -170,28 +170,28 @@ class JetStreamWrite:
         self._fail(index, error)
 
     def lost(self, error: UnknownOutcomeError) -> None:
-        """No answers come any more: end the write."""
+        """End the write: no more replies arrive."""
         for index in [*self._numbers]:
             self._fail(index, error)
         self._numbers.clear()
-        unsent = caused(UnavailableError(f"not sent, since {error}"), error)
+        unsent = caused(UnavailableError(f"not sent, because {error}"), error)
         for index in self._chains.ready:
             self._fail(index, unsent)
         self._chains.ready.clear()
         self._wake.set()
 
     def _unanswered(self) -> None:
-        """Give up: nothing was heard for `ack_timeout`."""
+        """End the write: no reply has arrived for `ack_timeout`."""
         self._channel.waiting.forget({*self._numbers.values()})
-        told = f"no answer within {self._ack_timeout:g} s (ack_timeout)"
-        self.lost(TimedOutError(f"{told}; a stream with no_ack never answers"))
+        told = f"no reply within {self._ack_timeout:g} s (ack_timeout)"
+        self.lost(TimedOutError(f"{told}; a stream with no_ack never replies"))
 
     def _fail(self, index: int, error: BaseException) -> None:
         self._errors[index] = error
         self._leave_out(index, error)
 
     def _leave_out(self, index: int, error: BaseException) -> None:
-        """Leave out the items behind a failed one of its key."""
+        """Fail the items after a failed item of its key."""
         self._errors |= self._chains.left_out(index, error, self._errors)
 
     def _subject(self, index: int) -> str:
@@ -200,7 +200,7 @@ class JetStreamWrite:
     # -- after --------------------------------------------------------------------------------------
 
     async def _explain(self) -> None:
-        """Find out why no stream takes a subject."""
+        """Determine why no stream accepts a subject."""
         is_enabled = await self._channel.jetstream_is_enabled()
         made: dict[str, RefusedError] = {}
         for index in self._without_stream:
@@ -210,7 +210,7 @@ class JetStreamWrite:
             self._errors[index] = made[subject]
 
     async def _verify(self) -> None:
-        """Find out whether the last message of a subject is that of an earlier try."""
+        """Determine whether the last message of a subject is an earlier attempt of this one."""
         for index, refusal in self._doubtful.items():
             line = id_line(self._messages.headers[self._places[index]])
             sequence = refusal.last_sequence
@@ -221,7 +221,7 @@ class JetStreamWrite:
                 self._acks[index] = PublishAck(refusal.stream, sequence, duplicate=True)
 
     def _settle(self) -> None:
-        """Book what is stored, before a cancellation passes."""
+        """Settle stored items before a cancellation is raised."""
         for outcome, is_duplicate in ((Outcome.DELIVERED, False), (Outcome.DUPLICATE, True)):
             stored = {i: ack for i, ack in self._acks.items() if ack.duplicate is is_duplicate}
             self._batch.settle(stored, outcome, stored)
@@ -237,5 +237,5 @@ class JetStreamWrite:
         for index, ack in acks.items():
             if ack.duplicate:
                 answers[index] = Outcome.DUPLICATE
-        assert len(errors) + len(acks) == size, "each item has an answer"
+        assert len(errors) + len(acks) == size, "each item has a result"
         return WriteResult.from_outcomes(self._batch, answers, details=acks)

@@ -1,4 +1,4 @@
-"""Batches as objects of an object store: lines of JSON, or Parquet."""
+"""Batches as objects in an object store: JSON lines or Parquet."""
 
 from ..._core.public import publish
 from .base import StoredObject

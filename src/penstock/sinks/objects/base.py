@@ -1,4 +1,4 @@
-"""The common part of the sinks that write a batch as objects."""
+"""The common base of the sinks that write batches as objects."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ CONCURRENCY = 8
 
 
 class StoredObject(NamedTuple):
-    """The object that an item was written to: the detail of its receipt."""
+    """The object in which an item was stored; the details of its receipt."""
 
     path: str
-    """Relative to the sink's URL."""
+    """The path relative to the sink's URL."""
     e_tag: str | None
-    """The store's tag of its content."""
+    """The store's entity tag for its content."""
 
 
 class ObjectOptions(TypedDict, total=False):
-    """The keywords that the sinks of objects share; `object_settings` has their defaults."""
+    """Keyword arguments common to the sinks of objects; `object_settings` has their defaults."""
 
     partition_by: Sequence[str] | Mapping[str, str | Callable[[Any], object]] | None
     prefix: str
@@ -54,7 +54,7 @@ class ObjectOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSettings:
-    """The checked form of these."""
+    """The validated form of `ObjectOptions`."""
 
     store: StoreGiven
     partitions: Partitions
@@ -76,10 +76,14 @@ def object_settings(
     config: Mapping[str, Any] | None = None,
     client_options: Mapping[str, Any] | None = None,
 ) -> ObjectSettings:
-    """Check the arguments. Raises `ConfigError`, and `MissingExtra` without obstore."""
+    """Validate the arguments. Raises `ConfigError`, and `MissingExtra` without obstore."""
     seconds = checks.seconds("timeout", timeout, usual=checks.LONG_TIMEOUT)
     if not checks.text("prefix", prefix).replace("-", "").replace("_", "").isalnum():
-        raise bad("prefix", prefix, "must be letters, digits, '-' and '_': the start of each name")
+        raise bad(
+            "prefix",
+            prefix,
+            "must consist of letters, digits, '-' and '_': it begins each object's name",
+        )
     return ObjectSettings(
         store=StoreGiven.of(url, config=config, client_options=client_options, timeout=seconds),
         partitions=Partitions.of(partition_by),
@@ -92,30 +96,30 @@ def object_settings(
 
 @dataclass(frozen=True, slots=True)
 class ObjectBody:
-    """One object that is ready to be stored."""
+    """An object that is ready to be stored."""
 
     folder: str
     content: Any
-    """Its bytes: anything with a buffer."""
+    """The object's bytes, as a buffer."""
     indices: Sequence[int]
-    """The items in it."""
+    """The indices of its items."""
     key: str
     """The write key of these items alone: the same when only they are written again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchObjects:
-    """The objects of a batch, and an error for each item that is in none."""
+    """The objects of a batch, and an error for each item that is not in any of them."""
 
     objects: Sequence[ObjectBody]
     errors: dict[int, BaseException]
 
 
 class ObjectBase(Openable, ABC):
-    """Writes each batch as one object, or as one for each of its partitions.
+    """Writes each batch as one object, or as one object per partition.
 
-    The name of an object is a digest of the batch's write key and of the bytes. So a batch that is
-    written again replaces its own objects, and never another's.
+    An object's name is a digest of the batch's write key and of the bytes. So a repeated write of a
+    batch replaces its own objects, and never those of another batch.
     """
 
     _run_time: ClassVar[tuple[str, ...]] = ("_uploads",)
@@ -131,7 +135,7 @@ class ObjectBase(Openable, ABC):
         """Encode a batch. Runs in a thread."""
 
     def _prepared(self, batch: Batch[Any]) -> tuple[BatchObjects, Sequence[str]]:
-        """The objects and their paths; a digest takes a millisecond for each megabyte."""
+        """The objects and their paths; a digest takes one millisecond per megabyte."""
         made = self._bodies(batch)
         return made, [each.folder + self._name(each) for each in made.objects]
 
@@ -188,7 +192,7 @@ class ObjectBase(Openable, ABC):
 
 
 def _digest(key: str, content: Any) -> str:
-    """Of a write key and the bytes under it: the same only for the same batch."""
+    """The digest of a write key and its bytes: the same only for the same batch."""
     digest = hashlib.blake2b(f"{key}\0".encode(), digest_size=16)
     digest.update(content)
     return digest.hexdigest()

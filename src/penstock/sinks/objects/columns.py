@@ -1,8 +1,8 @@
-"""Columns of Arrow made of rows, or of other columns, without changing a value.
+"""Arrow columns made from rows or from other columns, without changing a value.
 
-pyarrow itself cuts what does not fit: a fraction becomes a whole number, a time its seconds, a
-datetime its date, and a structure loses fields that its type does not have. Here such a value is
-refused. Only a float may be rounded, to the precision of its type.
+pyarrow itself truncates values that do not fit: a fraction becomes a whole number, a time loses its
+fractions of a second, a datetime becomes a date, and a structure loses fields that its type does
+not have. Here such a value is refused. Only floats may be rounded, to the precision of their type.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -28,13 +28,13 @@ _NONE = type(None)
 _TEXTS = frozenset({pa.string(), pa.large_string(), pa.string_view()})
 _BINARIES = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
 _FINE = ("us", "ns")
-"""The units of time that hold every value of Python."""
+"""The time units that can represent every Python value."""
 
 
 def made_columns(
     schema: Any, given: Sequence[Any], make: Callable[[Any, Any], Any]
 ) -> tuple[list[Any], dict[int, BaseException]]:
-    """The columns that `make` makes of the given ones, or the errors of the rows that have none."""
+    """The columns that `make` creates from the given ones, and the errors of rows that do not fit."""
     columns: list[Any] = []
     errors: dict[int, BaseException] = {}
     for field, values in zip(schema, given, strict=True):
@@ -56,35 +56,35 @@ def _errors_of(
             what = f"the item does not fit the column {field.name!r}"
             errors[index] = summarized(PermanentError(f"{what}: {text_of(error)}"), what)
     if not errors:
-        raise TypeError(f"the column {field.name!r} cannot be made of its values together")
+        raise TypeError(f"the column {field.name!r} cannot be created from its values together")
     return errors
 
 
 def of_values(values: Sequence[Any], field: Any) -> Any:
-    """A column of Python's values. Raises for one that does not fit the field, or would change."""
+    """Convert Python values to a column. Raises if a value does not fit the field or would change."""
     made: Any = pa.array(values, field.type)
     if made.null_count and not field.nullable:
-        raise ValueError("there is no value, and the column must have one")
+        raise ValueError("the value is missing, but the column requires one")
     if not _keeps(field.type, values):
         for value, stored in zip(values, made.to_pylist(), strict=True):
             if not _same(value, stored):
-                raise ValueError(f"the value would be stored as another one, as {field.type}")
+                raise ValueError(f"the value would change when stored as {field.type}")
     return made
 
 
 def of_column(column: Any, field: Any) -> Any:
-    """A column of another one. Raises for a value, or a type, that does not fit the field."""
+    """Convert a column. Raises if a value, or the type, does not fit the field."""
     if column.null_count and not field.nullable:
-        raise ValueError("there is no value, and the column must have one")
+        raise ValueError("the value is missing, but the column requires one")
     if column.type == field.type:
         return column
     if _family(column.type) != _family(field.type):
-        raise TypeError(f"a column of type {column.type} is none of {field.type}")
-    return column.cast(field.type)  # raises where a value would be cut
+        raise TypeError(f"a column of type {column.type} does not fit {field.type}")
+    return column.cast(field.type)  # raises if a value would be truncated
 
 
 def _family(kind: Any) -> object:
-    """Within one, a cast keeps a value or raises."""
+    """The family of a type. Within a family, a cast preserves a value or raises."""
     if types.is_timestamp(kind):
         return ("timestamp", kind.tz is None)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
@@ -103,7 +103,7 @@ def _family(kind: Any) -> object:
 
 
 def _keeps(kind: Any, values: Sequence[Any]) -> bool:
-    """Whether no value of these can change in a column of this type."""
+    """Whether none of these values can change in a column of this type."""
     found = {*map(type, values)} - {_NONE}
     if types.is_timestamp(kind):
         return (
@@ -121,10 +121,10 @@ def _keeps(kind: Any, values: Sequence[Any]) -> bool:
 
 
 def _same(given: Any, stored: Any) -> bool:
-    """Whether a value that was read back is the one that was given."""
+    """Whether a value that was read back equals the given one."""
     if isinstance(given, Mapping):
         named = cast("Mapping[Any, Any]", given)
-        if isinstance(stored, list):  # of a map: pairs
+        if isinstance(stored, list):  # pairs of a map
             stored = dict(cast("list[tuple[Any, Any]]", stored))
             return named.keys() == stored.keys() and _same_items(named, stored)
         return (

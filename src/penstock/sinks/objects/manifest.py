@@ -1,5 +1,5 @@
-"""The list of objects of one write, stored after them: who reads only what a manifest lists sees
-each write whole.
+"""The list of the objects of one write, stored after them. A reader that reads only objects listed
+in a manifest sees each write completely or not at all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 def manifest(objects: Iterable[tuple[str, str | None, int, int]]) -> bytes:
-    """The manifest of objects by path, entity tag, number of items and size in bytes."""
+    """The manifest of objects, with the path, entity tag, number of items and size in bytes of
+    each.
+    """
     listed = [
         {"path": path, "e_tag": tag, "items": items, "bytes": size}
         for path, tag, items, size in sorted(objects)

@@ -28,24 +28,24 @@ COMPRESSIONS = ("snappy", "gzip", "zstd", "brotli", "lz4", "none")
 class ParquetSink(ObjectBase):
     """Writes each batch as a Parquet file to S3, Google Cloud Storage, Azure or a folder.
 
-    As `ObjectSink` does it: a file appears whole or not at all, a retry replaces its own file, and a
-    batch is a file, or one for each partition. Batches of Arrow columns are written without making
-    rows. No value is changed to fit its column: a row whose value would be cut or rounded (but for
-    floats) fails alone.
+    As with `ObjectSink`, a file appears completely or not at all, a retry replaces its own file,
+    and a batch is one file, or one file per partition. Batches of Arrow columns are written without
+    conversion to rows. No value is changed to fit its column: a row whose value would be truncated
+    or rounded (except floats) fails alone.
 
     Args:
         url: as for `ObjectSink`.
         schema: the columns of the files, as a `pyarrow.Schema`, or a mapping from their names to
             types: `pyarrow.DataType`s, or their names, such as `"int64"`, `"string"`,
-            `"timestamp[us]"` or `"date32"`. `None` is for batches of Arrow columns: each opening
-            keeps the schema of its first batch.
+            `"timestamp[us]"` or `"date32"`. `None` is for batches of Arrow columns: the sink uses
+            the schema of the first batch after opening.
         row: a function from an item to its row. Default: a tuple in the order of the columns, a
             mapping by column name, or an object with such attributes.
         compression: `"zstd"` (default), `"snappy"`, `"gzip"`, `"brotli"`, `"lz4"` or `"none"`.
         row_group_rows: rows in a row group; default 1,048,576.
-        writer_options: further options of `pyarrow.parquet.write_table`, such as `use_dictionary`.
-        partition_by: as for `ObjectSink`. Columns of this name that `schema` does not have are in the
-            folders' names only, as Hive, Spark and DuckDB expect it.
+        writer_options: other options of `pyarrow.parquet.write_table`, such as `use_dictionary`.
+        partition_by: as for `ObjectSink`. Partition columns that are not in `schema` are only in
+            the folders' names, as Hive, Spark and DuckDB expect.
         prefix, manifest, concurrency, timeout, close_timeout, config, client_options: as for
             `ObjectSink`.
 
@@ -79,19 +79,19 @@ class ParquetSink(ObjectBase):
         )
         row = checks.optional_function("row", row, "must be a function of an item")
         if self._schema is None and row is not None:
-            raise bad("row", row, "needs schema=, the columns of its values")
+            raise bad("row", row, "requires schema=, the columns of its values")
         self._rows = None if self._schema is None else RowMaker(tuple(self._schema.names), row)
         self._takes_names = row is None
         self._first: Any = None
 
     @property
     def capabilities(self) -> Capabilities:
-        """It writes columns without making rows."""
+        """Columnar: the sink writes columns without conversion to rows."""
         return Capabilities(columnar=True)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Store `batch`, encoded in a thread, as one file or one for each partition; suspends until
-        the store has confirmed all of them, or refused.
+        """Store `batch`, encoded in a thread, as one file or one file per partition; suspends until
+        the store has confirmed or refused all of them.
 
         Details, errors and cancellation are those of `ObjectSink.write`; a row that does not fit the
         schema fails alone with `PermanentError`. Without a schema, a batch of rows raises
@@ -108,7 +108,7 @@ class ParquetSink(ObjectBase):
             return self._divided(batch, items, made, range(len(batch)), {})
         if self._rows is None:
             raise RefusedError(
-                f"{self!r} has no schema, and the items are no columns of Arrow",
+                f"{self!r} has no schema, and the items are not Arrow columns",
                 repair="pass schema=, the columns of the files",
             )
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
@@ -126,7 +126,7 @@ class ParquetSink(ObjectBase):
         return columns.drop_columns([name for name in names if name in columns.schema.names])
 
     def _columns(self, batch: ArrowBatch) -> Any:
-        """The columns for the files. Raises `PermanentError` if one is missing, or unexpected."""
+        """The columns for the files. Raises `PermanentError` if a column is missing or unexpected."""
         wanted = (self._schema or self._first).names
         missing = [name for name in wanted if name not in batch.record_batch.schema.names]
         if missing:
@@ -134,8 +134,9 @@ class ParquetSink(ObjectBase):
         more = {*self._in_files(batch).schema.names} - {*wanted}
         if more and self._schema is None:
             raise PermanentError(
-                f"the batch has other columns than the first one: {', '.join(map(repr, sorted(more)))}; "
-                "pass schema= to name the columns of the files"
+                "the batch has columns that the first one did not have: "
+                f"{', '.join(map(repr, sorted(more)))}; pass schema= to name the columns of the "
+                "files"
             )
         return batch.record_batch.select(wanted)
 
@@ -147,7 +148,7 @@ class ParquetSink(ObjectBase):
         indices: Sequence[int],
         errors: dict[int, BaseException],
     ) -> BatchObjects:
-        """The files of a table by partition; its rows were made of the items at `indices`."""
+        """The files of a table by partition; its rows were made from the items at `indices`."""
         errors |= {indices[position]: error for position, error in made.errors.items()}
         if made.errors:
             indices = [indices[position] for position in made.positions]
@@ -172,7 +173,7 @@ class ParquetSink(ObjectBase):
 
 
 def _tables() -> Any:
-    """The part that needs pyarrow. Raises `MissingExtra`."""
+    """The module that needs pyarrow. Raises `MissingExtra`."""
     try:
         from . import tables
     except ImportError:

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from ..._core.arrow import ArrowBatch
 
 NONE = "__HIVE_DEFAULT_PARTITION__"
-"""Hive's name for the partition of rows without a value."""
+"""Hive's partition name for rows without a value."""
 _LONGEST = 255
-"""Bytes of a folder's name that file systems take."""
+"""Maximum length of a folder's name on file systems, in bytes."""
 
 
 class Partitions:
-    """Makes the folder of an item, by fields or functions of it."""
+    """Determines the folder of an item from its fields or from functions of it."""
 
     def __init__(self, getters: Mapping[str, Getter], fields: Sequence[str] | None = ()) -> None:
         self._getters = getters
         self._fields = fields
-        """The fields that they read; `None` if a function may read any."""
+        """The fields that the getters read; `None` if a function may read any field."""
 
     @classmethod
     def of(cls, given: object) -> Partitions:
-        """Check `partition_by`: names of fields, or a mapping from names to fields or functions.
+        """Validate `partition_by`: field names, or a mapping from names to fields or functions.
         Raises `ConfigError`.
         """
         if given is None:
@@ -63,11 +63,11 @@ class Partitions:
         return tuple(self._getters)
 
     def folder(self, item: Any) -> str:
-        """The folder of one item, ended by a slash. Raises for a value that names none."""
+        """The folder of one item, with a trailing slash. Raises for an invalid value."""
         return "".join(_folder(name, get(item)) for name, get in self._getters.items())
 
     def items_of(self, batch: ArrowBatch) -> Sequence[Any]:
-        """The rows of columns, with only the fields that are needed."""
+        """The rows of a columnar batch, with only the required fields."""
         if self._fields is None:
             return batch.rows
         if not self._fields:
@@ -81,7 +81,7 @@ class Partitions:
     def groups(
         self, items: Sequence[Any], indices: Sequence[int]
     ) -> tuple[dict[str, Sequence[int]], dict[int, BaseException]]:
-        """These indices of `items` by folder, and an error for each item that has none."""
+        """The given indices of `items` by folder, and an error for each item without a partition."""
         if not self._getters:
             return ({"": indices} if len(indices) else {}), {}
         groups: dict[str, list[int]] = {}
@@ -108,7 +108,9 @@ def _checked(name: str, value: object, rule: str) -> Getter:
 def _folder(name: str, value: object) -> str:
     made = f"{quote(name, safe='')}={_text(value)}"
     if len(made) > _LONGEST:
-        raise ValueError(f"the folder of a partition has {len(made)} bytes; it takes {_LONGEST}")
+        raise ValueError(
+            f"the folder of a partition has {len(made)} bytes; the maximum is {_LONGEST}"
+        )
     return made + "/"
 
 
@@ -123,8 +125,11 @@ def _text(value: object) -> str:
         return value.isoformat()
     if not isinstance(value, (str, int)):
         raise TypeError(
-            f"a partition is text, a whole number, a bool or a date, not {type(value).__name__}"
+            "a partition must be text, a whole number, a bool or a date, not "
+            f"{type(value).__name__}"
         )
     if value == "":
-        raise ValueError("a partition's value is empty, which Hive reads as no value")
+        raise ValueError(
+            "a partition's value is an empty string, which Hive interprets as no value"
+        )
     return quote(str(value), safe="")

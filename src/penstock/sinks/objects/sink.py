@@ -1,4 +1,4 @@
-"""Items as lines of JSON in objects of an object store."""
+"""Items as JSON lines in objects of an object store."""
 
 from __future__ import annotations
 
@@ -29,36 +29,38 @@ _CONTENT_TYPES = {
 
 
 class ObjectSink(ObjectBase):
-    """Writes each batch as an object of JSON lines, to S3, Google Cloud Storage, Azure or a folder.
+    """Writes each batch as an object of JSON lines to S3, Google Cloud Storage, Azure or a folder.
 
-    An object appears whole, or not at all, and its items are delivered once the store has confirmed
-    it. Its name is a digest of the batch and its bytes, so a batch that is written again replaces its
-    own object: a retry leaves no duplicates if `encode` gives the same bytes. So a batch is an
-    object: its size and age are what the batcher's `Limits` say (`max_items`, `max_bytes`, `max_delay`).
+    An object appears completely or not at all, and its items are delivered once the store has
+    confirmed it. Its name is a digest of the batch and its bytes, so a repeated write replaces its
+    own object: a retry leaves no duplicates if `encode` returns the same bytes. Since a batch is
+    one object, the batcher's `Limits` (`max_items`, `max_bytes`, `max_delay`) determine the size
+    and age of objects.
 
     Args:
         url: `"s3://bucket/folder"`, `"gs://bucket/folder"`, `"az://account/container/folder"`,
-            `"file:///folder"` (existing), or a function that makes a store of obstore.
+            `"file:///folder"` (existing), or a function that returns an obstore store.
         encode: a function from an item to its line, as text or bytes without a newline. Default:
             JSON, as for `FileSink`.
         compression: `"gzip"`, or `"zstd"`; default: none.
         partition_by: the fields that divide a batch into objects, in folders such as
-            `day=2026-01-31/`, or a mapping from the folders' names to fields or functions of an item.
-            The values are text, whole numbers, bools, dates or `None`.
+            `day=2026-01-31/`, or a mapping from the folders' names to fields or functions of an
+            item. Values are text, whole numbers, bools, dates or `None`.
         prefix: the beginning of each object's name; default `"part"`.
         manifest: whether each write ends with an object in `_manifests/` that lists the write's
-            objects; its items are delivered after that.
-        concurrency: uploads at once; default 8. An object above 8 MiB is sent in parts, four at once.
+            objects; the items are delivered after that.
+        concurrency: number of concurrent uploads; default 8. An object above 8 MiB is sent in
+            parts, four at a time.
         timeout: seconds for each request; default 30, of which at most 5 for connecting.
-        close_timeout: seconds that a cancelled upload goes on, so that it leaves no hidden parts;
-            default 5.
-        config: the store's options by obstore's names, such as `region`, `endpoint`,
+        close_timeout: seconds for which a cancelled upload continues, so that it leaves no hidden
+            parts; default 5.
+        config: the store's options, with obstore's names, such as `region`, `endpoint`,
             `access_key_id` and `secret_access_key`; default: the environment's. Never shown.
         client_options: options of obstore's HTTP client, such as `proxy_url`. Never shown.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without obstore or, for `"zstd"`, zstandard.
-    Constructing does not suspend. Opening connects to nothing, so a missing bucket or right shows at
-    the first write, as `RefusedError`.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without obstore or, for `"zstd"`,
+    zstandard. Constructing does not suspend. Opening connects to nothing, so a missing bucket or
+    permission is found at the first write, as `RefusedError`.
     """
 
     @takes(ObjectOptions, object_settings)
@@ -82,15 +84,16 @@ class ObjectSink(ObjectBase):
         self._content_type = _CONTENT_TYPES[compression]
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Store `batch`, encoded in a thread, as one object or one for each partition; suspends
-        until the store has confirmed all of them, or refused.
+        """Store `batch`, encoded in a thread, as one object or one object per partition; suspends
+        until the store has confirmed or refused all of them.
 
-        The detail of an item is its `StoredObject`. An item that cannot be encoded, or has no
-        partition, fails alone with `PermanentError`. The items of an object that was not stored fail
-        together: with `RefusedError` (missing bucket, rights, credentials, region, a full disk),
-        `ThrottledError`, `UnavailableError`, `UnknownOutcomeError` (the answer was lost),
-        `TooLargeError` or `TransientError`. Raises `ClosedError` while the sink is not open.
-        Cancellation lets a begun upload go on for `close_timeout`; the batch may have been stored.
+        The details of an item are its `StoredObject`. An item that cannot be encoded, or has no
+        partition, fails alone with `PermanentError`. The items of an object that was not stored
+        fail together: with `RefusedError` (missing bucket, permissions, credentials, region, a full
+        disk), `ThrottledError`, `UnavailableError`, `UnknownOutcomeError` (the response was lost),
+        `TooLargeError` or `TransientError`. Raises `ClosedError` while the sink is not open. After
+        a cancellation, an upload in progress continues for up to `close_timeout`; the batch may
+        have been stored.
         """
         return await self._write(batch)
 

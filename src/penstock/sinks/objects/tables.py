@@ -1,4 +1,4 @@
-"""Tables of Arrow made of rows or columns, and their Parquet files."""
+"""Arrow tables made from rows or columns, and their Parquet files."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
@@ -18,11 +18,11 @@ from .columns import made_columns, of_column, of_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_RULE = "must be a schema of pyarrow, or a mapping from names to types, such as {'id': 'int64'}"
+_RULE = "must be a pyarrow schema, or a mapping from names to types, such as {'id': 'int64'}"
 
 
 def schema_of(given: object) -> Any:
-    """Check a schema. Raises `ConfigError`."""
+    """Validate a schema. Raises `ConfigError`."""
     if isinstance(given, pa.Schema):
         made: Any = given
     elif isinstance(given, Mapping):
@@ -31,7 +31,7 @@ def schema_of(given: object) -> Any:
     else:
         raise bad("schema", given, _RULE)
     if not made.names or len({*made.names}) != len(made.names):
-        raise bad("schema", made.names, "must have at least one column, each once")
+        raise bad("schema", made.names, "must have at least one column, and no column twice")
     return made
 
 
@@ -42,13 +42,13 @@ def _type_of(name: str, value: Any) -> Any:
         return pa.type_for_alias(value)
     except (ValueError, TypeError):
         raise bad(
-            f"schema[{name!r}]", value, "must be a type of pyarrow, or the name of one"
+            f"schema[{name!r}]", value, "must be a pyarrow type, or the name of one"
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class MadeTable:
-    """A table, the position of each of its rows in what was given, and an error for each other."""
+    """A table, the position of each of its rows in the input, and an error for every other row."""
 
     table: Any
     positions: Sequence[int]
@@ -56,8 +56,8 @@ class MadeTable:
 
 
 def of_rows(rows: Sequence[Any], schema: Any, *, are_named: bool = False) -> MadeTable:
-    """The table of these rows, without those that do not fit: sequences, or with `are_named`
-    mappings. Raises `KeyError` for a mapping without one of the columns.
+    """The table of the rows that fit. Rows are sequences, or mappings if `are_named`. Raises
+    `KeyError` for a mapping without one of the columns.
     """
     keys = schema.names if are_named else range(len(schema))
 
@@ -69,7 +69,7 @@ def of_rows(rows: Sequence[Any], schema: Any, *, are_named: bool = False) -> Mad
 
 
 def of_columns(columns: Any, schema: Any) -> MadeTable:
-    """The table of these columns, which have the schema's names, without the rows that do not fit."""
+    """The table of the rows that fit, from columns with the schema's names."""
 
     def chosen(positions: Sequence[int]) -> Sequence[Any]:
         if len(positions) == len(columns):
@@ -97,7 +97,7 @@ def _made(
 
 @dataclass(frozen=True, slots=True)
 class ParquetEncoder:
-    """Makes Parquet files with some options of `pyarrow.parquet.write_table`."""
+    """Writes Parquet files with options of `pyarrow.parquet.write_table`."""
 
     options: Mapping[str, Any]
 
@@ -105,10 +105,10 @@ class ParquetEncoder:
     def of(
         cls, compression: str, row_group_rows: int | None, options: Mapping[str, Any]
     ) -> ParquetEncoder:
-        """Check the options. Raises `ConfigError` for one that pyarrow does not take."""
+        """Validate the options. Raises `ConfigError` for an option that pyarrow refuses."""
         ours = {"compression": compression, "row_group_size": row_group_rows}
         for name in ours.keys() & options.keys():
-            raise bad(f"writer_options[{name!r}]", options[name], "has an argument of its own")
+            raise bad(f"writer_options[{name!r}]", options[name], "has its own argument")
         made = cls({**options, **ours})
         try:
             made.file(pa.table({"x": pa.array([], pa.int64())}))
@@ -117,7 +117,7 @@ class ParquetEncoder:
         return made
 
     def file(self, table: Any) -> memoryview:
-        """The bytes of a file with the rows of a table."""
+        """A file with the rows of a table, as bytes."""
         into = pa.BufferOutputStream()
         parquet.write_table(table, into, **self.options)
-        return memoryview(into.getvalue()).cast("B")  # obstore takes unsigned bytes
+        return memoryview(into.getvalue()).cast("B")  # obstore expects unsigned bytes

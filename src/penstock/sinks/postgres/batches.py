@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class TableWriter:
-    """Makes rows of batches, and writes them on the given connection by the given plan."""
+    """Converts batches to rows, and writes them on the given connection with the given plan."""
 
     def __init__(self, target: Target, access: Access, row: RowFunction | None) -> None:
         self.judge = Judge(target, access.place)
@@ -46,7 +46,7 @@ class TableWriter:
             and plan.copies
             and plan.reads_text
         ):
-            from .rows.columns import column_rows  # pyarrow made the batch
+            from .rows.columns import column_rows  # pyarrow is installed: it made the batch
 
             found = column_rows(
                 batch.record_batch, [plan.table.column(name) for name in plan.columns]
@@ -65,7 +65,7 @@ class TableWriter:
         maybe: frozenset[int] = frozenset(),
         scope: Scope = ALONE,
     ) -> tuple[WriteResult | None, TablePlan]:
-        """Write the rows of a batch; return the answer, and a new plan if the table was changed."""
+        """Write the rows of a batch; return the result, and a new plan if the table was changed."""
         failed: Exception | None = None
         if not maybe:
             try:

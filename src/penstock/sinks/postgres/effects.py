@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..._core.transaction import Unit
 
 _TARGET = '"effects of handlers"'
-"""Stands in the positions in place of a table, and is none: so it never changes its oid."""
+"""Stands for a table in the positions. Since it is not a table, its oid never changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,43 +54,47 @@ class _Opened(NamedTuple):
 
 @known_arguments()
 class PostgresEffects(PositionsInTable):
-    """The destination of a `flow.transaction` whose handler has its effects in PostgreSQL: they
-    commit together with the position of the source, so that each message has its effects once.
+    """The destination of a `flow.transaction` whose handler has its effects in PostgreSQL. They
+    commit together with the position of the source, so that each message takes effect once.
 
     `await flow.transaction(source, PostgresEffects(dsn), handler).run()` calls the async function
-    `handler(message)` for each message, in order per partition. `message.connection` is a connection
-    of asyncpg inside the open transaction. It is lent: savepoints of the handler's own are allowed
-    (`async with message.connection.transaction():`), a COMMIT, ROLLBACK or BEGIN is refused, and so
+    `handler(message)` for each message, in order per partition. `message.connection` is an asyncpg
+    connection inside the open transaction. It is lent: the handler's own savepoints are allowed
+    (`async with message.connection.transaction():`); a COMMIT, ROLLBACK or BEGIN is refused, and so
     is any use after the handler has returned.
 
-    The positions are kept as by `PostgresSink`. An exception of the handler rolls back; the messages
-    before it in the transaction are handled again and commit. So effects elsewhere are repeated.
+    The positions are stored as with `PostgresSink`. If the handler raises, the transaction is
+    rolled back; the earlier messages of the transaction are handled again and commit. So their
+    effects elsewhere are repeated.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
-        pool: an asyncpg pool of the application's, or a function, async or not, that makes or
-            finds one, instead of `dsn`.
-        close_pool: whether closing closes that pool; default: only one that a function made.
-        pool_size: number of connections, and so of partitions in a transaction at once; default 10.
+        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
+            instead of `dsn`.
+        close_pool: whether closing the destination closes that pool; default: only if a function
+            returned it.
+        pool_size: number of connections, and therefore of partitions in concurrent transactions;
+            default 10.
         connect_options: any options of `asyncpg.create_pool`.
-        close_timeout: seconds for closing and for rolling back; then a connection is terminated.
-        statement_timeout: seconds that one statement may run on the server; default: the server's.
+        close_timeout: seconds for closing and for rolling back before a connection is terminated.
+        statement_timeout: time limit of one statement on the server, in seconds; default: the
+            server's.
         prepared_statements: as for `PostgresSink`.
-        idle_timeout: seconds that a transaction may be idle between two statements, as while a
-            handler waits for something else. Then the server ends it, so that a frozen process
-            holds no locks. A handler that is slower fails.
+        idle_timeout: seconds for which a transaction may be idle between two statements, for
+            example while a handler waits for another service. After that the server ends it, so
+            that a frozen process holds no locks. A slower handler fails.
         positions: the table of positions, taken literally; created if it is missing.
-        schema: its schema; default: found by the search path.
+        schema: the schema of that table; default: found by the search path.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing connects
-    to nothing. Opening suspends; it raises `ConfigError` for a wrong user, password, database or
-    certificate, and `UnavailableError` if no server answers.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing
+    connects to nothing. Opening suspends; it raises `ConfigError` for a wrong user, password,
+    database or certificate, and `UnavailableError` if no server responds.
     """
 
     _run_time = ("_open_parts",)
 
-    refuses_units = "its transactions are those of messages, with the position of their source"
+    refuses_units = "its transactions belong to messages, and commit the position of their source"
 
     def __init__(
         self,
@@ -122,38 +126,38 @@ class PostgresEffects(PositionsInTable):
             close_timeout=checks.seconds("close_timeout", close_timeout, usual=checks.LONG_TIMEOUT),
         )
         need_asyncpg()
-        # first, and by these names, for the error that they cannot be pickled
+        # first, and by these names, for the error message about pickling
         self._pool, self._connect_options = settings.access.pool, settings.access.options
         self._settings = settings
         self._open_parts: _Opened | None = None
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many transactions at once as connections."""
+        """As many concurrent transactions as connections."""
         size = self._settings.access.size
         return Capabilities(key_prefix_safe=True, transactional=True, max_concurrency=size)
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
+        """The class of an error by its SQLSTATE; see `classify_postgres`."""
         return classify_postgres(error)
 
     def check_handler(self, handler: object) -> None:
-        """Raise `ConfigError` for a function that cannot await a connection of asyncpg."""
+        """Raise `ConfigError` for a function that cannot await an asyncpg connection."""
         if callable(handler) and not isinstance(handler, type) and not checks.is_async(handler):
-            rule = "must be an async function, since message.connection is a connection of asyncpg"
+            rule = "must be an async function, since message.connection is an asyncpg connection"
             raise bad("transform", handler, rule)
 
     async def write(self, batch: Batch[Effect]) -> None:
-        """Raises `ConfigError`: handlers run in the transactions of a flow only."""
+        """Raise `ConfigError`: handlers run only in the transactions of a flow."""
         raise not_in_transaction(self)
 
     @asynccontextmanager
     async def transaction(
         self, unit: Unit | PositionUnit | None
     ) -> AsyncGenerator[EffectsTransaction]:
-        """A transaction on a connection of its own, with the position of a source.
+        """A transaction on its own connection, with the position of a source.
 
-        Suspends. Raises as that of `PostgresSink`.
+        Suspends. Raises the same errors as that of `PostgresSink`.
         """
         if not isinstance(unit, PositionUnit):
             raise bad("unit", unit, f"must be a PositionUnit: {self.refuses_units}")
@@ -196,7 +200,7 @@ class PostgresEffects(PositionsInTable):
             async with connections.opening() as con, connections.statements.block(con):
                 home = await con.fetchval("SELECT coalesce(current_schema(), 'public')")
         except Exception as error:
-            raise for_opening(error, settings.access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, settings.access.place)  # noqa: B904  # the cause is set
         owner = PositionOwner(settings.positions, connections, _TARGET, home)
         self._open_parts = _Opened(connections, owner)
 

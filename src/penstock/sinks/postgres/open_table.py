@@ -1,4 +1,4 @@
-"""An open table: its pool, its current plan, and the writes and transactions on them."""
+"""An open table: its pool, its current plan, and its writes and transactions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ logger = logging.getLogger("penstock.postgres")
 
 
 class OpenTable:
-    """Writes to one table, and to stages of it, on pooled connections."""
+    """Writes to one table, and to its stages, on pooled connections."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class OpenTable:
         self.plan = plan
         self._writer = TableWriter(settings.target, settings.access, settings.row)
         self._known_as = known_as
-        """The target's qualified name, if this is a stage of it."""
+        """The target's qualified name, if this table is a stage of it."""
         self._pruned: dict[str, int] = {} if pruned is None else pruned
-        """The latest version of each application after which the ledger was pruned."""
+        """The last version of each application after which the ledger was pruned."""
         table = plan.table
         self.positions = PositionOwner(
             settings.positions, connections, table.qualified, table.schema
@@ -63,7 +63,7 @@ class OpenTable:
 
     @classmethod
     async def open(cls, settings: Settings, connections: Connections) -> Self:
-        """Read the table. Raises `ConfigError` for a table or a column that does not fit."""
+        """Read the table. Raises `ConfigError` if the table or a column does not fit."""
         target, access = settings.target, settings.access
         reads_text = access.keeps_codecs
         try:
@@ -76,11 +76,11 @@ class OpenTable:
         except ConfigError:
             raise
         except Exception as error:
-            raise for_opening(error, access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, access.place)  # noqa: B904  # the cause is set
         return cls(settings, connections, plan)
 
     def at(self, name: str) -> OpenTable:
-        """Another table of the same columns, a stage of this one."""
+        """Another table with the same columns: a stage of this one."""
         return OpenTable(
             self.settings,
             self.connections,
@@ -118,7 +118,7 @@ class OpenTable:
     async def transaction(
         self, unit: Unit | PositionUnit | None
     ) -> AsyncGenerator[PostgresTransaction]:
-        """A transaction on a connection of its own; see `PostgresSink.transaction`."""
+        """A transaction on its own connection; see `PostgresSink.transaction`."""
         async with attempted(
             self.connections,
             lambda con: self._transaction(con, unit),
@@ -150,7 +150,7 @@ class OpenTable:
             await self.settings.ledger.wrote_letters(con, unit, target, count)
 
     async def _prune(self, made: PostgresTransaction) -> None:
-        """Prune the ledger, once per version; a failure changes nothing else."""
+        """Prune the ledger, once per version; a failure has no further effect."""
         ledger, con, unit = self.settings.ledger, made.connection, made.unit
         if not isinstance(unit, Unit) or made.is_replay:
             return
@@ -162,7 +162,7 @@ class OpenTable:
                 await ledger.prune(con, unit.application, made.target)
         except Exception as error:
             logger.warning(
-                "old versions of %r are still in the ledger %s: %s",
+                "old versions of %r could not be removed from the ledger %s: %s",
                 unit.application,
                 ledger.qualified,
                 for_log(error),

@@ -1,4 +1,4 @@
-"""The checked arguments of a `PostgresSink`."""
+"""The validated arguments of a `PostgresSink`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ InitT = TypeVar("InitT", bound="Callable[..., None]")
 
 
 def names_its_table(init: InitT) -> InitT:
-    """Raise `ConfigError`, instead of Python's `TypeError`, where the destination is not named."""
+    """Raise `ConfigError`, instead of Python's `TypeError`, if the destination is not named."""
 
     @wraps(init)
     def checked(*args: Any, **options: Any) -> None:
@@ -42,7 +42,7 @@ def names_its_table(init: InitT) -> InitT:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an open sink works by. Raises `ConfigError`."""
+    """The settings of an open sink. Raises `ConfigError`."""
 
     target: Target
     access: Access
@@ -60,7 +60,7 @@ class Settings:
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many simultaneous writes as connections; idempotent unless a conflict is an error."""
+        """As many concurrent writes as connections; idempotent unless a conflict is an error."""
         return Capabilities(
             key_prefix_safe=True,
             idempotent=self.target.mode != "error",

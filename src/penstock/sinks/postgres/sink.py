@@ -46,79 +46,81 @@ class PostgresSink(PositionsInTable):
     An item is a tuple or list with a value per column, a mapping by column name, a dataclass or
     other object with such attributes, or anything that `row` turns into a row. An item that cannot
     become a row, or that the server refuses, fails alone with `PermanentError`, whose cause is the
-    error; its neighbours are delivered. However many rows are bad, a write takes at most 3 tries,
-    one staging and one sifting. With keys it takes one more for each key whose rows are left out
-    behind a failed one, where other rows were in conflict with these.
+    error; the other items are delivered. However many rows are bad, a write takes at most 3
+    attempts, one staging and one sifting. With keys it takes one more sifting for each key whose
+    rows are left out after a failed one, if other rows conflicted with them.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
         table: the table's name, taken literally.
-        columns: the columns that a row's values are stored in. A json or jsonb column takes any
-            object with a JSON form, such as a dictionary; text is JSON text already, `None` is
-            NULL, and a codec of the connection's (`set_type_codec`) encodes by itself.
+        columns: the columns in which a row's values are stored. A json or jsonb column accepts any
+            object that is representable in JSON, such as a dictionary. Text is already JSON text,
+            `None` is NULL, and a codec of the connection (`set_type_codec`) takes precedence.
         schema: the table's schema; default: found by the server's search path.
         on_conflict: `"error"`: a row whose unique key exists is refused. `"ignore"`: the existing
             row stays, and the item is delivered. `"update"`: the existing row is replaced; of
-            several rows of one key in a batch the last one counts.
-        conflict_columns: the unique key that conflicts are looked for in; default: any for
-            `"ignore"`, and for `"update"` the primary key, or the first unique key within
-            `columns`.
+            several rows with the same key in a batch, the last one takes effect.
+        conflict_columns: the unique key that determines conflicts; default: any for `"ignore"`, and
+            for `"update"` the primary key, or the first unique key within `columns`.
         update_columns: the columns that `"update"` replaces; default: every other column.
         version_column: with `"update"`, replace only rows with a lower version, so that an old row
             never overwrites a newer one.
         row: a function from an item to its row.
-        returning: columns of the stored row, such as a number that the table generates, for the
-            item's receipt: its `detail` is then a dictionary of them. An item whose row was skipped
-            or replaced by a later one of its batch has none. With `"ignore"` conflicts are then
-            looked for in one key, as with `"update"`; an item whose key holds NULL may have none.
-        statement: `"auto"`: the fastest for the number of rows, by the thresholds. `"values"`: one
-            `INSERT` with a parameter per value; a batch with more than 32,767 values is written as
-            by `"insert"`. `"insert"`: one `INSERT` per row, in a pipeline. `"unnest"`: one `INSERT`
-            from an array per column; not for columns that are arrays themselves. `"copy"`: `COPY`,
-            into a staging table where conflicts are handled. Each of them is one transaction.
-            Repairs of bad rows or unknown outcomes choose their own statement.
-        copy_threshold: number of rows from which they are sent by `COPY`, or, where conflicts are
-            handled, rows returned, or a codec in text format keeps asyncpg from using it, by one
-            `INSERT` from arrays; default 150. Fewer rows are one `INSERT` with a parameter per
-            value. Each number of rows has its own prepared statement; numbers beyond the first 32
-            are written one by one in a pipeline, or as above from 50 rows on.
-        staging_threshold: number of rows from which `COPY` into a staging table replaces the
+        returning: columns of the stored row, such as a generated number, for the item's receipt:
+            its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by
+            a later row of its batch, has none. With `"ignore"`, one key then determines conflicts,
+            as with `"update"`; an item whose key contains NULL may have none.
+        statement: `"auto"`: the fastest statement for the number of rows, by the thresholds.
+            `"values"`: one `INSERT` with a parameter per value; a batch with more than 32,767
+            values is written as with `"insert"`. `"insert"`: one `INSERT` per row, in a pipeline.
+            `"unnest"`: one `INSERT` from an array per column; not for columns that are arrays
+            themselves. `"copy"`: `COPY`, into a staging table if conflicts are handled. Each of
+            them is one transaction. Repairs after bad rows or unknown outcomes choose their own
+            statement.
+        copy_threshold: the number of rows from which they are sent by `COPY`; default 150. If
+            conflicts are handled, rows are returned, or a codec in text format prevents `COPY`,
+            they are sent by one `INSERT` from arrays instead. Fewer rows are one `INSERT` with a
+            parameter per value. Each number of rows has its own prepared statement; with more than
+            32 different numbers, the others are written one by one in a pipeline, or as above from
+            50 rows on.
+        staging_threshold: the number of rows from which `COPY` into a staging table replaces the
             `INSERT` from arrays; default 10,000.
-        pool: an asyncpg pool of the application's, or a function, async or not, that makes or
-            finds one, instead of `dsn`. A pool cannot be pickled, a function can.
-        close_pool: whether closing the sink closes that pool; default: only one that a function
-            made. One that stays open is shared: the sink ends only connections that are lent to it.
-        pool_size: number of connections, and so of simultaneous writes; default 10. With `pool`,
-            how many of its connections may be used at once; it must have as many. A batcher with
-            more workers is refused.
-        connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that makes
+        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
+            instead of `dsn`. A pool cannot be pickled, a function can.
+        close_pool: whether closing the sink closes that pool; default: only if a function returned
+            it. A pool that stays open is shared: the sink closes only connections that are lent to
+            it.
+        pool_size: number of connections, and therefore of concurrent writes; default 10. With
+            `pool`, the number of its connections that may be used at once; it must have as many. A
+            batcher with more workers is refused.
+        connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that returns
             the `SSLContext`.
-        close_timeout: seconds for closing and for resetting a connection after a cancelled write;
-            then it is terminated. Default 5.
-        statement_timeout: seconds that one statement may run on the server; default: the server's.
-            Exceeding it is transient.
-        prepared_statements: `"auto"`: statements are prepared, unless a pooler such as PgBouncer
-            lends the connections, which is tested on each new one and logged once. `True`: always;
-            only for a pooler in session mode, or one that keeps prepared statements. `False`:
-            never; statements then run in transaction blocks, which costs a small batch two round
-            trips.
+        close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
+            before it is terminated. Default 5.
+        statement_timeout: time limit of one statement on the server, in seconds; default: the
+            server's. Exceeding it is transient.
+        prepared_statements: `"auto"`: statements are prepared, unless the connections come from a
+            pooler such as PgBouncer, which is tested on each new connection and logged once.
+            `True`: always; only for a pooler in session mode, or one that supports prepared
+            statements. `False`: never; statements then run in transaction blocks, which costs a
+            small batch two round trips.
         ledger: the table in which `transaction` records committed units, taken literally; created
-            if it is missing, altered if it is that of an earlier release.
-        ledger_schema: its schema; default: that of `schema`. Without either it is found by the
-            search path, and created beside the table.
+            if it is missing, altered if an earlier release created it.
+        ledger_schema: the ledger's schema; default: `schema`. Without either, the ledger is found
+            by the search path, and created in the table's schema.
         positions: the table in which `flow.transaction` keeps the positions of its source, taken
             literally, in the schema of the ledger; created if it is missing.
-        ledger_versions: number of versions of an application that it keeps for each table; default
-            100. An older one is refused.
-        stages: the kind of tables that Spark's `delivery="atomic"` writes into first. `"logged"`
-            ones (the default) survive a crash of the server; `"unlogged"` ones bypass its log, and
-            a crash empties them: the write then begins again by itself.
+        ledger_versions: number of versions of an application that the ledger keeps for each table;
+            default 100. An older version is refused.
+        stages: the kind of tables into which Spark's `delivery="atomic"` writes first. `"logged"`
+            tables (the default) survive a crash of the server; `"unlogged"` tables bypass its log,
+            and a crash empties them: the write then restarts by itself.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects and reads the table. It
     raises `ConfigError` for a wrong table, column, user, password, database or certificate, naming
-    the existing ones, and `UnavailableError` if no server answers.
+    the existing ones, and `UnavailableError` if no server responds.
 
     The table is read again before a row is blamed for an error, so an open sink writes to a table
     that was altered or recreated in the meantime.
@@ -190,33 +192,33 @@ class PostgresSink(PositionsInTable):
             stages=stages,
         )
         need_asyncpg()
-        # first, and by these names, for the error that they cannot be pickled
+        # first, and by these names, for the error message about pickling
         self._pool, self._connect_options = settings.access.pool, settings.access.options
         self._settings = settings
         self._table: OpenTable | None = None
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many simultaneous writes as connections; idempotent unless a conflict is an error.
+        """As many concurrent writes as connections; idempotent unless a conflict is an error.
 
-        `key_prefix_safe`: in a batch with keys, a refused row keeps the later rows of its key from
-        being written.
+        `key_prefix_safe`: in a batch with keys, no row is written after a refused row of the same
+        key.
         """
         return self._settings.capabilities
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
+        """The class of an error by its SQLSTATE; see `classify_postgres`."""
         return classify_postgres(error)
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
-        """The columns of a `pyarrow.Schema` that could not be written, and why.
+        """The columns of a `pyarrow.Schema` that could not be written, and the reasons.
 
-        An open sink compares them with the types of its table. With `row` every column is taken,
+        An open sink compares them with the types of its table. With `row` every column is accepted,
         since the function decides.
         """
         if self._settings.row is not None:
             return {}
-        from .rows.types import refused_columns  # pyarrow made the schema
+        from .rows.types import refused_columns  # pyarrow is installed: it made the schema
 
         table = None if self._table is None else self._table.plan.table
         return refused_columns(schema, self._settings.target.columns, table)
@@ -234,16 +236,17 @@ class PostgresSink(PositionsInTable):
 
         Suspends for one round trip or, with conflicts or bad rows, for a few.
 
-        Returns the refused items (`PermanentError` each) and the items that an earlier, unknown try
-        had stored (`duplicate`). Raises `ClosedError` while the sink is not open; `RefusedError`
-        where the server refuses every row until an operator repairs it (a login, a right, a table,
-        a column, a full disk), with nothing stored; `UnavailableError` where no connection can be
-        made or the table is locked; `TransientError` where the connection was lost before the rows
-        could be kept; `UnknownOutcomeError` where it was lost after that, or where an earlier try
-        was unknown and the table has no unique key to find its rows by; and the server's own error
-        for everything else that no item is to blame for. Cancellation cancels the statement. If the
-        server had received the last row already, it may have stored the batch. The connection is
-        reset in the background, within `close_timeout`, or terminated.
+        Returns the refused items (`PermanentError` each) and the items that an earlier attempt with
+        an unknown outcome had stored (`duplicate`). Raises `ClosedError` while the sink is not
+        open; `RefusedError` if the server refuses every row until an operator repairs the cause (a
+        login, a permission, a table, a column, a full disk), with nothing stored;
+        `UnavailableError` if no connection can be opened or the table is locked; `TransientError`
+        if the connection was lost before the rows could be stored; `UnknownOutcomeError` if it was
+        lost later, or if an earlier attempt is unknown and the table has no unique key to find its
+        rows; and the server's own error for any other failure that is not caused by an item.
+        Cancellation cancels the statement. If the server had already received the last row, it may
+        have stored the batch. The connection is reset in the background, within `close_timeout`, or
+        terminated.
         """
         return await self._opened().store(batch)
 
@@ -256,17 +259,17 @@ class PostgresSink(PositionsInTable):
     async def transaction(
         self, unit: Unit | PositionUnit | None
     ) -> AsyncGenerator[Transaction[Any]]:
-        """A transaction on a connection of its own; enter it by `penstock.transaction(sink, unit)`,
+        """A transaction on its own connection; enter it with `penstock.transaction(sink, unit)`,
         which describes its effects and errors.
 
-        With a unit the ledger has its row, under the name of the table; entering suspends while
-        another attempt of it is under way, and the commit waits for the disk whatever the session's
-        settings say. `UnitRefused` is also raised where the unit was committed to an earlier table
-        of this name, or to this table under another name. Bad rows are refused as by `write`, each
-        write in a savepoint. Deferred constraints are checked at once, and isolation is `READ
-        COMMITTED`. If the answer to the COMMIT is lost, the ledger is queried on another
-        connection, within `close_timeout`. A refusal ends the transaction: leaving it raises
-        `RefusedError`.
+        With a unit, the ledger has a row for it under the name of the table; entering suspends
+        while another attempt of the unit is in progress, and the commit waits for the disk
+        regardless of the session's settings. `UnitRefused` is also raised if the unit was committed
+        to an earlier table with this name, or to this table under another name. Bad rows are
+        refused as in `write`; each write is in a savepoint. Deferred constraints are checked
+        immediately, and the isolation level is `READ COMMITTED`. If the response to the COMMIT is
+        lost, the ledger is queried on another connection, within `close_timeout`. A refusal ends
+        the transaction: leaving it raises `RefusedError`.
         """
         async with self._opened().transaction(unit) as within:
             yield within
@@ -279,18 +282,18 @@ class PostgresSink(PositionsInTable):
 
     @asynccontextmanager
     async def stage(self, epoch: Epoch) -> AsyncGenerator[OpenStage]:
-        """A new stage of `epoch`, dropped when left by an exception or cancelled.
+        """A new stage of `epoch`, dropped after an exception or a cancellation.
 
-        Raises `ConfigError` where no table can be created.
+        Raises `ConfigError` if no table can be created.
         """
         async with Stages(self._opened()).stage(epoch) as opened:
             yield opened
 
     async def begin(self, epoch: Epoch) -> Begun:
-        """Collect orphaned stages of the epoch; return its earlier commit, or a mark for `publish`.
+        """Drop orphaned stages of the epoch; return its earlier commit, or a mark for `publish`.
 
-        Suspends. Raises `ConfigError` where an overwrite would break or lose something that belongs
-        to the table.
+        Suspends. Raises `ConfigError` if an overwrite would break or lose something that belongs to
+        the table.
         """
         return await Stages(self._opened()).begin(epoch)
 
@@ -299,14 +302,14 @@ class PostgresSink(PositionsInTable):
     ) -> Committed | None:
         """Move the stages into the table, or into a new one that replaces it, in one transaction.
 
-        Suspends. Returns the earlier commit of the epoch, if there is one. Raises `StagesLost`
-        where the stages differ from their inventories, `UniqueViolationError` and any other error
-        of the server; nothing is published then.
+        Suspends. Returns the earlier commit of the epoch, if there is one. Raises `StagesLost` if
+        the stages differ from their inventories, and `UniqueViolationError` and any other error of
+        the server; nothing is published then.
         """
         return await Stages(self._opened()).publish(epoch, stages, counts, mark)
 
     async def discard(self, epoch: Epoch) -> None:
-        """Drop the epoch's mark and those of its stages that are no longer written to. Suspends."""
+        """Drop the epoch's mark, and those of its stages that are not being written. Suspends."""
         await Stages(self._opened()).discard(epoch)
 
     # -- opening and closing -----------------------------------------------------------------------

@@ -1,33 +1,33 @@
 """One write of one batch on one connection.
 
 1. The fast path comes first: one `INSERT` with a parameter per value below the threshold, `COPY`
-   from it on; with `ignore` and `update`, or where rows are returned, one `INSERT` from an array per
-   column. Each is a transaction of its own that the server ends by itself. That saves the two round
-   trips of `BEGIN` and `COMMIT`; in return a connection that breaks after the last row was handed
-   over leaves an unknown outcome, which the next try repairs (4). Very large batches of the latter
-   kind go by `COPY` into a staging table, which takes some milliseconds to create. A statement
-   chosen by the user is used at any size; repairs choose their own. Most small batches need no more
-   than their `INSERT` and get here only after its error (`write_directly`).
-2. A bad row is named by asyncpg (it could not encode it) or by the server (`COPY events, line 2`).
-   It fails alone and the rest is written again, up to `MAX_HINTS` times. All rows that asyncpg
-   cannot encode are found at once, without the server.
-3. Where no row is named, or too many were named, the rest is *sifted*: staged loosely, then
+   from the threshold on; with `ignore` and `update`, or if rows are returned, one `INSERT` from an
+   array per column. Each is its own transaction, which the server commits by itself. That saves the
+   two round trips of `BEGIN` and `COMMIT`; in return, a connection that breaks after the last row
+   was sent leaves an unknown outcome, which the next attempt repairs (4). Very large batches of the
+   latter kind are sent by `COPY` into a staging table, which takes a few milliseconds to create. A
+   statement chosen by the user is used at any size; repairs choose their own. Most small batches
+   need only their `INSERT` and reach this module only after an error (`write_directly`).
+2. A bad row is named by asyncpg (which could not encode it) or by the server (`COPY events, line
+   2`). It fails alone, and the remaining rows are written again, up to `MAX_HINTS` times. All rows
+   that asyncpg cannot encode are found at once, without the server.
+3. If no row is named, or too many were named, the remaining rows are *sifted*: staged loosely, then
    inserted row by row inside the server, each in a subtransaction. So any number of bad rows costs
-   at most `MAX_HINTS` writes, one staging and one sifting, and with keys (5) some more siftings.
-4. After an unknown outcome the rows go through staging and `ON CONFLICT DO NOTHING`, once. A
-   conflict is a `duplicate` only if the item was in the unknown try; otherwise the item is at
+   at most `MAX_HINTS` writes, one staging and one sifting, and with keys (5) a few more siftings.
+4. After an unknown outcome the rows are sent through staging and `ON CONFLICT DO NOTHING`, once. A
+   conflict is a `duplicate` only if the item was in the unknown attempt; otherwise the item is at
    fault.
-5. In a batch with keys, the rows behind a failed row of their key are left out with it, however the
+5. In a batch with keys, the rows after a failed row of their key are left out with it, however the
    failure was found.
-6. Before any row is blamed, the table is read again, once: rows that fail by an outdated plan are
-   written by the new one. A missing right, table or column refuses the whole write
-   (`RefusedError`). An error whose code does not prove that a row is at fault is the table's if
-   sifting finds no row that can be stored, and a row's otherwise. If such rows come before the
-   first stored one, they are sifted again: an outage may have ended in between.
-7. A lock or statement timeout while another session keeps every row out of the table (a migration,
-   say) is an outage, and uses up no attempts; a lock on single rows is transient.
-8. A prepared statement that is gone is prepared again. That uses up no attempt, and is not logged.
-   Where statements need not be prepared, the whole write begins anew instead (`StatementLost`).
+6. Before any row is blamed, the table is read again, once: rows that fail because of an outdated
+   plan are written with the new one. A missing privilege, table or column refuses the whole write
+   (`RefusedError`). An error whose code does not prove that a row is at fault is attributed to the
+   table if sifting finds no row that can be stored, and to the row otherwise. If such rows come
+   before the first stored one, they are sifted again, since an outage may have ended in between.
+7. A lock or statement timeout while another session blocks the whole table (for example a
+   migration) is an outage, and uses no attempts; a lock on single rows is transient.
+8. A lost prepared statement is prepared again. That uses no attempt and is not logged. If
+   statements need not be prepared, the whole write starts again instead (`StatementLost`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TableWrite:
         self._remaining = remaining
         self._judge = judge
         self._failed = failed
-        """The error of a try that was made before, if any."""
+        """The error of an attempt that was made before, if any."""
         self._sender = Sender(con, plan, remaining, scope, packing, has_sent=failed is not None)
         self._changes = TableChanges(self._sender, judge)
         self._blame = Blame(self._sender, judge, self._changes)
@@ -85,11 +85,11 @@ class TableWrite:
 
     @property
     def plan(self) -> TablePlan:
-        """The plan that the rows were written by; a new one if the table was changed."""
+        """The plan with which the rows were written; a new one if the table was changed."""
         return self._sender.plan
 
     async def run(self, chooser: Chooser) -> None:
-        """Write every row; the `Remaining` then holds the answers.
+        """Write every row; the results are then in the `Remaining`.
 
         Raises errors of the batch as a whole. Cancellation leaves the connection busy or in a
         transaction: it must be reset.
@@ -98,13 +98,13 @@ class TableWrite:
             await self._run(chooser)
         except Exception as error:
             if is_refusal(error):
-                raise await self._judge.refuses(self._sender, error)  # noqa: B904  # it has its cause
+                raise await self._judge.refuses(self._sender, error)  # noqa: B904  # the cause is set
             if (
                 sqlstate(error) in _WAITED
                 and not self._sender.scope.is_inside
                 and await self._is_locked()
             ):
-                raise self._judge.locked(error, self.plan)  # noqa: B904  # it has its cause
+                raise self._judge.locked(error, self.plan)  # noqa: B904  # the cause is set
             raise
 
     async def _run(self, chooser: Chooser) -> None:
@@ -145,16 +145,16 @@ class TableWrite:
             told = for_write(error, sealed=False)
             if is_lost(error) and isinstance(told, TransientError):  # a pooler without a server
                 told = for_connecting(error, self._judge.place)
-            raise told  # noqa: B904  # it has its cause
+            raise told  # noqa: B904  # the cause is set
 
     async def _is_locked(self) -> bool:
-        """Ask the server whether another session's lock keeps every row out of the table."""
+        """Whether another session's lock blocks the whole table, according to the server."""
         try:
             await self._sender.undo()
             await self._sender.begin(
                 f"LOCK TABLE {self.plan.table.qualified} IN ROW EXCLUSIVE MODE NOWAIT"
             )
             await self._sender.undo()
-        except Exception as error:  # any other error leaves the one that is raised
+        except Exception as error:  # for any other error, the original one is raised
             return sqlstate(error) == LOCK_NOT_AVAILABLE
         return False

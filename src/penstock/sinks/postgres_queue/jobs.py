@@ -1,7 +1,7 @@
-"""Items as jobs: the parts of each, and an error for an item that cannot become one. Pure.
+"""Items as jobs: the parts of each job, and an error for an item that cannot become one. Pure.
 
-A job without an id of its own has one made of its item's deduplication token. It is the same in
-every retry of the write, so that what an unanswered try has enqueued is recognised.
+A job without its own id gets one derived from its item's deduplication token. It is the same in
+every retry of the write, so jobs that an attempt without a response has enqueued are recognized.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NAMESPACE = UUID("3f8f3c0e-55b7-4c0c-9c69-0f5a6f6b7f0d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobParts:
-    """The functions that make the parts of a job of an item; `None` for a part that no job has."""
+    """The functions that get the parts of a job from an item; `None` for a part that no job has."""
 
     key: Getter | None
     payload: Getter | None
@@ -49,12 +49,12 @@ class JobParts:
 
     @classmethod
     def of(cls, **given: object) -> Self:
-        """Check the arguments. Raises `ConfigError`."""
+        """Validate the arguments. Raises `ConfigError`."""
         return cls(**cast("Any", {name: getter(name, value) for name, value in given.items()}))
 
 
 class GivenJobs:
-    """The jobs of a batch, the index of each one's item, and the errors of the other items."""
+    """The jobs of a batch, the index of each job's item, and the errors of the other items."""
 
     def __init__(
         self, parts: JobParts, function: SlotFunction, items: Sequence[Any], tokens: Sequence[str]
@@ -74,7 +74,7 @@ class GivenJobs:
         self._encode(payloads)
 
     def _enter(self, index: int, item: Any, token: str) -> Any:
-        """Add the parts but the payload, which is returned."""
+        """Add all parts except the payload, and return the payload."""
         parts, columns = self._parts, self.columns
         key = None if parts.key is None else parts.key(item)
         columns.keys.append(job_key(key))
@@ -92,11 +92,11 @@ class GivenJobs:
         return payload
 
     def _slot(self, key: str | int) -> int | None:
-        """The slot to send; the server computes SHA-256 itself, of the key's text."""
+        """The slot to send; the server itself computes SHA-256 from the key's text."""
         return None if self._function == "sha256" else ring_slot(key, self._function)
 
     def _cut(self, length: int) -> None:
-        """Drop the parts of an item whose other parts cannot be made."""
+        """Drop the parts of an item that has failed."""
         for each in fields(self.columns):
             del getattr(self.columns, each.name)[length:]
         del self.indices[length:]

@@ -43,51 +43,54 @@ class PostgresQueueSink(Openable):
     """Enqueues items as jobs of a queue in PostgreSQL. Each write is one transaction.
 
     An item that cannot become a job, or that the server refuses, fails alone with `PermanentError`;
-    its neighbours are enqueued. The detail of an item's receipt is an `Enqueued`: the job's place
-    and id, or why it was left out.
+    the other items are enqueued. The detail of an item's receipt is an `Enqueued`: the job's place
+    and id, or the reason why it was left out.
 
-    Each of `key` to `queueing_lock` is the name of a field of the items, or a function from an item
-    to the value.
+    Each argument from `key` to `queueing_lock` is the name of a field of the items, or a function
+    from an item to the value.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
-        queue: the queue's name. It exists: `penstock queue create`.
-        schema: the schema that `penstock pg install` has made the queues in.
+        queue: the queue's name. The queue must exist: `penstock queue create`.
+        schema: the schema in which `penstock pg install` has created the queues.
         key: the job's key, text or a whole number below 2^128: the jobs of a key are handled one
-            after another, in the order of their commits. Make it the batcher's `key=`, too: then they
-            are enqueued in the order of their items. `None`, the default, is a job without a key,
-            which has no order.
-        payload: the job's contents, which need a form in JSON; default: the item itself.
-        headers: a mapping by name with values that have a form in JSON; default: none.
-        due: a `datetime` with its zone, before which the job is not handled; default: `None`, at
-            once. A job of a key enters behind those that wait when it is due.
-        priority: a whole number of 16 bits; higher ones come first, but never within a key.
+            after another, in the order of their commits. Also use it as the batcher's `key=`, so
+            that they are enqueued in the order of their items. `None`, the default, means a job
+            without a key, which is unordered.
+        payload: the job's contents, which must be representable in JSON; default: the item itself.
+        headers: a mapping from names to values that are representable in JSON; default: none.
+        due: a `datetime` with a time zone, before which the job is not handled; default: `None`,
+            immediately. When a job with a key is due, it is queued after the waiting jobs of its
+            key.
+        priority: a 16-bit integer; jobs with a higher priority come first, except within a key.
             Default: 0.
         id: the job's id (a UUID or the text of one, or `None` for a new one). A job whose id was
             enqueued before is left out: its item is a `duplicate`. Default: an id that is the same
-            in every retry of a write, so that no retry enqueues twice.
-        queueing_lock: text of which one job may wait at a time. While it does, another one is left
-            out: its item is a `duplicate`, and the detail's state is `"locked"`. Default: none.
-        notify: whether consumers are notified of commits, at most every 20 ms.
-        pool: an asyncpg pool of the application's, or a function, async or not, that makes or
-            finds one, instead of `dsn`. A pool cannot be pickled, a function can.
-        close_pool: whether closing the sink closes that pool; default: only one that a function
-            made.
-        pool_size: number of connections, and so of simultaneous writes; default 10.
-        connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that makes
+            in every retry of a write, so that no retry enqueues a job twice.
+        queueing_lock: a string that at most one waiting job may have. While that job waits, another
+            one is left out: its item is a `duplicate`, and the detail's state is `"locked"`.
+            Default: none.
+        notify: whether consumers are notified of commits, at most once per 20 ms.
+        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
+            instead of `dsn`. A pool cannot be pickled, a function can.
+        close_pool: whether closing the sink closes that pool; default: only if a function returned
+            it.
+        pool_size: number of connections, and therefore of concurrent writes; default 10.
+        connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that returns
             the `SSLContext`.
-        close_timeout: seconds for closing and for resetting a connection after a cancelled write;
-            then it is terminated. Default 5.
-        statement_timeout: seconds that one statement may run on the server; default: the server's.
+        close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
+            before it is terminated. Default 5.
+        statement_timeout: time limit of one statement on the server, in seconds; default: the
+            server's.
         prepared_statements: as in `PostgresSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
-    not suspend and connects to nothing. Opening suspends; it connects and looks for the queue. It
-    raises `ConfigError` for a schema that is missing or older, a queue that is missing, a role
-    without the right to enqueue, and a wrong user, password, database or certificate;
-    `MissingExtra` for a queue whose slot function is `blake3` without that package; and
-    `UnavailableError` if no server answers.
+    not suspend and connects to nothing. Opening suspends; it connects and looks up the queue. It
+    raises `ConfigError` for a missing or older schema, a missing queue, a role without permission
+    to enqueue, and a wrong user, password, database or certificate; `MissingExtra` for a queue
+    whose slot function is `blake3` if that package is not installed; and `UnavailableError` if no
+    server responds.
     """
 
     _run_time = ("_connections", "_notifier", "_function")
@@ -103,7 +106,7 @@ class PostgresQueueSink(Openable):
         headers: str | Callable[[Any], Mapping[str, object] | None] | None = None,
         due: str | Callable[[Any], datetime | None] | None = None,
         priority: str | Callable[[Any], int | None] | None = None,
-        id: str | Callable[[Any], object] | None = None,  # noqa: A002  # the part's name
+        id: str | Callable[[Any], object] | None = None,  # noqa: A002  # the name of the part
         queueing_lock: str | Callable[[Any], str | None] | None = None,
         notify: bool = True,
         pool: Pool[Any] | PoolFactory | None = None,
@@ -124,7 +127,7 @@ class PostgresQueueSink(Openable):
             prepared=prepared_statements,
         )
         need_asyncpg()
-        # first, and by these names, for the error that they cannot be pickled
+        # first, and by these names, for the error message about pickling
         self._pool, self._connect_options = access.pool, access.options
         self._access = access
         self._queue = queue_name(queue)
@@ -150,11 +153,11 @@ class PostgresQueueSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many simultaneous writes as connections; idempotent if items have ids of their own, and
-        no queueing lock, which is free again once its job was handled.
+        """As many concurrent writes as connections. Idempotent if items have their own ids and no
+        queueing lock, since a lock is free again once its job was handled.
 
-        `key_prefix_safe`: in a batch with keys, nothing is enqueued behind a refused item of its
-        key.
+        `key_prefix_safe`: in a batch with keys, nothing is enqueued after a refused item of the
+        same key.
         """
         return Capabilities(
             key_prefix_safe=True,
@@ -163,23 +166,23 @@ class PostgresQueueSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
+        """The class of an error by its SQLSTATE; see `classify_postgres`."""
         return classify_postgres(error)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Enqueue every item of `batch`, in order; suspends for one round trip, or for a few where
+        """Enqueue every item of `batch`, in order; suspends for one round trip, or for a few if
         items are refused, and while another transaction enqueues a job with one of the ids.
 
-        Returns the refused items (`PermanentError`, and `KeyStopped` behind one of its key), the
-        items that were left out (`duplicate`), and an `Enqueued` for each item that was not refused.
-        Raises `ClosedError` while the sink is not open, `ThrottledError` where the queue is full,
-        `RefusedError` where the server refuses every job until an operator repairs it (a login, a
-        right, no such queue), `UnavailableError` where no connection can be made,
-        `UnknownOutcomeError` where the connection was lost, and the server's own error for
-        everything else that no item is to blame for. Nothing is enqueued then, or, where the
-        outcome is unknown, all or nothing: a retry finds out. Of a batch with more items than the
-        queue's `max_depth` the first ones are enqueued, and the others fail with `ThrottledError`.
-        Cancellation cancels the statement, which may have been applied.
+        Returns the refused items (`PermanentError`, and `KeyStopped` after a refused item of their
+        key), the items that were left out (`duplicate`), and an `Enqueued` for each item that was
+        not refused. Raises `ClosedError` while the sink is not open, `ThrottledError` if the queue
+        is full, `RefusedError` if the server refuses every job until an operator repairs the cause
+        (a login, a permission, no such queue), `UnavailableError` if no connection can be opened,
+        `UnknownOutcomeError` if the connection was lost, and the server's own error for any other
+        failure that is not caused by an item. After such an error nothing is enqueued, or, if the
+        outcome is unknown, all or nothing; a retry resolves this. If a batch has more items than
+        the queue's `max_depth`, the first ones are enqueued and the others fail with
+        `ThrottledError`. Cancellation cancels the statement, which may have been applied.
         """
         if (connections := self._connections) is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
@@ -209,7 +212,7 @@ class PostgresQueueSink(Openable):
             return write.answer()
 
     def _write_of(self, batch: Batch[Any]) -> QueueWrite | None:
-        """The write of a batch; `None` while the queue must be read again."""
+        """The write of a batch; `None` if the queue must be read again first."""
         if self._function is None:
             return None
         items = batch.items if isinstance(batch, RowBatch) else tuple(batch)
@@ -217,7 +220,7 @@ class PostgresQueueSink(Openable):
         return QueueWrite(self._schema, self._queue, self._access.place, batch, given)
 
     async def _read_again(self, con: PoolConnectionProxy[Any], connections: Connections) -> None:
-        """Read a queue that was missing, or whose slot function was changed."""
+        """Read the queue again after it was missing or its slot function was changed."""
         try:
             async with connections.statements.block(con):
                 self._function = await opened_queue(con, self._schema, self._queue)
@@ -235,7 +238,7 @@ class PostgresQueueSink(Openable):
         except (ConfigError, MissingExtra):
             raise
         except Exception as error:
-            raise for_opening(error, self._access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, self._access.place)  # noqa: B904  # the cause is set
         if self._notify:
             self._notifier = await stack.enter_async_context(
                 notifying_consumers(connections, self._schema)

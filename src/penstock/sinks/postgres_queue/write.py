@@ -1,13 +1,13 @@
 """One write of one batch of jobs.
 
-1. All jobs are enqueued by one call of the SQL function `enqueue`, or by several in one transaction
-   where they are long. Jobs that were enqueued before are left out by the server.
-2. An error that single jobs may be at fault for, such as one of a trigger of the user's, is searched
-   for by halves, in savepoints of one transaction.
-3. A full queue throttles the whole write. A batch of more jobs than the queue ever holds is enqueued
-   in parts, each in its own transaction, up to the first that finds no room.
-4. Any other error is the whole write's. Without an answer to the only statement, or to the COMMIT,
-   the outcome is unknown; a retry finds out by the ids.
+1. All jobs are enqueued by one call of the SQL function `enqueue`, or by several calls in one
+   transaction if the JSON is long. The server leaves out jobs that were enqueued before.
+2. If an error may be caused by single jobs, for example in a user's trigger, the jobs at fault are
+   found by bisection, with savepoints in one transaction.
+3. A full queue throttles the whole write. A batch with more jobs than the queue can hold is
+   enqueued in parts, each in its own transaction, up to the first part for which there is no room.
+4. Any other error applies to the whole write. Without a response to the only statement, or to the
+   COMMIT, the outcome is unknown; a retry resolves it by the ids.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ if TYPE_CHECKING:
     from .jobs import GivenJobs
 
 Answer = tuple["Sequence[int]", "list[Record]"]
-"""The places of the jobs of one call, and its rows."""
+"""The places of the jobs of one call, and the returned rows."""
 
 PART = 32 << 20
-"""Characters of JSON in one call."""
+"""Maximum size of the JSON in one call, in characters."""
 FULL_SECONDS = 1.0
-"""How long a full queue throttles, at least: consumers make room all the time."""
+"""Minimum throttle delay of a full queue, in seconds: consumers free capacity continuously."""
 OF_THE_QUEUE = frozenset({NO_QUEUE, FULL, NO_SLOT})
-"""States that no single job causes."""
+"""SQLSTATEs that are not caused by a single job."""
 
 
 class QueueWrite:
@@ -78,11 +78,11 @@ class QueueWrite:
         self._given = given
         self._errors = given.errors
         self._left: dict[int, BaseException] = {}
-        """Errors of jobs that found no room, behind those of the same write that did."""
+        """Errors of jobs that found no room, after jobs of the same write that did."""
         self._outcomes: dict[int, Outcome] = {}
         self._details: dict[int, object] = {}
         self._failed: set[object] = set()
-        """Keys of which a job was refused."""
+        """Keys with a refused job."""
         stopped = stopped_behind(batch.keys, self._errors)
         if stopped:
             self._errors.update(stopped)
@@ -90,12 +90,12 @@ class QueueWrite:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job is left."""
+        """Whether there are no jobs."""
         return not self._given.indices
 
     @property
     def has_new(self) -> bool:
-        """Whether a job was enqueued that was not there before."""
+        """Whether a job was enqueued that did not exist before."""
         return len(self._details) > len(self._outcomes)
 
     async def run(self, con: PoolConnectionProxy[Any], statements: Statements) -> None:
@@ -125,7 +125,7 @@ class QueueWrite:
             except Exception as error:
                 indices = self._given.indices
                 self._left.update(dict.fromkeys(indices[start : start + size], error))
-                why = "not sent, since the jobs before it failed"
+                why = "not sent, because the jobs before it failed"
                 behind = ThrottledError(why, retry_after=FULL_SECONDS)
                 self._left.update(dict.fromkeys(indices[start + size :], behind))
                 return
@@ -138,7 +138,7 @@ class QueueWrite:
                 answers = await self._enqueue(con, places)
         except Exception as error:
             if not self._may_be_items(error):
-                raise self._told(error)  # noqa: B904  # it has its cause
+                raise self._told(error)  # noqa: B904  # the cause is set
         else:
             self._note(answers)
             return
@@ -149,10 +149,10 @@ class QueueWrite:
         except Exception as error:
             self._failed = failed
             self._forget(places)
-            raise self._told(error)  # noqa: B904  # it has its cause
+            raise self._told(error)  # noqa: B904  # the cause is set
 
     def _forget(self, places: Sequence[int]) -> None:
-        """Forget the answers of a transaction that was rolled back."""
+        """Drop the results of a transaction that was rolled back."""
         for place in places:
             for answers in (self._errors, self._outcomes, self._details):
                 answers.pop(self._given.indices[place], None)
@@ -161,7 +161,7 @@ class QueueWrite:
     async def _transaction(
         self, con: PoolConnectionProxy[Any], statements: Statements, places: Sequence[int]
     ) -> AsyncGenerator[None]:
-        """A transaction where one statement is not enough to be one."""
+        """A transaction, unless a single statement suffices."""
         is_one = len([*self._parts(places)]) == 1
         async with (
             con.transaction() if statements.are_prepared and not is_one else statements.block(con)
@@ -169,7 +169,7 @@ class QueueWrite:
             yield
 
     def _parts(self, places: Sequence[int]) -> Iterator[Sequence[int]]:
-        """The places, cut where the JSON of one call would become too long."""
+        """The places, divided so that the JSON of one call does not exceed the limit."""
         columns = self._given.columns
         start = size = 0
         for at, place in enumerate(places):
@@ -188,7 +188,7 @@ class QueueWrite:
         ]
 
     async def _search(self, con: PoolConnectionProxy[Any], places: Sequence[int]) -> None:
-        """Enqueue what the server takes, and refuse the jobs that it does not."""
+        """Enqueue the jobs that the server accepts, and refuse the others."""
         if self._failed:
             places = [each for each in places if self._key(each) not in self._failed]
         if not places:
@@ -239,7 +239,7 @@ class QueueWrite:
                     self._outcomes[index] = Outcome.DUPLICATE
 
     def _told(self, error: Exception) -> Exception:
-        """The error of the whole write."""
+        """The error for the whole write."""
         state = sqlstate(error)
         what = f"nothing enqueued in {self._queue!r}"
         schema = f"--schema {self._schema}"
@@ -264,7 +264,7 @@ class QueueWrite:
         return for_write(error, sealed=True)
 
     def answer(self) -> WriteResult:
-        """The answer for the batch."""
+        """The result for the batch."""
         self._errors.update(stopped_behind(self._batch.keys, self._errors, self._details))
         errors = {**self._left, **self._errors}
         return WriteResult(len(self._batch), errors, self._outcomes, self._details)

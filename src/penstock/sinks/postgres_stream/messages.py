@@ -1,7 +1,9 @@
-"""Items as messages: the parts of each, and an error for an item that cannot become one. Pure.
+"""Items as messages: the parts of each message, and an error for an item that cannot become one.
+Pure.
 
-A message without an id of its own has one made of its item's deduplication token. It is the same in
-every retry of the write, so that what an unanswered try has appended is recognised.
+A message without its own id gets one derived from its item's deduplication token. It is the same in
+every retry of the write, so messages that an attempt without a response has appended are
+recognized.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _NAMESPACE = UUID("a4b51d43-5a5c-4a8e-9b0c-6d0f7a0c2a51")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageParts:
-    """The functions that make the parts of a message of an item."""
+    """The functions that get the parts of a message from an item."""
 
     stream: Getter
     type: Getter
@@ -46,7 +48,7 @@ class MessageParts:
 
     @classmethod
     def of(cls, **given: object) -> Self:
-        """Check the arguments. Raises `ConfigError`."""
+        """Validate the arguments. Raises `ConfigError`."""
         made = {name: getter(name, value) for name, value in given.items()}
         for name in ("stream", "type"):
             if made[name] is None:
@@ -55,12 +57,12 @@ class MessageParts:
 
     @property
     def has_ids(self) -> bool:
-        """Whether items have ids of their own."""
+        """Whether items have their own ids."""
         return self.id is not None
 
 
 class GivenMessages:
-    """The messages of a batch, the index of each one's item, and the errors of the other items."""
+    """The messages of a batch, the index of each message's item, and the errors of the other items."""
 
     def __init__(self, parts: MessageParts, items: Sequence[Any], tokens: Sequence[str]) -> None:
         self.indices: list[int] = []
@@ -77,7 +79,7 @@ class GivenMessages:
         self._encode(contents)
 
     def _enter(self, index: int, item: Any, token: str) -> Any:
-        """Add the parts but the data, which is returned."""
+        """Add all parts except the data, and return the data."""
         parts, columns = self._parts, self.columns
         columns.streams.append(stream_name(parts.stream(item)))
         columns.types.append(name_text("type", parts.type(item)))
@@ -92,7 +94,7 @@ class GivenMessages:
         return data
 
     def _cut(self, length: int) -> None:
-        """Drop the parts of an item whose other parts cannot be made."""
+        """Drop the parts of an item that has failed."""
         for each in fields(self.columns):
             del getattr(self.columns, each.name)[length:]
         del self.indices[length:]
@@ -115,5 +117,5 @@ def _metadata(value: object) -> str:
     if value is None:
         return "{}"
     if not isinstance(value, Mapping):
-        raise bad("metadata", type(value).__name__, "must be a mapping by name")
+        raise bad("metadata", type(value).__name__, "must be a mapping with string keys")
     return json_text("metadata", dict(cast("Mapping[Any, Any]", value)))

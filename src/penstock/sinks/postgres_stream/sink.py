@@ -38,45 +38,47 @@ class PostgresStreamSink(Openable):
     """Appends items as messages to streams in PostgreSQL. Each write is one transaction.
 
     An item that cannot become a message, or that the server refuses, fails alone with
-    `PermanentError`; its neighbours are appended. An appended item's receipt has its `Appended` as
-    the detail: position, version, id and time.
+    `PermanentError`; the other items are appended. The detail of an appended item's receipt is its
+    `Appended`: position, version, id and time.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
-        schema: the schema that `penstock pg install` has made the log in.
-        stream: the field that holds the name of an item's stream, or a function from an item to
-            it. Make it the batcher's `key=`, too: then the messages of a stream are appended in
-            the order of their items.
-        type: the field that holds a message's type, or a function from an item to it.
-        data: the field that holds a message's contents, or a function from an item to it; default:
-            the item itself. Contents need a form in JSON, as in `NewMessage`.
-        metadata: the field that holds a mapping by name, or a function from an item to it; default:
-            none.
-        id: the field that holds a message's id (a UUID or the text of one, or `None` for a new
-            one), or a function from an item to it. A message whose id is in the log already, with
+        schema: the schema in which `penstock pg install` has created the log.
+        stream: the field that contains the name of an item's stream, or a function from an item to
+            it. Also use it as the batcher's `key=`, so that the messages of a stream are appended
+            in the order of their items.
+        type: the field that contains a message's type, or a function from an item to it.
+        data: the field that contains a message's contents, or a function from an item to it;
+            default: the item itself. Contents must be representable in JSON, as in `NewMessage`.
+        metadata: the field that contains a mapping with string keys, or a function from an item to
+            it; default: none.
+        id: the field that contains a message's id (a UUID or the text of one, or `None` for a new
+            one), or a function from an item to it. A message whose id is already in the log, with
             the same contents, is delivered and not appended again. Default: an id that is the same
-            in every retry of a write, so that no retry appends twice.
-        expected: the field that holds the version that the stream must be at before an item, or a
-            function from an item to it (`NO_STREAM` if there must be none, `None` for any). An item
-            with another one fails with `VersionConflict`. Default: any.
-        notify: whether readers are notified of commits, at most every 20 ms.
-        pool: an asyncpg pool of the application's, or a function, async or not, that makes or
-            finds one, instead of `dsn`. A pool cannot be pickled, a function can.
-        close_pool: whether closing the sink closes that pool; default: only one that a function
-            made.
-        pool_size: number of connections, and so of simultaneous writes; default 10.
-        connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that makes
+            in every retry of a write, so that no retry appends a message twice.
+        expected: the field that contains the version that the stream must have before an item, or a
+            function from an item to it (`NO_STREAM` if the stream must not exist, `None` for any
+            version). If the actual version differs, the item fails with `VersionConflict`. Default:
+            any.
+        notify: whether readers are notified of commits, at most once per 20 ms.
+        pool: an asyncpg pool of the application, or a function, async or not, that returns one,
+            instead of `dsn`. A pool cannot be pickled, a function can.
+        close_pool: whether closing the sink closes that pool; default: only if a function returned
+            it.
+        pool_size: number of connections, and therefore of concurrent writes; default 10.
+        connect_options: any options of `asyncpg.create_pool`; `ssl` may be a function that returns
             the `SSLContext`.
-        close_timeout: seconds for closing and for resetting a connection after a cancelled write;
-            then it is terminated. Default 5.
-        statement_timeout: seconds that one statement may run on the server; default: the server's.
+        close_timeout: seconds for closing, and for resetting a connection after a cancelled write,
+            before it is terminated. Default 5.
+        statement_timeout: time limit of one statement on the server, in seconds; default: the
+            server's.
         prepared_statements: as in `PostgresSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
-    not suspend and connects to nothing. Opening suspends; it connects and looks for the log. It
-    raises `ConfigError` for a schema without one or with an older one, and a wrong user, password,
-    database or certificate, and `UnavailableError` if no server answers.
+    not suspend and connects to nothing. Opening suspends; it connects and looks up the log. It
+    raises `ConfigError` for a schema without a log or with an older one, and for a wrong user,
+    password, database or certificate, and `UnavailableError` if no server responds.
     """
 
     _run_time = ("_connections", "_notifier")
@@ -111,7 +113,7 @@ class PostgresStreamSink(Openable):
             prepared=prepared_statements,
         )
         need_asyncpg()
-        # first, and by these names, for the error that they cannot be pickled
+        # first, and by these names, for the error message about pickling
         self._pool, self._connect_options = access.pool, access.options
         self._access = access
         self._schema = check_schema_name(schema)
@@ -129,10 +131,10 @@ class PostgresStreamSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many simultaneous writes as connections; idempotent if items have ids of their own.
+        """As many concurrent writes as connections; idempotent if items have their own ids.
 
-        `key_prefix_safe`: in a batch with keys, nothing is appended behind a refused item of its
-        key.
+        `key_prefix_safe`: in a batch with keys, nothing is appended after a refused item of the
+        same key.
         """
         return Capabilities(
             key_prefix_safe=True,
@@ -141,22 +143,22 @@ class PostgresStreamSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by its SQLSTATE, as `classify_postgres` tells it."""
+        """The class of an error by its SQLSTATE; see `classify_postgres`."""
         return classify_postgres(error)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Append every item of `batch`, in order; suspends for one round trip, or for a few where
+        """Append every item of `batch`, in order; suspends for one round trip, or for a few if
         items are refused, and while another transaction that appends to one of the streams is open.
 
         Returns the refused items (`PermanentError`, `VersionConflict`, `MessageIdConflict`, and
-        `KeyStopped` behind one of its key), the items that an earlier, unknown try had appended
-        (`duplicate`), and an `Appended` for each appended item. Raises `ClosedError` while the sink
-        is not open, `RefusedError` where the server refuses every message until an operator
-        repairs it (a login, a right, no log), `UnavailableError` where no connection can be made,
-        `UnknownOutcomeError` where the connection was lost, and the server's own error for
-        everything else that no item is to blame for. Nothing is appended then, or, where the
-        outcome is unknown, all or nothing: a retry finds out. Cancellation cancels the statement,
-        which may have been applied.
+        `KeyStopped` after a refused item of their key), the items that an earlier attempt with an
+        unknown outcome had appended (`duplicate`), and an `Appended` for each appended item. Raises
+        `ClosedError` while the sink is not open, `RefusedError` if the server refuses every message
+        until an operator repairs the cause (a login, a permission, no log), `UnavailableError` if
+        no connection can be opened, `UnknownOutcomeError` if the connection was lost, and the
+        server's own error for any other failure that is not caused by an item. After such an error
+        nothing is appended, or, if the outcome is unknown, all or nothing; a retry resolves this.
+        Cancellation cancels the statement, which may have been applied.
         """
         if (connections := self._connections) is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
@@ -189,7 +191,7 @@ class PostgresStreamSink(Openable):
         except ConfigError:
             raise
         except Exception as error:
-            raise for_opening(error, self._access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, self._access.place)  # noqa: B904  # the cause is set
         if self._notify:
             self._notifier = await stack.enter_async_context(notifying(connections, self._schema))
         self._connections = connections

@@ -1,14 +1,14 @@
 """One write of one batch of messages, in one transaction.
 
-1. All messages are appended by one `INSERT` (`append_new`), which the server ends by itself.
-2. Where an earlier try may have appended them, an item expects a version, an id is known already or
-   another transaction appends to one of the streams meanwhile, they are appended one by one inside
-   the server (`append_each`). So an item that is refused fails alone, and with keys those behind it
-   in its key.
-3. An error that single messages may be at fault for, such as one of a trigger of the user's, is
-   searched for by halves, in savepoints of one transaction.
-4. Any other error is the whole write's. Without an answer to the only statement, or to the COMMIT,
-   the outcome is unknown; a retry finds out by the ids.
+1. All messages are appended by one `INSERT` (`append_new`), which commits by itself.
+2. Messages are appended one by one inside the server (`append_each`) if an earlier attempt may have
+   appended them, an item expects a version, an id already exists, or another transaction appends to
+   one of the streams at the same time. So a refused item fails alone; with keys, the later items of
+   its key fail with it.
+3. If an error may be caused by single messages, for example in a user's trigger, the messages at
+   fault are found by bisection, with savepoints in one transaction.
+4. Any other error applies to the whole write. Without a response to the only statement, or to the
+   COMMIT, the outcome is unknown; a retry resolves it by the ids.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ class StreamWrite:
         self._outcomes: dict[int, Outcome] = {}
         self._details: dict[int, object] = {}
         self._failed: set[int] = set()
-        """Groups of which a message was refused."""
+        """Groups with a refused message."""
         self._groups = _groups(batch.keys)
         self._drop_stopped()
 
     @property
     def is_empty(self) -> bool:
-        """Whether no message is left."""
+        """Whether there are no messages."""
         return not self._given.indices
 
     def _drop_stopped(self) -> None:
-        """Leave out the items behind one of their key that cannot become a message."""
+        """Leave out items after an item of the same key that cannot become a message."""
         stopped = stopped_behind(self._batch.keys, self._errors)
         if stopped:
             self._errors.update(stopped)
@@ -98,14 +98,14 @@ class StreamWrite:
                     raise
         except Exception as error:
             if not self._may_be_items(error):
-                raise self._told(error)  # noqa: B904  # it has its cause
+                raise self._told(error)  # noqa: B904  # the cause is set
         else:
             return
         try:
             async with con.transaction():
                 await self._search(con, range(len(self._given.indices)))
         except Exception as error:
-            raise self._told(error)  # noqa: B904  # it has its cause
+            raise self._told(error)  # noqa: B904  # the cause is set
 
     @property
     def _is_one_by_one(self) -> bool:
@@ -135,7 +135,7 @@ class StreamWrite:
         self._note(places, rows)
 
     async def _search(self, con: PoolConnectionProxy[Any], places: Sequence[int]) -> None:
-        """Append what the server takes, and refuse the messages that it does not."""
+        """Append the messages that the server accepts, and refuse the others."""
         if (of_batch := self._groups) is not None:
             indices = self._given.indices
             places = [each for each in places if of_batch[indices[each]] not in self._failed]
@@ -191,13 +191,13 @@ class StreamWrite:
                 )
                 self._fail(index, conflict)
             elif answer.state == OTHER:
-                why = f"the id {columns.ids[place]} is that of another message in the log"
+                why = f"the id {columns.ids[place]} belongs to another message in the log"
                 self._fail(index, MessageIdConflict(columns.streams[place], why))
             else:
-                assert answer.state == BEHIND, answer.state  # the last of its states
+                assert answer.state == BEHIND, answer.state  # the only remaining state
 
     def _told(self, error: Exception) -> Exception:
-        """The error of the whole write."""
+        """The error for the whole write."""
         if sqlstate(error) in NOT_INSTALLED:
             repair = f"penstock pg install, with --schema {self._schema}, at {self._place}"
             return refusal(error, f"nothing appended to {self._schema!r}", repair)
@@ -212,14 +212,14 @@ class StreamWrite:
         return for_write(error, sealed=True)
 
     def answer(self) -> WriteResult:
-        """The answer for the batch."""
+        """The result for the batch."""
         done = self._details
         self._errors.update(stopped_behind(self._batch.keys, self._errors, done))
         return WriteResult(len(self._batch), self._errors, self._outcomes, self._details)
 
 
 def _groups(keys: Sequence[object] | None) -> list[int] | None:
-    """A number for each key, equal for equal keys."""
+    """A number for each item, the same for equal keys."""
     if keys is None:
         return None
     numbers: dict[object, int] = {}

@@ -1,4 +1,4 @@
-"""Commands in the form of Redis's protocol. Pure."""
+"""Commands in the form of the Redis protocol. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ if TYPE_CHECKING:
 
 
 class Command(NamedTuple):
-    """One command, and the places of the items that it stores; none for one that only trims."""
+    """A command, and the places of the items that it stores; none for a command that only trims."""
 
     name: bytes
-    """The key that it changes."""
+    """The key that the command changes."""
     places: Sequence[int]
     data: bytes
 
 
 def bulk(value: bytes) -> bytes:
-    """One argument."""
+    """Encode one argument."""
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
 def packed(*arguments: bytes) -> bytes:
-    """A command."""
+    """Encode a command."""
     return joined(len(arguments), map(bulk, arguments))
 
 
 def joined(count: int, bulks: Iterable[bytes]) -> bytes:
-    """A command of `count` arguments, which are in this form already."""
+    """Join `count` encoded arguments into a command."""
     return b"".join((b"*%d\r\n" % count, *bulks))

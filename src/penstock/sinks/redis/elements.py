@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListForm:
-    """How items become elements, at which end they are pushed, and how many of them stay."""
+    """The conversion of items to elements, the end of the list where they are pushed, and the limit
+    on its length.
+    """
 
     name: str | Callable[[Any], Any]
     element: Callable[[Any], bytes]
@@ -33,7 +35,7 @@ class ListForm:
     ignores_known = False
 
     def prepared(self, items: Iterable[Any]) -> RedisItems:
-        """The elements of all items. Does not suspend."""
+        """Convert all items to elements. Does not suspend."""
         made = RedisItems()
         for index, item in enumerate(items):
             try:
@@ -51,7 +53,7 @@ class ListForm:
         return made
 
     def commands(self, made: RedisItems, places: Iterable[int], now: float) -> list[Command]:
-        """One push for all elements of a list, and one that trims it."""
+        """One push for all elements of each list, followed by a trim if there is a limit."""
         of_name: dict[bytes, list[int]] = {}
         for place in places:
             of_name.setdefault(made.names[place], []).append(place)
@@ -68,14 +70,12 @@ class ListForm:
         return found
 
     def detail(self, answer: object, name: bytes) -> str | SinkError | None:
-        """Nothing for elements that are stored (`""`), the error of a list that is missing, or `None`
-        for an answer that is none.
-        """
+        """`""` for stored elements, an error for a missing list, or `None` for an invalid reply."""
         if answer == 0:
             told = f"there is no list {name!r}, and create=False"
             return RefusedError(told, repair=f"create the list {name!r}, or leave create=True")
         return "" if isinstance(answer, int) else None
 
     def lookups(self, made: RedisItems, places: Iterable[int]) -> list[Command]:
-        """None: elements have no ids."""
+        """Empty: elements have no ids."""
         return []

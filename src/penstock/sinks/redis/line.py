@@ -1,11 +1,11 @@
-"""Connections of redis-py, lent to one write at a time, and exchanges over them.
+"""Connections of redis-py, used by one write at a time, and exchanges over them.
 
-1. Commands and answers go over a connection without redis-py's pipeline: that forgets all answers
-   when the connection is lost behind one of them, and may send the commands again.
-2. A connection with an answer on its way is closed, never lent again.
-3. An answer is an error of Redis as a value: what follows it is read all the same. So the answers of
-   a connection to a master of Sentinel are read as those of any other one; its own way of reading
-   ends the connection at the first `READONLY`.
+1. Commands are sent and replies are read without redis-py's pipeline. The pipeline discards all
+   replies if the connection is lost after some of them, and may resend the commands.
+2. A connection with an outstanding reply is closed, never reused.
+3. An error reply of Redis is a value, and the replies after it are read as well. Replies of a
+   master behind Sentinel are read like those of any other server; redis-py's own method would close
+   the connection at the first `READONLY`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RedisLine:
-    """A connection, for one write."""
+    """A connection, used by one write."""
 
     def __init__(self, connection: Any, options: RedisOptions) -> None:
         from redis.asyncio.connection import AbstractConnection
@@ -53,25 +53,25 @@ class RedisLine:
         )
         self._troubles = (RedisError, OSError, EOFError)
         self._waits = False
-        """Whether an answer is on its way."""
+        """Whether a reply is outstanding."""
         self._is_spoiled = False
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another write may have the connection."""
+        """Whether another write may use the connection."""
         return not (self._waits or self._is_spoiled)
 
     def spoil(self) -> None:
-        """Have the connection closed afterwards."""
+        """Mark the connection to be closed afterwards."""
         self._is_spoiled = True
 
     async def exchange(
         self, commands: Iterable[bytes], count: int, take: Callable[[int, object], None]
     ) -> None:
-        """Send `count` commands, and pass on the answer to each, by number.
+        """Send `count` commands, and pass each reply on with the number of its command.
 
-        Suspends. Raises `TimedOutError` after `timeout` without an answer, and `UnknownOutcomeError`
-        for a connection that is lost; the commands without an answer may be executed.
+        Suspends. Raises `TimedOutError` after `timeout` without a reply, and `UnknownOutcomeError`
+        if the connection is lost; commands without a reply may have been executed.
         """
         self._waits = True
         now, heard = LOOP_CLOCK.now, 0.0
@@ -79,15 +79,15 @@ class RedisLine:
             async with LOOP_CLOCK.timeout_at(now() + self._timeout) as limit:
                 await self._connection.send_packed_command(b"".join(commands), check_health=False)
                 for number in range(count):
-                    if (time := now()) > heard + self._timeout / 10:  # seldom: a timer costs more
+                    if (time := now()) > heard + self._timeout / 10:  # timers are expensive
                         heard = time
                         limit.reschedule(time + self._timeout)
                     take(number, await self._answer())
         except TimeoutError as error:
-            told = f"{self._place} has not answered within {self._timeout:g} s (timeout)"
+            told = f"{self._place} has not replied within {self._timeout:g} s (timeout)"
             raise TimedOutError(told) from error
         except self._troubles as error:
-            told = f"the connection to {self._place} was lost on the way: {text_of(error)}"
+            told = f"the connection to {self._place} was lost before the reply: {text_of(error)}"
             raise UnknownOutcomeError(told) from error
         self._waits = False
 
@@ -99,7 +99,7 @@ class RedisLine:
 
 
 class RedisConnections:
-    """The connections of an open sink. Used on one loop."""
+    """The connections of an open sink. Used in one event loop."""
 
     def __init__(self, client: Any, options: RedisOptions) -> None:
         self._client = client
@@ -108,15 +108,15 @@ class RedisConnections:
         size = options.pool_size
         self._room = nullcontext() if size is None else asyncio.Semaphore(size)
         self.untrimmed: set[bytes] = set()
-        """Lists that cannot be trimmed, which the log has told."""
+        """Lists that cannot be trimmed and have been logged."""
 
     @property
     def place(self) -> str:
-        """The server, for messages."""
+        """The server's address in messages."""
         return self._options.place
 
     async def check(self) -> None:
-        """Connect, and ask for an answer. Suspends; raises the sink's errors."""
+        """Connect and wait for a reply. Suspends; raises the sink's errors."""
         answers: list[object] = []
         async with self.lend() as line:
             try:
@@ -129,8 +129,8 @@ class RedisConnections:
 
     @asynccontextmanager
     async def lend(self) -> AsyncGenerator[RedisLine]:
-        """A connection. Suspends until one is free; raises `UnavailableError` or `RefusedError`
-        if none can be made.
+        """Lend a connection. Suspends until one is free; raises `UnavailableError` or
+        `RefusedError` if none can be opened.
         """
         async with self._room:
             connection = await self._connected()
@@ -148,7 +148,7 @@ class RedisConnections:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + options.timeout):
                 return await self._pool.get_connection()
         except TimeoutError as error:
-            told = f"{options.place} has not taken a connection within {options.timeout:g} s"
+            told = f"{options.place} has not accepted a connection within {options.timeout:g} s"
             raise UnavailableError(f"{told} (timeout)") from error
         except Exception as error:
             raise connecting_error(error, options.place) from error
@@ -156,6 +156,6 @@ class RedisConnections:
     async def close(self) -> None:
         """Close all connections; suspends for a bounded time."""
         until = LOOP_CLOCK.now() + self._options.close_timeout
-        with suppress(Exception):  # what is still open ends with the process
+        with suppress(Exception):  # open connections end with the process
             async with LOOP_CLOCK.timeout_at(until):
                 await self._client.aclose()

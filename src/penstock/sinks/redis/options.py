@@ -1,9 +1,9 @@
-"""How to reach Redis: a URL with options of redis-py, or a function that makes a client; checked.
+"""Access to Redis: a URL with options of redis-py, or a function that returns a client; validated.
 
-1. redis-py tries a failed command again by itself. A repeated `XADD` or `RPUSH` is a second entry, so
-   its retries are off: `Retry` decides, and knows which items may be there already.
-2. Its own time limits are off, too: the sink has one for each exchange with the server.
-3. A URL may hold a password, and is shown without its user and its query.
+1. redis-py retries failed commands by itself. A repeated `XADD` or `RPUSH` stores a second entry,
+   so its retries are disabled: `Retry` decides, and knows which items may already be stored.
+2. Its own timeouts are disabled, too: the sink has one for each exchange with the server.
+3. A URL may contain a password, so it is shown without its user and its query.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ if TYPE_CHECKING:
 
 POOL_SIZE = 10
 _SCHEMES = ("redis", "rediss", "unix")
-_LIMIT = "timeout=... says it"
-_RETRIES = "a command that is tried again is a second entry; use Retry()"
-_BY_URL = "the URL says it"
+_LIMIT = "use timeout="
+_RETRIES = "a retried command would store a second entry; use Retry()"
+_BY_URL = "it is part of the URL"
 _OWNED = {
     "auto_close_connection_pool": "the sink closes its connections",
-    "connection_pool": "give a function that makes a client, as client=...",
-    "decode_responses": "the sink reads its own answers",
+    "connection_pool": "pass a function that returns a client as client=",
+    "decode_responses": "the sink decodes replies itself",
     "host": _BY_URL,
-    "max_connections": "pool_size=... says it",
+    "max_connections": "use pool_size=",
     "port": _BY_URL,
     "retry": _RETRIES,
     "retry_on_error": _RETRIES,
     "retry_on_timeout": _RETRIES,
-    "single_connection_client": "pool_size=... says it",
+    "single_connection_client": "use pool_size=",
     "socket_connect_timeout": _LIMIT,
     "socket_timeout": _LIMIT,
     "unix_socket_path": _BY_URL,
 }
 _UNLIMITED = 2**31 - 1
-"""Connections of redis-py's pool: the sink has its own limit, which a lost one does not lower."""
+"""The limit of redis-py's pool. The sink enforces its own limit, which lost connections do not
+reduce.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -52,7 +54,7 @@ class RedisOptions:
 
     url: str | None
     place: str
-    """For messages, without a password."""
+    """The server's address in messages, without a password."""
     client: Callable[[], Any] | None
     client_options: Options
     pool_size: int | None
@@ -70,18 +72,18 @@ class RedisOptions:
         timeout: object,
         close_timeout: object,
     ) -> RedisOptions:
-        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without redis-py."""
+        """Validate the arguments. Raises `ConfigError`, and `MissingExtra` without redis-py."""
         if importlib.util.find_spec("redis") is None:
             raise MissingExtra('RedisSink needs redis-py: pip install "penstock[redis]"')
         if (url is None) == (client is None):
-            rule = "must be given, or client=" if url is None else "leaves no room for client="
+            rule = "must be given, or client=" if url is None else "cannot be combined with client="
             raise checks.bad("url", None if url is None else "...", rule)
         if client is not None:
             if not callable(cast("object", client)) or not checks.accepts(client, 0):
-                rule = "must be a function, async or not, that makes a client"
+                rule = "must be a function, async or not, that returns a client"
                 raise checks.bad("client", client, rule)
             if client_options:
-                raise checks.bad("client_options", "...", "needs a URL: a client has its own")
+                raise checks.bad("client_options", "...", "requires a URL: a client has its own")
         size = checks.optional_count("pool_size", pool_size)
         return cls(
             url=None if url is None else _checked_url(url),
@@ -94,7 +96,7 @@ class RedisOptions:
         )
 
     async def made(self) -> Any:
-        """The client, which has connected to nothing. Raises `ConfigError`."""
+        """Create the client, without connecting. Raises `ConfigError`."""
         if self.client is not None:
             made = self.client()
             if inspect.isawaitable(made):
@@ -135,7 +137,7 @@ def _checked_url(url: object) -> str:
         if parts.scheme not in _SCHEMES or not (parts.hostname or parts.path):
             raise ValueError("of another kind")
         given = set(parse_url(url))
-    except ValueError:  # its text may show the URL
+    except ValueError:  # its message may show the URL
         raise ConfigError(f"url=...: {rule}") from None
     given -= {"host", "port", "path", "db", "username", "password", "connection_class"}
     for name in sorted(given):
@@ -162,6 +164,6 @@ def _check_option(argument: str, name: str) -> None:
 
 
 def _place(url: str) -> str:
-    """Without user and query."""
+    """The URL without user and query."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,11 +1,11 @@
 """The parts of a batch, which are sent one after another. Pure.
 
-1. A part has at most about `PART_BYTES`; a larger item is sent alone. What a lost connection leaves
-   unknown is at most one part.
-2. In a batch with keys, no item may be stored behind a failed one of its key, and Redis goes on
-   behind a failed command. So commands of one key are in different parts, and the next one is sent
-   when the one before it is stored. The elements of one list are one command, and one part.
-3. Entries with ids of their own stay in their order: a stream takes only higher ids.
+1. A part has at most about `PART_BYTES`; a larger item is sent alone. A lost connection leaves at
+   most one part unknown.
+2. In a batch with keys, no item may be stored after a failed item of its key, but Redis continues
+   after a failed command. So commands of one key are in different parts, and the next one is sent
+   once the previous one is stored. The elements of one list are one command in one part.
+3. Entries with their own ids stay in order, since a stream accepts only increasing ids.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def parts_of(
     Args:
         made: the items.
         keys: those of all items of the batch, by index, if order matters.
-        joins: whether items of one name are one command.
+        joins: whether items with the same name form one command.
         ordered: whether the order within a name must be kept.
     """
     places = range(len(made.indices))

@@ -1,11 +1,12 @@
-"""What an error of Redis means for the items. Pure.
+"""The classification of Redis errors. Pure.
 
-1. Redis names the reason in the first word of its text, which redis-py drops for the errors that it
-   has classes for.
-2. What only an operator can repair is refused: a login, a permission, a key of another type, a full
-   memory, a disk that is not written to, a replica in place of its master. Good items wait.
-3. What ends by itself is unavailable: a server that loads its data, runs a script, or has lost its
-   master or its replicas.
+1. Redis gives the reason as the first word of its message. redis-py removes it from the errors for
+   which it has classes.
+2. An error that only an operator can repair is refused: a login, a permission, a key of another
+   type, full memory, a disk that cannot be written to, a replica instead of its master. Good items
+   wait.
+3. A temporary condition is unavailable: a server that loads its data, runs a script, or has lost
+   its master or its replicas.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _CODES = {
     "ReadOnlyError": "READONLY",
     "TryAgainError": "TRYAGAIN",
 }
-"""The first words that redis-py replaces by classes."""
+"""The first words that redis-py replaces with classes."""
 _CLUSTER = (
     "give the address of a single server or of Sentinel's master; nodes of a Redis Cluster are not "
     "followed"
@@ -48,28 +49,30 @@ _CLUSTER = (
 _REPAIRS = {
     "ASK": _CLUSTER,
     "CROSSSLOT": _CLUSTER,
-    "MISCONF": "let the server write its snapshots to the disk again, as its own log says",
+    "MISCONF": "enable the server to write its snapshots to disk again; its log contains the cause",
     "MOVED": _CLUSTER,
-    "NOAUTH": "give the user and password that the server asks for, in the URL",
+    "NOAUTH": "give the user and password that the server requires, in the URL",
     "NOPERM": "allow the user the commands and the key of this sink (ACL SETUSER)",
-    "OOM": "raise the server's maxmemory, or make room: trim the stream or list by maxlen=",
+    "OOM": "raise the server's maxmemory, or free memory: trim the stream or list with maxlen=",
     "READONLY": "give the address of the master; this server is a replica",
     "WRONGPASS": "give the user and password that the server accepts, in the URL",
-    "WRONGTYPE": "give another name, or remove what has this one",
+    "WRONGTYPE": "give another name, or remove the existing key",
 }
 _TEMPORARY = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOREPLICAS", "TRYAGAIN"})
 DROPS = frozenset({"ASK", "MOVED", "READONLY"})
-"""After these, the name of the server may lead to another one: the connection is made anew."""
+"""After these errors, the server's name may resolve to another server, so the connection is
+reopened.
+"""
 _KNOWN = _REPAIRS.keys() | _TEMPORARY
 _NO_LOGIN = "Authentication required."
 _NO_HIGHER_ID = "equal or smaller than"
 _QUOTE = ", with args beginning with"
-"""What follows quotes an item."""
+"""The text after this quotes an item."""
 _UNKNOWN_COMMAND = ("unknown command", "unknown subcommand")
 
 
 def code_of(error: BaseException) -> str:
-    """The first word of Redis's text."""
+    """The first word of the error's message."""
     text = text_of(error)
     known = _CODES.get(type(error).__name__)
     if known is not None:
@@ -79,17 +82,17 @@ def code_of(error: BaseException) -> str:
 
 
 def is_low_id(error: BaseException) -> bool:
-    """Whether a stream has a higher id already, or this one."""
+    """Whether the stream already has this id or a higher one."""
     return _NO_HIGHER_ID in text_of(error)
 
 
 def ends_connection(error: BaseException) -> bool:
-    """Whether the server closes the connection, and has executed nothing behind this."""
+    """Whether the server closes the connection without executing later commands."""
     return text_of(error).removeprefix("ERR ").startswith("Protocol error")
 
 
 def refusal(error: BaseException, where: str) -> SinkError:
-    """The error of a command that Redis has refused; `where` says which one."""
+    """The error of a command that Redis has refused; `where` identifies the command."""
     code = code_of(error)
     text = text_of(error).partition(_QUOTE)[0]
     told = f"{where}: {text if text.startswith(code) else f'{code} {text}'}"
@@ -115,7 +118,7 @@ def connecting_error(error: BaseException, place: str) -> SinkError:
     if any(isinstance(link, ssl.SSLCertVerificationError) for link in causes(error)) or (
         "CERTIFICATE_VERIFY_FAILED" in text
     ):
-        made = RefusedError(told, repair="trust the server's certificate, by client_options")
+        made = RefusedError(told, repair="trust the server's certificate, with client_options")
     elif code in _REPAIRS:
         made = RefusedError(told, repair=_REPAIRS[code])
     elif type(error).__name__ == "ResponseError":  # such as a database that does not exist
@@ -126,5 +129,5 @@ def connecting_error(error: BaseException, place: str) -> SinkError:
 
 
 def not_executed(error: SinkError) -> TransientError:
-    """The error of items behind one that has ended the connection."""
-    return caused(TransientError("not executed, since the server closed the connection"), error)
+    """The error of items after one for which the server closed the connection."""
+    return caused(TransientError("not executed, because the server closed the connection"), error)

@@ -1,4 +1,4 @@
-"""The sink for streams and lists of Redis."""
+"""The sink for Redis streams and lists."""
 
 from __future__ import annotations
 
@@ -30,46 +30,51 @@ if TYPE_CHECKING:
 
 @known_arguments()
 class RedisSink(Openable):
-    """Writes items as entries of a stream of Redis, or as elements of a list, many in one exchange.
+    """Writes items as entries of a Redis stream or as elements of a list, many in one exchange.
 
     Give one of `stream`, `stream_field`, `list` and `list_field`.
 
     Args:
         url: `"redis://user:password@host:6379/0"`, `"rediss://..."` with TLS, or `"unix:///path"`.
-            Its password is never shown.
+            The password is never shown.
         stream: the stream's name, or a function from an item to it.
-        stream_field: the field that holds the name of an item's stream.
+        stream_field: the field that contains the name of an item's stream.
         list: the list's name, or a function from an item to it.
-        list_field: the field that holds the name of an item's list.
+        list_field: the field that contains the name of an item's list.
         fields: for streams, the names of an item's fields to store, or a function from an item to a
             mapping. Default: all fields of a mapping, dataclass, model and so on; one field `value`
-            for any other item. Bytes are stored as they are, text in UTF-8, other values as JSON,
-            and a field with `None` is left out.
+            for any other item. Bytes are stored unchanged, text in UTF-8, other values as JSON;
+            fields with `None` are omitted.
         encode: a function from an item to bytes or text: a list's element, or the field `value` of
-            an entry. Default for lists: bytes as they are, text in UTF-8, anything else as JSON.
-        id: the field that holds an entry's id, or a function from an item to it: `"1700000000000-0"`,
-            or milliseconds. Ids must rise within a stream. Default: Redis makes them.
-        on_conflict: for entries with an `id`. `"error"` (default): one that the stream is beyond is
-            refused. `"ignore"`: it is delivered if it is there with the same fields.
-        maxlen: the most entries or elements that stay; the oldest are removed. Default: no limit.
-        max_age: for streams, seconds for which entries stay, by their ids and this machine's clock.
-        approximate: for streams, whether a few more may stay, which is far cheaper. Default `True`.
+            an entry. Default for lists: bytes unchanged, text in UTF-8, anything else as JSON.
+        id: the field that contains an entry's id, or a function from an item to it:
+            `"1700000000000-0"`, or milliseconds. Ids must increase within a stream. Default: Redis
+            generates them.
+        on_conflict: for entries with an `id` that is not higher than the stream's last. `"error"`
+            (default): the entry is refused. `"ignore"`: it is delivered if the stream has it with
+            the same fields.
+        maxlen: the maximum number of entries or elements to keep; the oldest are removed. Default:
+            no limit.
+        max_age: for streams, seconds for which entries are kept, by their ids and this machine's
+            clock.
+        approximate: for streams, whether trimming may keep a few more entries, which is much
+            cheaper. Default `True`.
         create: whether a stream or list that does not exist is created. Default `True`.
         push: for lists, the end: `"right"` (`RPUSH`, default) or `"left"` (`LPUSH`).
-        client: a function, async or not, that returns the `redis.asyncio.Redis` to use, such as that
-            of a Sentinel's master; in place of `url`. The sink closes it.
+        client: a function, async or not, that returns the `redis.asyncio.Redis` to use, such as
+            that of a Sentinel's master; instead of `url`. The sink closes it.
         client_options: other options of `redis.asyncio.Redis`, such as `ssl_ca_certs` or
             `client_name`. Never shown.
-        pool_size: number of connections, and so of concurrent writes; default 10, with `client=` no
-            limit.
-        timeout: seconds for connecting, for sending a part of a batch and until each next answer;
-            default 5.
+        pool_size: number of connections, and therefore of concurrent writes; default 10, no limit
+            with `client=`.
+        timeout: seconds for connecting, for sending a part of a batch and for each reply; default
+            5.
         close_timeout: seconds for closing; default 5.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without redis-py. Constructing does not
-    suspend and connects to nothing. Opening suspends; it connects. It raises `RefusedError` for a
-    refused login or certificate, and `UnavailableError` if no server answers, or one that still loads
-    its data.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without redis-py. Constructing does
+    not suspend and connects to nothing. Opening suspends; it connects. It raises `RefusedError` for
+    a refused login or certificate, and `UnavailableError` if no server responds or the server is
+    still loading its data.
     """
 
     _run_time = ("_connections",)
@@ -105,7 +110,7 @@ class RedisSink(Openable):
             timeout=timeout,
             close_timeout=close_timeout,
         )
-        self._client_options = self._options.client_options  # by this name, for errors of pickling
+        self._client_options = self._options.client_options  # the name in pickling errors
         self._connections: RedisConnections | None = None
         name, self._kind, self._name = _chosen(
             stream=stream, stream_field=stream_field, list=list, list_field=list_field
@@ -126,10 +131,16 @@ class RedisSink(Openable):
             return
         _refuse_unusual("lists", push=push)
         if maxlen is not None and max_age is not None:
-            raise checks.bad("max_age", max_age, "leaves no room for maxlen; Redis trims by one")
+            raise checks.bad(
+                "max_age",
+                max_age,
+                "cannot be combined with maxlen; Redis trims by only one of them",
+            )
         checks.choice("on_conflict", on_conflict, ("error", "ignore"))
         if on_conflict == "ignore" and id is None:
-            raise checks.bad("on_conflict", on_conflict, "needs id=, by which an entry is known")
+            raise checks.bad(
+                "on_conflict", on_conflict, "requires id=, which identifies the entries"
+            )
         self._form = StreamForm(
             name=name,
             fields=fields_of(fields, encode),
@@ -143,10 +154,11 @@ class RedisSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """`key_prefix_safe`: in a batch with keys, nothing is stored behind a failed item of its key.
+        """`key_prefix_safe`: in a batch with keys, nothing is stored after a failed item of the
+        same key.
 
         Idempotent only with ids and `on_conflict="ignore"`. One write at a time to a stream with
-        ids, since they must rise; otherwise one for each connection.
+        ids, since they must increase; otherwise one for each connection.
         """
         is_single = self._form.ordered and self._name is not None
         return Capabilities(
@@ -163,18 +175,17 @@ class RedisSink(Openable):
         self._connections = connections
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Write every item of `batch`, in order; suspends until Redis has answered for each.
+        """Write every item of `batch`, in order; suspends until Redis has replied for each.
 
         The details of an entry are its id. An item fails with `PermanentError` (it cannot become an
         entry or element, or its id is too low), `TooLargeError`, `RefusedError` (a login, a
-        permission, a key of another type, a full memory, a replica, a stream that does not exist with
+        permission, a key of another type, full memory, a replica, a stream that does not exist with
         `create=False`), `UnavailableError` (no connection, or a server that loads its data, runs a
-        script or lacks its replicas; not stored),
-        `UnknownOutcomeError` (no answer: it may be stored), `UnverifiableError` (an earlier try may
-        have stored it, and the entry is not there any more) or `KeyStopped` (behind a failed item of
-        its key). With an `id`, an entry whose outcome was unknown and that is there is a `duplicate`.
-        Raises `ClosedError` while the sink is not open. What a cancelled write had on its way may be
-        stored.
+        script or lacks its replicas; not stored), `UnknownOutcomeError` (no reply: it may be
+        stored), `UnverifiableError` (an earlier attempt may have stored it, but the entry no longer
+        exists) or `KeyStopped` (after a failed item of its key). With an `id`, an entry whose
+        outcome was unknown and that exists is a `duplicate`. Raises `ClosedError` while the sink is
+        not open. Items of a cancelled write that were in flight may be stored.
         """
         connections = self._connections
         if connections is None:
@@ -190,7 +201,9 @@ class RedisSink(Openable):
 
 
 def _chosen(**given: Any) -> tuple[Any, str, str | None]:
-    """What finds an item's name, whether it is a stream's, and the name if all items have one."""
+    """The name, field or function that determines an item's key; whether it is a stream or a list;
+    and the name if it is the same for all items.
+    """
     names = [name for name, value in given.items() if value is not None]
     if len(names) != 1:
         rule = "must be one of stream, stream_field, list and list_field"
@@ -215,14 +228,14 @@ _USUAL = {"approximate": True, "on_conflict": "error", "push": "right"}
 
 
 def _refuse_all(of: str, **given: object) -> None:
-    """Refuse the arguments of the other kind."""
+    """Refuse arguments that apply only to the other kind."""
     for name, value in given.items():
         if value is not None:
             raise checks.bad(name, value, f"is for {of}")
 
 
 def _refuse_unusual(of: str, **given: object) -> None:
-    """Refuse those that have a default."""
+    """Refuse values other than the default."""
     _refuse_all(of, **{n: None if value == _USUAL[n] else value for n, value in given.items()})
 
 

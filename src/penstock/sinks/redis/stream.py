@@ -1,4 +1,4 @@
-"""Items as entries of streams: `XADD`, and `XRANGE` to look an entry up. Pure."""
+"""Items as entries of streams: `XADD`, and `XRANGE` to look up an entry. Pure."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ AUTO = b"*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamForm:
-    """How items become entries.
+    """The conversion of items to entries.
 
-    `maxlen` and `max_age` (seconds) trim, exactly unless `approximate`; `id` gives the ids of
+    `maxlen` and `max_age` (seconds) trim, exactly unless `approximate`; `id` determines the ids of
     entries.
     """
 
@@ -44,18 +44,18 @@ class StreamForm:
 
     @property
     def ordered(self) -> bool:
-        """Whether entries must stay in their order."""
+        """Whether entries must stay in order."""
         return self.id is not None
 
     def prepared(self, items: Iterable[Any]) -> RedisItems:
-        """The entries of all items. Does not suspend."""
+        """Convert all items to entries. Does not suspend."""
         made = RedisItems()
         for index, item in enumerate(items):
             try:
                 name = name_of(self.name, item)
                 values = self.fields(item)
                 if not values:
-                    raise ValueError("an entry needs a field, and this one has none")
+                    raise ValueError("an entry requires at least one field, and this one has none")
                 entry_id = AUTO if self.id is None else self._id(self.id(item))
             except Exception as error:
                 made.errors[index] = item_error("cannot become an entry", error)
@@ -84,16 +84,14 @@ class StreamForm:
         return found
 
     def detail(self, answer: object, name: bytes) -> str | SinkError | None:
-        """The id of the new entry, the error of a stream that is missing, or `None` for an answer
-        that is none.
-        """
+        """The id of the new entry, an error for a missing stream, or `None` for an invalid reply."""
         if answer is None:
             told = f"there is no stream {name!r}, and create=False"
             return RefusedError(told, repair=f"create the stream {name!r}, or leave create=True")
         return answer.decode() if isinstance(answer, bytes) else None
 
     def lookups(self, made: RedisItems, places: Iterable[int]) -> list[Command]:
-        """An `XRANGE` for each entry that has an id of its own."""
+        """An `XRANGE` for each entry that has its own id."""
         return [
             Command(
                 made.names[place],
@@ -119,15 +117,15 @@ class StreamForm:
         found = _ID.fullmatch(made)
         if found is None:
             rule = "expected milliseconds, or milliseconds-number"
-            raise ValueError(f"{repr_of(given)} is no id of an entry; {rule}")
+            raise ValueError(f"{repr_of(given)} is not an entry id; {rule}")
         milliseconds, number = found[1], found[2] or b"0"
         if number == AUTO and self.ignores_known:
-            raise ValueError('on_conflict="ignore" needs complete ids, such as 1700000000000-0')
+            raise ValueError('on_conflict="ignore" requires complete ids, such as 1700000000000-0')
         return milliseconds + b"-" + number
 
 
 def _id_text(given: object) -> bytes:
-    """Empty for anything that cannot be an id."""
+    """The id as text; empty for a value that cannot be an id."""
     if given is None:
         return AUTO
     if isinstance(given, int) and not isinstance(given, bool):
@@ -137,11 +135,11 @@ def _id_text(given: object) -> bytes:
 
 
 def too_large(size: int) -> PermanentError:
-    """The error of a value that no server takes."""
-    return TooLargeError(f"{size:,} bytes are more than Redis takes in one value ({LONGEST:,})")
+    """The error of a value that exceeds the limit of any server."""
+    return TooLargeError(f"{size:,} bytes are more than Redis accepts in one value ({LONGEST:,})")
 
 
 def same_entry(answer: object, values: Sequence[bytes]) -> bool | None:
-    """Whether the answer to a lookup has an entry with these fields; `None` if it has no entry."""
+    """Whether a lookup's reply has an entry with these fields; `None` if it has no entry."""
     entries = cast("list[Any]", answer) if isinstance(answer, list) else []
     return [*map(bulk, entries[0][1])] == [*values] if entries else None

@@ -1,10 +1,10 @@
 """Items as fields of entries and as elements of lists, in the form of the protocol. Pure.
 
-1. An item that is a mapping, or an object with fields, becomes an entry with a field for each of its
-   own; anything else becomes one field, `value`. As an element of a list an item is one value.
-2. Bytes are stored as they are, and text in UTF-8. Other values are JSON, without quotes where that
-   is a text: a date, a UUID, a decimal.
-3. Redis has no null: a field with `None` is left out.
+1. A mapping or an object with fields becomes an entry with the same fields; any other item becomes
+   one field, `value`. As an element of a list, an item is one value.
+2. Bytes are stored unchanged, and text in UTF-8. Other values are JSON, without quotes if the JSON
+   is a string: a date, a UUID, a decimal.
+3. Redis has no null, so a field with `None` is omitted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from ..._clients.encoding import Encode
 
 VALUE = bulk(b"value")
-"""The field of an item that has none."""
+"""The field name for an item without fields."""
 LONGEST = 512 << 20
-"""Bytes of a value, by default of the server's `proto-max-bulk-len`."""
+"""Maximum size of a value in bytes: the default of the server's `proto-max-bulk-len`."""
 
 
 def fields_of(fields: object, encode: Encode | None) -> Callable[[Any], Sequence[bytes]]:
-    """The function from an item to its fields: names and values in turn. Raises `ConfigError`."""
+    """The function from an item to its alternating field names and values. Raises `ConfigError`."""
     if encode is not None:
         if fields is not None:
-            raise checks.bad("fields", fields, "leaves no room for encode")
+            raise checks.bad("fields", fields, "cannot be combined with encode")
         return lambda item: (VALUE, bulk(value_of(encode(item))))
     if fields is None:
         return _own_fields
@@ -68,7 +68,7 @@ def element_of(encode: Encode | None) -> Callable[[Any], bytes]:
 
 
 def value_of(value: Any) -> bytes:
-    """A value as bytes. Raises `TypeError` or `ValueError` for one without a form."""
+    """Encode a value as bytes. Raises `TypeError` or `ValueError` if that is not possible."""
     if type(value) is int:
         return b"%d" % value
     if isinstance(value, str):

@@ -1,13 +1,13 @@
-"""One write: the parts of a batch sent to Redis, and an answer for each item.
+"""One write: the parts of a batch are sent to Redis, and each item gets a result.
 
-1. A part is sent at once, and its answers are read in order. An item is stored when its command has
-   its answer. A connection that is lost leaves the items without one unknown, and those of later
+1. A part is sent at once, and its replies are read in order. An item is stored once its command has
+   a reply. If the connection is lost, the items without a reply are unknown, and those of later
    parts unsent.
-2. An id that is too low is refused. That may be the same entry from an earlier try: it is looked up,
-   and is a `duplicate` only if it is there with the same fields. If it is not there any more
-   (trimmed, deleted), the outcome cannot be determined.
-3. In a batch with keys, items behind a failed one of their key are left out; see `parts`.
-4. A cancelled write settles the items that have an answer, and closes its connection.
+2. An id that is too low is refused. The entry may come from an earlier attempt, so it is looked up,
+   and is a `duplicate` only if it exists with the same fields. If it no longer exists (trimmed,
+   deleted), the outcome cannot be determined.
+3. In a batch with keys, items after a failed item of their key are left out; see `parts`.
+4. A cancelled write settles the items that have a reply, and closes its connection.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.sinks.redis")
 
-_GROWS = "%s: the list %r cannot be trimmed (%s), and grows; what was written is in it"
+_GROWS = "%s: the list %r cannot be trimmed (%s) and keeps growing; the written items are stored"
 
 
 class RedisWrite:
-    """Sends the items of one batch, and answers for each of them."""
+    """Sends the items of one batch and returns a result for each."""
 
     def __init__(
         self,
@@ -63,17 +63,17 @@ class RedisWrite:
         self._form = form
         self._errors = made.errors
         self._stored: dict[int, str] = {}
-        """Their ids, by index; empty for elements."""
+        """The ids of stored entries, by index; empty for elements."""
         self._known: set[int] = set()
-        """Indices that an earlier try has stored."""
+        """Indices of items that an earlier attempt has stored."""
         self._doubtful: list[int] = []
-        """Places whose id is too low, perhaps since they are stored."""
+        """Places whose id is too low, possibly because they are already stored."""
         self._told: dict[tuple[bytes, str], SinkError] = {}
         self._ended_by: SinkError | None = None
-        """The item that has ended the connection."""
+        """The error for which the server closed the connection."""
 
     async def run(self) -> WriteResult | None:
-        """Send everything, and read the answers. Raises the error that all items have."""
+        """Send all parts and read the replies. Raises the error common to all items."""
         self._stop_behind()
         form, made = self._form, self._made
         parts = parts_of(made, self._batch.keys, joins=form.joins, ordered=form.ordered)
@@ -108,7 +108,7 @@ class RedisWrite:
         if commands:
             await line.exchange((each.data for each in commands), len(commands), take)
 
-    # -- answers ------------------------------------------------------------------------------------
+    # -- replies ------------------------------------------------------------------------------------
 
     def _take(self, line: RedisLine, command: Command, answer: object) -> None:
         if isinstance(answer, BaseException):
@@ -122,7 +122,7 @@ class RedisWrite:
                 self._stored[indices[place]] = told
             return
         if told is None:
-            told = ResultMismatch(f"{self._connections.place} has given another answer")
+            told = ResultMismatch(f"{self._connections.place} has sent an unexpected reply")
         self._fail(command, self._told.setdefault((command.name, str(told)), told))
 
     def _refused(self, line: RedisLine, command: Command, answer: BaseException) -> None:
@@ -145,7 +145,7 @@ class RedisWrite:
             self._errors[self._made.indices[place]] = error
 
     def _refusal(self, name: bytes, answer: BaseException) -> SinkError:
-        """One error for all items that are refused for the same reason."""
+        """One shared error for all items that are refused for the same reason."""
         known = self._told.get((name, str(answer)))
         if known is None:
             where = f"the key {_shown(name)!r}"
@@ -155,13 +155,13 @@ class RedisWrite:
     def _not_trimmed(self, name: bytes, answer: BaseException) -> None:
         connections = self._connections
         if code_of(answer) in {"WRONGTYPE", "READONLY", "OOM"} or name in connections.untrimmed:
-            return  # nothing was pushed, or it was told before
+            return  # nothing was pushed, or it is already logged
         connections.untrimmed.add(name)
         told = refusal(answer, "LTRIM")
         say(logger, logging.WARNING, _GROWS, connections.place, _shown(name), told)
 
     def _has_low_id(self, place: int, error: SinkError) -> None:
-        """Fail an entry that its stream is beyond, unless it may be there: then look it up."""
+        """Fail an entry whose id is too low, or look it up if it may already be stored."""
         index = self._made.indices[place]
         if self._form.ignores_known or index in self._batch.maybe_applied:
             self._doubtful.append(place)
@@ -169,7 +169,7 @@ class RedisWrite:
             self._errors[index] = error
 
     async def _look_up(self, line: RedisLine) -> None:
-        """Find out whether the entries with these ids are those of an earlier try."""
+        """Determine whether the entries with these ids come from an earlier attempt."""
         doubtful, self._doubtful = self._doubtful, []
         commands = self._form.lookups(self._made, doubtful)
         if not commands:
@@ -182,7 +182,7 @@ class RedisWrite:
                 lambda _, answer: answers.append(answer),
             )
         finally:
-            for place, answer in zip(doubtful, answers, strict=False):  # the others have none
+            for place, answer in zip(doubtful, answers, strict=False):  # only those with a reply
                 self._found(place, answer)
 
     def _found(self, place: int, answer: object) -> None:
@@ -190,7 +190,7 @@ class RedisWrite:
         shown = self._made.ids[place].decode()
         if isinstance(answer, BaseException):
             error = refusal(answer, f"XRANGE of the entry {shown}")
-            if isinstance(error, PermanentError):  # such as that of an id without its number
+            if isinstance(error, PermanentError):  # such as for an id without a sequence number
                 error = caused(UnverifiableError(f"{error}"), error)
             self._errors[index] = error
             return
@@ -200,11 +200,13 @@ class RedisWrite:
             if index in self._batch.maybe_applied:
                 self._known.add(index)
         elif is_same is None and index in self._batch.maybe_applied:
-            told = f"the stream is beyond the id {shown}, and has no such entry (any more)"
-            self._errors[index] = UnverifiableError(f"{told}; an earlier try may have stored it")
+            told = f"the stream has a higher id than {shown}, and the entry does not exist"
+            self._errors[index] = UnverifiableError(
+                f"{told}; an earlier attempt may have stored it"
+            )
         else:
-            told = f"the stream is beyond the id {shown}"
-            why = "the entry of that id is another one" if is_same is False else "has no such entry"
+            told = f"the stream has a higher id than {shown}"
+            why = "that entry is different" if is_same is False else "that entry does not exist"
             self._errors[index] = PermanentError(f"{told}, and {why}")
 
     # -- ends ---------------------------------------------------------------------------------------
@@ -213,18 +215,18 @@ class RedisWrite:
         return self._made.indices[place] in self._errors
 
     def _stop_behind(self) -> None:
-        """Leave out the items behind failed ones of their keys."""
+        """Fail the items after failed items of their keys."""
         self._errors |= stopped_behind(self._batch.keys, self._errors, self._stored)
 
     def _lost(self, places: Sequence[int], error: UnknownOutcomeError) -> None:
-        """End the write: what has no answer is unknown, and what follows was not sent."""
+        """End the write: items without a reply are unknown, and later ones were not sent."""
         ended = self._ended_by
         rest = error if ended is None else not_executed(ended)
         for place in places:
             index = self._made.indices[place]
             if index not in self._stored and index not in self._errors:
                 self._errors[index] = rest
-        self._fail_others(caused(UnavailableError(f"not sent, since {rest}"), rest))
+        self._fail_others(caused(UnavailableError(f"not sent, because {rest}"), rest))
 
     def _fail_others(self, error: SinkError) -> None:
         for index in range(len(self._batch)):
@@ -232,14 +234,14 @@ class RedisWrite:
                 self._errors[index] = error
 
     def _settle(self) -> None:
-        """Book what is stored, before a cancellation passes."""
+        """Settle stored items before a cancellation is raised."""
         for outcome, is_known in ((Outcome.DELIVERED, False), (Outcome.DUPLICATE, True)):
             stored = {i: told for i, told in self._stored.items() if (i in self._known) is is_known}
             self._batch.settle(stored, outcome, {i: told for i, told in stored.items() if told})
 
     def _result(self) -> WriteResult | None:
         errors, size = self._errors, len(self._batch)
-        assert len(errors) + len(self._stored) == size, "each item has one answer"
+        assert len(errors) + len(self._stored) == size, "each item has one result"
         if size and len(errors) == size and len({*map(id, errors.values())}) == 1:
             raise next(iter(errors.values()))
         details = {index: told for index, told in self._stored.items() if told}

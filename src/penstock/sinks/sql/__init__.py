@@ -1,4 +1,4 @@
-"""Rows to tables of SQL databases, by SQLAlchemy."""
+"""Rows to tables of SQL databases, through SQLAlchemy."""
 
 from ..._core.public import publish
 from .errors import classify_sql

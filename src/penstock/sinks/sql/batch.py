@@ -1,10 +1,11 @@
-"""The rows of one write: which of them are written, and which together.
+"""The rows of one write: which of them are written, and how they are grouped.
 
-1. A row that cannot be written is refused before; in a batch with keys, those behind it are left out.
-2. Of several rows of a key, the last one is written where rows are replaced; with a version, the last of
-   the highest version.
-3. Where a row is to blame, all of them are written, one after the other: those before a last one that is
-   refused count.
+1. A row that cannot be written is refused in advance; in a batch with keys, later rows of its key
+   are left out.
+2. If rows are replaced, only the last of several rows with the same key is written; with a version,
+   the last one with the highest version.
+3. If a row is at fault, all rows are written one after another, so earlier rows count even if the
+   last row of their key is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SqlBatch:
-    """The rows of one write, and what has become of them."""
+    """The rows of one write and their results."""
 
     def __init__(self, plan: SqlPlan, rows: Sequence[SqlRow]) -> None:
         self._plan = plan
@@ -33,29 +34,29 @@ class SqlBatch:
 
     @property
     def commits_alone(self) -> bool:
-        """Whether one statement, which commits by itself, has all of it."""
+        """Whether one statement, which commits by itself, can write all rows."""
         plan = self._plan
         is_plain = plan.target.mode != "error" or not any(row.is_maybe for row in self.rows)
         most = plan.most_rows
         if plan.returned.names:
-            most = 1  # of several ones, what is returned may not tell which is whose
+            most = 1  # returned rows may not be attributable to several items
         return is_plain and 0 < len(self.rows) <= most and self._largest is None
 
     def alone(self) -> tuple[str, tuple[Any, ...]]:
-        """The statement for all rows, and its parameters."""
+        """The statement for all rows, with its parameters."""
         rows = self.latest(self.rows)
         values = self._values if rows is self._given else all_values(rows)
         return self._plan.insert(len(rows)), values
 
     def refuse(self, row: SqlRow, error: BaseException) -> None:
-        """Fail a row, and those behind it of its key."""
+        """Fail a row, and later rows of its key."""
         self.answer.errors[row.index] = error
-        self.answer.details.pop(row.index, None)  # the COMMIT was refused
+        self.answer.details.pop(row.index, None)  # of a refused COMMIT
         if row.key is not None:
             self._stopped.add(row.key)
 
     def is_stopped(self, row: SqlRow) -> bool:
-        """Whether an earlier row of its key was refused: then it is left out."""
+        """Whether an earlier row of its key was refused, in which case this row is left out."""
         if row.key is None or row.key not in self._stopped:
             return False
         if row.index not in self.answer.errors:
@@ -78,7 +79,7 @@ class SqlBatch:
                 told = f"a row of more than {most:,} bytes, max_allowed_packet of the server"
                 self.refuse(row, TooLargeError(told))
             elif version is not None and row.values[version] is None:
-                self.refuse(row, PermanentError("a row without a version replaces no other"))
+                self.refuse(row, PermanentError("a row without a version cannot replace another"))
             elif not self.is_stopped(row):
                 kept.append(row)
         return kept
@@ -93,11 +94,11 @@ class SqlBatch:
         return kept
 
     def parts(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
-        """Rows for one statement each."""
+        """The rows, divided into one part per statement."""
         return parted(rows, self._plan.most_rows, self._largest)
 
     def latest(self, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
-        """Of several rows of a key the one that counts, where rows are replaced."""
+        """If rows are replaced, only the row of each key that takes effect."""
         plan = self._plan
         if plan.target.mode != "update" or len(rows) < 2:
             return rows
@@ -111,10 +112,10 @@ class SqlBatch:
         return [*latest.values()] if len(latest) < len(rows) else rows
 
     def once(self, rows: Sequence[SqlRow]) -> list[list[SqlRow]]:
-        """All rows in order, cut so that a key is there once in each, where rows are replaced."""
+        """All rows in order; if rows are replaced, divided so that each part has a key only once."""
         if self._plan.target.mode != "update":
             return [[*rows]]
-        self.latest(rows)  # refuses what cannot be compared
+        self.latest(rows)  # refuses rows that cannot be compared
         found: list[list[SqlRow]] = [[]]
         keys: set[tuple[Any, ...]] = set()
         for row in rows:
@@ -129,7 +130,7 @@ class SqlBatch:
         return found
 
     def forget_replaced(self, rows: Sequence[SqlRow]) -> None:
-        """Leave what a row returned out that a later one of its key has replaced."""
+        """Drop the returned columns of rows that a later row of the same key has replaced."""
         details = self.answer.details
         if self._plan.target.mode == "update" and details:
             last = {
@@ -141,10 +142,10 @@ class SqlBatch:
                 del details[index]
 
     def _is_older(self, row: SqlRow, other: SqlRow, at: int) -> bool:
-        """Whether a row has a lower version, or one that cannot be compared, and is refused."""
+        """Whether a row has a lower version, or a version that cannot be compared and is refused."""
         try:
             return bool(row.values[at] < other.values[at])
         except TypeError as error:
-            told = f"the version cannot be compared with an earlier one of its key: {error}"
+            told = f"the version cannot be compared with that of an earlier row of its key: {error}"
             self.refuse(row, PermanentError(told))
             return True

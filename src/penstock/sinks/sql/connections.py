@@ -1,13 +1,14 @@
-"""The connections of an engine, kept between calls.
+"""The connections of an engine, reused across calls.
 
-1. Each is in autocommit, so a single statement needs no transaction; the writer begins and ends those of several
-   statements by itself.
-2. The way through SQLAlchemy's pool takes as long as a short statement. So a connection of a sink's own
-   engine is kept by the sink, unless the pool has options of the user's, which then hold for each write.
-3. A connection is kept only in a state known to be good: a cancelled call closes its connection, and a lost
-   one takes the idle ones with it, since the server has probably gone.
-4. One that was not used for `FRESH_SECONDS` is tried before: the server may have closed it, and a statement
-   that finds that out would have an unknown outcome.
+1. Each is in autocommit mode, so a single statement needs no transaction; the writer itself begins
+   and ends transactions of several statements.
+2. A checkout from SQLAlchemy's pool takes as long as a short statement. So the sink keeps the
+   connections of its own engine, unless the user has set pool options, which then apply to each
+   write.
+3. A connection is kept only in a state known to be good: a cancelled call closes its connection,
+   and a lost connection closes the idle ones too, since the server has probably gone.
+4. A connection that was idle for more than `FRESH_SECONDS` is tested first: the server may have
+   closed it, and a statement that discovers this would have an unknown outcome.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ FRESH_SECONDS = 1.0
 
 
 class SqlConnections:
-    """Takes connections for calls, and keeps them. Usable from several threads.
+    """Provides connections for calls, and keeps them. Thread-safe.
 
     Args:
-        engine: whose connections they are.
-        keeps: whether they are kept.
+        engine: the engine of the connections.
+        keeps: whether connections are kept.
         now: the time in monotonic seconds.
     """
 
@@ -40,7 +41,9 @@ class SqlConnections:
         self._idle: list[tuple[Connection, float]] = []
 
     def call(self, function: Callable[[Connection], R]) -> R:
-        """Call a function with a connection. It must end its transaction, or invalidate the connection."""
+        """Call a function with a connection. The function must end its transaction or invalidate
+        the connection.
+        """
         con = self._taken()
         try:
             return function(con)
@@ -53,7 +56,7 @@ class SqlConnections:
             self.give_back(con)
 
     def fresh(self) -> Connection | None:
-        """Take an idle connection that was just used, if there is one; to be given back."""
+        """Take a recently used idle connection, if there is one; return it with `give_back`."""
         found = self._popped()
         if found is not None and self._now() - found[1] > FRESH_SECONDS:
             self._idle.append(found)
@@ -61,7 +64,7 @@ class SqlConnections:
         return None if found is None else found[0]
 
     def _taken(self) -> Connection:
-        """An idle connection that is sure to work, or a new one."""
+        """An idle connection that is known to work, or a new one."""
         while True:
             if (con := self.fresh()) is not None:
                 return con
@@ -73,7 +76,9 @@ class SqlConnections:
             self._drop_idle()
 
     def _popped(self) -> tuple[Connection, float] | None:
-        """The connection that was used last, and when; another thread may take it before."""
+        """The most recently used connection with the time of its use; another thread may take it
+        first.
+        """
         try:
             return self._idle.pop()
         except IndexError:
@@ -96,7 +101,7 @@ class SqlConnections:
             found[0].close()
 
     def close(self) -> None:
-        """Close the idle connections; the others when their calls end."""
+        """Close the idle connections; the others are closed at the end of their calls."""
         self._is_closed = True
         while (found := self._popped()) is not None:
             found[0].close()
@@ -105,7 +110,7 @@ class SqlConnections:
 def _answers(con: Connection) -> bool:
     try:
         con.exec_driver_sql("SELECT 1").close()
-    except Exception:  # whatever it is, another connection is better
+    except Exception:  # whatever the error, use another connection
         con.invalidate()
         return False
     return True

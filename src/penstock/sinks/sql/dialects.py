@@ -1,6 +1,6 @@
-"""What differs between databases: limits, upserts, what is checked at the opening.
+"""The differences between databases: limits, upserts, checks when opening.
 
-A database that is not here is refused by name. Each class is stateless.
+Databases without a dialect here are refused by name. Each class is stateless.
 """
 
 from __future__ import annotations
@@ -30,35 +30,37 @@ def _is_unfit(kind: type[Any]) -> bool:
 
 
 class SqlLimits(NamedTuple):
-    """What one statement may have."""
+    """The limits of one statement."""
 
     parameters: int
     size: int | None
-    """Bytes, about; `None`: no limit that a batch would reach."""
+    """Approximate size in bytes; `None` if no batch would reach the limit."""
 
 
 class SqlDialect:
-    """A database."""
+    """A database and its SQL."""
 
     name = ""
     shown = ""
-    """In messages."""
+    """The database's name in messages."""
     is_single_writer = False
-    """Whether writes wait for one another."""
+    """Whether the database allows one writer at a time."""
     begin = "BEGIN"
     """The statement that begins a transaction."""
     at_once: str | None = None
-    """The statement that has deferred constraints checked at once."""
+    """The statement that makes deferred constraints immediate."""
 
     def limits(self, con: Connection) -> SqlLimits:
-        """Ask for the limits of this connection."""
+        """Read the limits of this connection."""
         raise NotImplementedError
 
     def check_session(self, con: Connection, table: str, schema: str | None) -> None:
-        """Raise `ConfigError` for a table, or a session, that would change or lose rows silently."""
+        """Raise `ConfigError` for a table or session that would silently change or lose rows."""
 
     def check_returning(self, con: Connection, target: RowTarget) -> None:
-        """Raise `ConfigError` where stored rows cannot be returned, or not told from others."""
+        """Raise `ConfigError` if stored rows cannot be returned, or cannot be distinguished from
+        others.
+        """
         if not con.dialect.insert_returning:
             told = ".".join(map(str, con.dialect.server_version_info or ()))
             rule = f"needs INSERT ... RETURNING, which this {self.shown} {told} does not have"
@@ -68,18 +70,18 @@ class SqlDialect:
         """Set up a new connection."""
 
     def unfit(self, values: Sequence[Any]) -> Any:
-        """The first value that the drivers would make another one of, and say nothing; `None`: there is none."""
+        """The first value that the drivers would silently change; `None` if there is none."""
         del values
 
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
-        """Columns that take JSON, and are not told as such by SQLAlchemy."""
+        """JSON columns that SQLAlchemy does not report as such."""
         del con, table, schema
         return ()
 
     def unique_keys(
         self, con: Connection, table: str, schema: str | None
     ) -> Sequence[tuple[str, ...]]:
-        """The unique keys of a table beside the primary one, by their columns."""
+        """The unique keys of a table besides the primary key, by column names."""
         from sqlalchemy import inspect
 
         look = inspect(con)
@@ -98,7 +100,7 @@ class SqlDialect:
         return keys
 
     def ignore(self, quoted: Sequence[str], key: Sequence[str] | None) -> str:
-        """The clause that leaves an existing row as it is."""
+        """The clause that leaves an existing row unchanged."""
         target = "" if key is None else f" ({', '.join(key)})"
         del quoted
         return f" ON CONFLICT{target} DO NOTHING"
@@ -106,7 +108,9 @@ class SqlDialect:
     def update(
         self, table: str, key: Sequence[str], columns: Sequence[str], version: str | None
     ) -> str:
-        """The clause that replaces an existing row, or one with a lower version."""
+        """The clause that replaces an existing row; with a version, only a row with a lower
+        version.
+        """
         if not columns:
             return self.ignore(key, key)
         sets = ", ".join(f"{each} = excluded.{each}" for each in columns)
@@ -115,14 +119,14 @@ class SqlDialect:
 
 
 class PostgreSql(SqlDialect):
-    """PostgreSQL, by any driver."""
+    """PostgreSQL, with any driver."""
 
     name = "postgresql"
     shown = "PostgreSQL"
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
 
     def limits(self, con: Connection) -> SqlLimits:
-        """The protocol's own, of which some drivers allow half."""
+        """The protocol's limit; some drivers allow half of it."""
         del con
         return SqlLimits(32_767, None)
 
@@ -136,7 +140,7 @@ class Sqlite(SqlDialect):
     begin = "BEGIN IMMEDIATE"
 
     def limits(self, con: Connection) -> SqlLimits:
-        """That of the library, asked for where the driver has a way."""
+        """The limit of the library, from the driver if available."""
         driver = con.connection.driver_connection
         ask = getattr(driver, "getlimit", None)
         parameters = 999 if ask is None else ask(9)  # SQLITE_LIMIT_VARIABLE_NUMBER
@@ -145,7 +149,7 @@ class Sqlite(SqlDialect):
     def unique_keys(
         self, con: Connection, table: str, schema: str | None
     ) -> Sequence[tuple[str, ...]]:
-        """As the library has them: SQLAlchemy reads them out of the table's text."""
+        """The unique keys from the library: SQLAlchemy would parse the table's SQL text."""
         found = con.exec_driver_sql(
             "SELECT l.name, i.name FROM pragma_index_list(?1, ?2) l, pragma_index_info(l.name, ?2) i "
             'WHERE l."unique" AND NOT l.partial ORDER BY l.seq, i.seqno',
@@ -164,7 +168,7 @@ class MySql(SqlDialect):
     shown = "MySQL or MariaDB"
 
     def limits(self, con: Connection) -> SqlLimits:
-        """`max_allowed_packet` of the server, which drivers also fill with literals."""
+        """The server's `max_allowed_packet`, which also applies to drivers that send literals."""
         row = con.exec_driver_sql("SELECT @@max_allowed_packet").one()
         return SqlLimits(65_535, int(row[0]))
 
@@ -184,7 +188,9 @@ class MySql(SqlDialect):
             raise bad("table", table, rule)
 
     def set_up(self, dbapi: Any) -> None:
-        """Have values refused that a column does not take, instead of cut or made zero."""
+        """Refuse values that a column cannot hold, which would otherwise be truncated or set to
+        zero.
+        """
         cursor = dbapi.cursor()
         cursor.execute(
             "SET SESSION sql_mode = CONCAT_WS(',', NULLIF(@@SESSION.sql_mode, ''), 'STRICT_ALL_TABLES')"
@@ -192,22 +198,24 @@ class MySql(SqlDialect):
         cursor.close()
 
     def check_returning(self, con: Connection, target: RowTarget) -> None:
-        """MariaDB also returns rows that stay as they are."""
+        """Also refuse cases in which MariaDB returns unchanged rows."""
         super().check_returning(con, target)
         if target.mode == "ignore" or target.version is not None:
             rule = (
-                'MariaDB would also return rows that stay: use on_conflict="error", or "update" '
+                'MariaDB would also return unchanged rows: use on_conflict="error", or "update" '
                 "without a version"
             )
             raise bad("returning", target.returning, rule)
 
     def unfit(self, values: Sequence[Any]) -> Any:
-        """Drivers send the text of any object, such as its address, and of some containers one element."""
+        """Drivers would send the text form of an object, such as its address, and only one element
+        of some containers.
+        """
         odd = {each for each in {*map(type, values)} - _PLAIN if _is_unfit(each)}
         return next((value for value in values if type(value) in odd), None) if odd else None
 
     def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
-        """Those of MariaDB, which are texts with a check."""
+        """The JSON columns of MariaDB, which are text columns with a check."""
         if not getattr(con.dialect, "is_mariadb", False):
             return ()
         checks = con.exec_driver_sql(
@@ -219,14 +227,14 @@ class MySql(SqlDialect):
         return {each[1] for each in found if each is not None}
 
     def ignore(self, quoted: Sequence[str], key: Sequence[str] | None) -> str:
-        """A column is set to what it is: `INSERT IGNORE` would also change values that do not fit."""
+        """Set a column to its own value: `INSERT IGNORE` would also change values that do not fit."""
         del key
         return f" ON DUPLICATE KEY UPDATE {quoted[0]} = {quoted[0]}"
 
     def update(
         self, table: str, key: Sequence[str], columns: Sequence[str], version: str | None
     ) -> str:
-        """Values are set in their order, so the version is last."""
+        """Assignments take effect in order, so the version is last."""
         if not columns:
             return self.ignore(key, key)
         if version is None:
@@ -242,12 +250,12 @@ _KNOWN = {"postgresql": PostgreSql(), "sqlite": Sqlite(), "mysql": MySql(), "mar
 
 
 def dialect_of(name: str) -> SqlDialect:
-    """The dialect of this name of SQLAlchemy's. Raises `ConfigError` for any other database."""
+    """The dialect with this SQLAlchemy name. Raises `ConfigError` for any other database."""
     found = _KNOWN.get(name)
     if found is None:
         raise bad(
             "url",
             name,
-            "must be of PostgreSQL, MySQL, MariaDB or SQLite; write a sink of your own for others",
+            "must be PostgreSQL, MySQL, MariaDB or SQLite; write your own sink for other databases",
         )
     return found

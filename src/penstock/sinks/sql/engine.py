@@ -1,7 +1,7 @@
-"""An engine of SQLAlchemy, async or not, that runs plain functions of a connection.
+"""An SQLAlchemy engine, async or not, that runs plain functions of a connection.
 
-The work is written once, as plain functions: an async engine runs them by SQLAlchemy's own bridge, any
-other one in threads of its own.
+The work is written once, as plain functions: an async engine runs them through SQLAlchemy's own
+bridge, any other engine in threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 LONGEST = 15_000
-"""Characters of a statement that asyncpg keeps prepared by itself; SQLAlchemy keeps longer ones, too."""
+"""Longest statement, in characters, that asyncpg itself keeps prepared; SQLAlchemy also keeps
+longer ones.
+"""
 
 
 async def _by_asyncpg(driver: Any, statement: str, values: Sequence[Any]) -> None:
@@ -36,44 +38,47 @@ async def _by_asyncmy(driver: Any, statement: str, values: Sequence[Any]) -> Non
 
 
 SENDS = {"asyncpg": _by_asyncpg, "asyncmy": _by_asyncmy}
-"""What runs a statement by the connection of an async driver, without SQLAlchemy's bridge."""
+"""Functions that run a statement directly on the connection of an async driver, without
+SQLAlchemy's bridge.
+"""
 
 
 class SqlEngine(Protocol):
-    """An engine, and what runs functions on its connections."""
+    """An engine that runs functions on its connections."""
 
     @property
     def sync(self) -> Engine:
-        """The engine, or the one within an async engine."""
+        """The engine, or the synchronous engine inside an async engine."""
         ...
 
     async def run(self, function: Callable[[Connection], R]) -> R:
-        """Run a function on a connection, in which each statement commits by itself.
+        """Run a function on a connection in autocommit mode.
 
-        Suspends. Raises what the function and the client raise.
+        Suspends. Raises the errors of the function and of the client.
         """
         ...
 
     async def execute(
         self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]
     ) -> None:
-        """Run a statement that returns nothing, by the driver itself where that is quicker.
+        """Run a statement that returns nothing, directly on the driver if that is faster.
 
-        `function` runs it by SQLAlchemy, also after a refusal, which is then SQLAlchemy's error. Raises
-        `UnknownOutcomeError` where the connection was lost.
+        `function` runs it through SQLAlchemy, also after a refusal, so that the error is
+        SQLAlchemy's. Raises `UnknownOutcomeError` if the connection was lost.
         """
         ...
 
     async def close(self) -> None:
-        """Close the connections, and the engine if it is this sink's own."""
+        """Close the connections, and the engine if the sink created it."""
         ...
 
 
 class AsyncSqlEngine:
     """An async engine. A cancelled call closes its connection.
 
-    Half the time of a short statement is SQLAlchemy's execution and its bridge into the loop. So on a kept
-    connection the driver runs it, and SQLAlchemy only what has failed.
+    Half the time of a short statement is spent in SQLAlchemy's execution and its bridge into the
+    loop. So on a kept connection the driver runs the statement, and SQLAlchemy only repeats failed
+    ones.
     """
 
     def __init__(self, engine: AsyncEngine, *, closes: bool, keeps: bool, size: int) -> None:
@@ -111,7 +116,7 @@ class AsyncSqlEngine:
                     told = f"the connection was lost: {error!r}"
                     raise UnknownOutcomeError(told) from error
                 await greenlet_spawn(function, con)
-                con.invalidate()  # what the driver has prepared does not fit any more
+                con.invalidate()  # the driver's prepared statement may be stale
             except BaseException:
                 con.invalidate()
                 raise
@@ -130,7 +135,8 @@ class AsyncSqlEngine:
 class ThreadedSqlEngine:
     """Any other engine, in threads.
 
-    A cancelled call waits for its thread, as long as a close may take; one that waits for a thread is not made.
+    A cancelled call waits for its thread for at most `close_timeout`; a call that is still queued
+    for a thread is dropped.
     """
 
     def __init__(
@@ -157,7 +163,7 @@ class ThreadedSqlEngine:
     async def execute(
         self, statement: str, values: Sequence[Any], function: Callable[[Connection], None]
     ) -> None:
-        """See `SqlEngine`; by SQLAlchemy."""
+        """See `SqlEngine`; always through SQLAlchemy."""
         await self.run(function)
 
     async def close(self) -> None:
@@ -170,11 +176,11 @@ class ThreadedSqlEngine:
 
 
 def _now() -> Callable[[], float]:
-    """The clock of the running loop, to be read in any thread."""
+    """The clock of the running loop, readable in any thread."""
     return LoopClock(asyncio.get_running_loop()).now
 
 
 def _ignored(future: asyncio.Future[Any]) -> None:
-    """Take the error that no call is left to raise."""
+    """Retrieve the error of a call that is no longer awaited."""
     if not future.cancelled():
         future.exception()

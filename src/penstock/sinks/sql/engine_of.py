@@ -1,4 +1,4 @@
-"""How to reach the database: a URL, an engine, or a function that makes one; checked."""
+"""Access to the database: a URL, an engine, or a function that returns one; validated."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 POOL_SIZE = 10
 _OWNED = {
-    "pool_size": "pool_size=... says it",
-    "max_overflow": "pool_size=... says it",
-    "isolation_level": "statements commit by themselves, or in transactions of the sink's",
+    "pool_size": "use pool_size=",
+    "max_overflow": "use pool_size=",
+    "isolation_level": "statements commit by themselves or in the sink's transactions",
 }
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EngineGiven:
-    """The engine of a sink, which is made when the sink is opened."""
+    """The engine of a sink, created when the sink is opened."""
 
     given: Any
     place: str
-    """For messages, without a password."""
+    """The database's address in messages, without a password."""
     size: int
     options: Options
     close_timeout: float
@@ -44,7 +44,7 @@ class EngineGiven:
         options: Mapping[str, Any] | None,
         close_timeout: float,
     ) -> EngineGiven:
-        """Check the arguments. Raises `ConfigError`, and `MissingExtra` without SQLAlchemy."""
+        """Validate the arguments. Raises `ConfigError`, and `MissingExtra` without SQLAlchemy."""
         sqlalchemy = _sqlalchemy()
         for name in options or {}:
             if name in _OWNED:
@@ -54,14 +54,14 @@ class EngineGiven:
                 given = sqlalchemy.make_url(given)
             except sqlalchemy.exc.ArgumentError:
                 rule = (
-                    'must be a URL of SQLAlchemy, such as "postgresql+asyncpg://user@host/database"'
+                    'must be an SQLAlchemy URL, such as "postgresql+asyncpg://user@host/database"'
                 )
                 raise ConfigError(f"url=...: {rule}") from None
         if isinstance(given, sqlalchemy.URL):
             name = given.get_backend_name()
             is_single = dialect_of(name).is_single_writer
             if name == "sqlite" and given.database in {None, "", ":memory:"}:
-                rule = "must name a file: a database in memory is another one in each thread"
+                rule = "must name a file: each thread would have its own in-memory database"
                 raise bad("url", "sqlite://", rule)
             place = given.render_as_string(hide_password=True)
             return cls(
@@ -72,17 +72,17 @@ class EngineGiven:
                 close_timeout,
             )
         if options:
-            raise bad("engine_options", [*options], "needs a URL: an engine has options of its own")
+            raise bad("engine_options", [*options], "requires a URL: an engine has its own options")
         is_engine = isinstance(given, _engines())
         if not is_engine and not callable(given):
             raise bad(
-                "url", given, "must be a URL of SQLAlchemy, an engine, or a function that makes one"
+                "url", given, "must be an SQLAlchemy URL, an engine, or a function that returns one"
             )
         place = "an engine" if is_engine else "the engine of a function"
         return cls(given, place, size or POOL_SIZE, Options({}), close_timeout)
 
     def made(self) -> SqlEngine:
-        """The engine. Raises `ConfigError` for options, or a driver, that SQLAlchemy refuses."""
+        """Create the engine. Raises `ConfigError` for options or a driver that SQLAlchemy refuses."""
         sqlalchemy = _sqlalchemy()
         from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 

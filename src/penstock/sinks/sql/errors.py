@@ -1,8 +1,9 @@
-"""The class of an error of SQLAlchemy, by what the database has said.
+"""The classification of SQLAlchemy errors by the database's error.
 
-1. A server's code decides: SQLSTATE of PostgreSQL, the number of MySQL and MariaDB, the name of SQLite.
-2. A lost connection is transient while nothing can be stored, which the writer knows and this does not.
-3. A missing table, column, right or disk space is refused: good rows wait, instead of being given up.
+1. The server's code decides: the SQLSTATE of PostgreSQL, the number of MySQL and MariaDB, the name
+   of SQLite.
+2. A lost connection is transient unless rows may be stored, which only the writer knows.
+3. A missing table, column, permission or disk space is refused: good rows wait instead of failing.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ _MYSQL = {
     1021: _R,  # disk full
     1040: ErrorClass.THROTTLE,  # too many connections
     1041: _T,  # out of memory
-    1044: _R,  # no right to the database
+    1044: _R,  # no permission for the database
     1045: _R,  # login
     1049: _R,  # no such database
     1053: _U,  # shutting down
     1054: _R,  # no such column
     1114: _R,  # the table is full
     1129: _R,  # the host is blocked
-    1130: _R,  # the host may not connect
-    1142: _R,  # no right to the table
-    1143: _R,  # no right to the column
+    1130: _R,  # the host is not allowed to connect
+    1142: _R,  # no permission for the table
+    1143: _R,  # no permission for the column
     1146: _R,  # no such table
     1153: _P,  # a packet too large
-    1205: _T,  # waited too long for a lock
+    1205: _T,  # lock wait timeout
     1213: _T,  # deadlock
     1226: ErrorClass.THROTTLE,  # too many statements of the user
-    1227: _R,  # no right
+    1227: _R,  # no permission
     1290: _R,  # read-only
     1317: _T,  # interrupted
-    1364: _R,  # a column without a default has no value, in every row
+    1364: _R,  # a column without a default has no value, in any row
     1792: _R,  # read-only transaction
     1836: _R,  # read-only
     1969: _T,  # statement timeout, MariaDB
@@ -60,7 +61,7 @@ _SQLITE = {
     "SQLITE_BUSY": _T,
     "SQLITE_CANTOPEN": _U,
     "SQLITE_CORRUPT": _R,
-    "SQLITE_ERROR": _R,  # of the statement, and of no value
+    "SQLITE_ERROR": _R,  # an error of the statement, not of a value
     "SQLITE_FULL": _R,
     "SQLITE_INTERRUPT": _T,
     "SQLITE_IOERR": _T,
@@ -74,18 +75,20 @@ _SQLITE = {
 }
 SQLITE_TWICE = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"})
 _REFUSED = ("password authentication failed", "no pg_hba.conf entry", 'database "', 'role "')
-"""Of psycopg, whose errors of connecting have no SQLSTATE."""
+"""Connection errors of psycopg have no SQLSTATE."""
 _MISSING = ("no such table", "no such column", "has no column named")
 POSTGRES_TWICE = "23505"
 
 
 def classify_sql(error: BaseException) -> ErrorClass | None:
-    """The class of an error of SQLAlchemy or of a driver; `None` for any other. Looks through causes."""
+    """The class of an error of SQLAlchemy or of a driver; `None` for any other error. Looks through
+    causes.
+    """
     return classified_by_cause(error, _class_of)
 
 
 def is_twice(error: BaseException) -> bool:
-    """Whether an error says that a unique key exists."""
+    """Whether an error is a violation of a unique key."""
     for link in causes(error):
         original = _original(link)
         if isinstance(original, sqlite3.Error):
@@ -98,28 +101,28 @@ def is_twice(error: BaseException) -> bool:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone with which the statement was sent, or has not answered in time."""
+    """Whether the connection on which the statement was sent is lost, or did not respond in time."""
     from sqlalchemy.exc import DBAPIError
 
     return any(
         (isinstance(link, DBAPIError) and link.connection_invalidated)
-        or isinstance(link, TimeoutError)  # of the driver, and not of the pool
+        or isinstance(link, TimeoutError)  # of the driver, not of the pool
         for link in causes(error)
     )
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error of a driver's own says that the server, or the driver, has refused a statement:
-    nothing of it is stored.
+    """Whether a driver's own error means that the server or the driver has refused the statement,
+    so that none of its rows are stored.
     """
     number = _number(error)
     if number is not None:
-        return not 2000 <= number < 3000  # of the client of MySQL
+        return not 2000 <= number < 3000  # codes of the MySQL client
     return _state(error) is not None or isinstance(error, (TypeError, ValueError))
 
 
 def _original(error: BaseException) -> BaseException:
-    """The driver's error within one of SQLAlchemy's."""
+    """The driver's error inside an SQLAlchemy error."""
     from sqlalchemy.exc import StatementError
 
     found = error.orig if isinstance(error, StatementError) else None
@@ -150,7 +153,9 @@ def _class_of(error: BaseException) -> ErrorClass | None:
 
 
 def _of_postgres(error: BaseException, state: str) -> ErrorClass | None:
-    """By the state, and for a privilege by the server's routine, which each driver has elsewhere."""
+    """The class by SQLSTATE, and for a missing privilege by the server's routine, which each driver
+    stores elsewhere.
+    """
     if state == NO_PRIVILEGE:
         own = getattr(error.__cause__, "server_source_function", None)  # asyncpg
         routine = own or getattr(getattr(error, "diag", None), "source_function", None)
@@ -173,7 +178,7 @@ def _sqlite_name(error: sqlite3.Error) -> str:
 
 
 def _state(error: BaseException) -> str | None:
-    """The SQLSTATE of a driver of PostgreSQL."""
+    """The SQLSTATE of a PostgreSQL driver's error."""
     for name in ("sqlstate", "pgcode"):
         if isinstance(found := getattr(error, name, None), str):
             return found
@@ -181,7 +186,9 @@ def _state(error: BaseException) -> str | None:
 
 
 def _number(error: Any) -> int | None:
-    """The number of a driver of MySQL: the first argument. Some have a SQLSTATE, too, which says less."""
+    """The number of a MySQL driver's error: its first argument. Some also have a SQLSTATE, which is
+    less specific.
+    """
     arguments = getattr(error, "args", ())
     module = type(error).__module__
     if arguments and isinstance(arguments[0], int) and not module.startswith("builtins"):

@@ -1,4 +1,4 @@
-"""A table that is open: batches become rows, and rows are written."""
+"""An open table: converts batches to rows and writes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OpenSqlTable:
-    """One table, and the engine that reaches it."""
+    """A table, and the engine that connects to it."""
 
     def __init__(
         self, engine: SqlEngine, target: RowTarget, dialect: SqlDialect, maker: RowMaker
@@ -39,12 +39,12 @@ class OpenSqlTable:
 
     @property
     def plan(self) -> SqlPlan:
-        """What is known of the table."""
+        """The table's properties as last read."""
         assert self._plan is not None, "the table has been read"
         return self._plan
 
     async def read(self) -> None:
-        """Read the table, as it is now. Raises `ConfigError` for one that the rows do not fit."""
+        """Read the current table. Raises `ConfigError` if the rows do not fit it."""
         self._plan = await self.engine.run(lambda con: read_plan(con, self._target, self._dialect))
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
@@ -60,7 +60,7 @@ class OpenSqlTable:
             rows = self._batch(batch, indices, given, errors)
             try:
                 await self.engine.run(SqlWriter(self.plan, rows).write_carefully)
-            except BlamedRow:  # by the COMMIT
+            except BlamedRow:  # refused by the COMMIT
                 errors = dict(found)
                 rows = self._batch(batch, indices, given, errors)
                 await self.engine.run(SqlWriter(self.plan, rows).write_singly)
@@ -71,7 +71,7 @@ class OpenSqlTable:
         return WriteResult(len(batch), errors, answer.outcomes, answer.details)
 
     async def _write(self, rows: SqlBatch) -> None:
-        """Write all rows. Raises `BlamedRow`, with nothing stored, if one may be to blame."""
+        """Write all rows. Raises `BlamedRow`, with nothing stored, if a row may be at fault."""
         writer = SqlWriter(self.plan, rows)
         if not rows.commits_alone:
             await self.engine.run(writer.write)
@@ -81,15 +81,15 @@ class OpenSqlTable:
             await self.engine.execute(*rows.alone(), writer.write_alone)
 
     async def _read_again(self) -> None:
-        """Read the table before a row is blamed: it may be the table that has changed.
+        """Read the table before a row is blamed, since the table may have changed.
 
-        Raises `RefusedError` for one that the rows do not fit any more.
+        Raises `RefusedError` if the rows no longer fit it.
         """
         try:
             await self.read()
         except ConfigError as error:
             text = f"the table was altered: {error}"
-            raise RefusedError(text, repair="alter it back, or open the sink anew") from error
+            raise RefusedError(text, repair="undo the change, or reopen the sink") from error
 
     def _batch(
         self,
@@ -98,7 +98,7 @@ class OpenSqlTable:
         given: Sequence[Any],
         errors: dict[int, BaseException],
     ) -> SqlBatch:
-        """The rows that can be bound; `errors` has the others."""
+        """The rows that can be bound; the others are added to `errors`."""
         keys, maybe = batch.keys, batch.maybe_applied
         if processors := self.plan.processors:
             indices, given = _processed(indices, given, processors, errors)
@@ -117,7 +117,9 @@ def _processed(
     processors: Mapping[int, Processor],
     errors: dict[int, BaseException],
 ) -> tuple[list[int], list[Sequence[Any]]]:
-    """The rows as the driver needs them, and their indices; `errors` gets the others."""
+    """The rows in the form that the driver needs, with their indices; the others are added to
+    `errors`.
+    """
     kept: list[int] = []
     made: list[Sequence[Any]] = []
     for index, row in zip(indices, rows, strict=True):
@@ -126,7 +128,7 @@ def _processed(
             for place, process in processors.items():
                 if values[place] is not None:
                     values[place] = process(values[place])
-        except Exception as error:  # the item's own
+        except Exception as error:  # the item's own error
             errors[index] = item_error("cannot become a row", error)
         else:
             kept.append(index)

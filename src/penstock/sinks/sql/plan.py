@@ -1,8 +1,9 @@
-"""What is known of a table once it is open: its columns, its unique keys, its statements.
+"""The properties of an open table: its columns, its unique keys, its statements.
 
-1. The table is read by SQLAlchemy's reflection, at the opening and again before a row is blamed.
-2. A column that needs a value and gets none would have every row refused: that is told at the opening.
-3. The statement for each number of rows is made once, and the last `MOST_STATEMENTS` are kept.
+1. The table is read with SQLAlchemy's reflection, when opening and again before a row is blamed.
+2. A column that requires a value and gets none would make every row fail, so it is an error when
+   opening.
+3. The statement for each number of rows is built once, and the last `MOST_STATEMENTS` are kept.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ Processor: TypeAlias = "Callable[[Any], Any]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlPlan:
-    """How rows are written into one table."""
+    """The plan for writing rows into one table."""
 
     target: RowTarget
     dialect: SqlDialect
     limits: SqlLimits
     key: tuple[str, ...] | None
-    """A unique key within the columns: what conflicts are looked for in."""
+    """A unique key within the columns, used to find conflicts."""
     processors: Mapping[int, Processor]
-    """What makes of a value what the driver needs, by its place in a row, where anything does."""
+    """Functions that convert a value for the driver, by its place in a row."""
     table: str
-    """Quoted."""
+    """The quoted name."""
     quoted: tuple[str, ...]
     placeholder: Callable[[int], str]
     clause: str
@@ -49,7 +50,9 @@ class SqlPlan:
 
     @property
     def most_rows(self) -> int:
-        """The most rows of a statement, by its parameters, and by what is returned."""
+        """The maximum number of rows in a statement, limited by its parameters and by the returned
+        columns.
+        """
         if self.returned.names and self.key is None:
             return 1
         return max(1, self.limits.parameters // len(self.quoted))
@@ -67,7 +70,7 @@ class SqlPlan:
         return None if version is None else self.target.columns.index(version)
 
     def insert(self, count: int) -> str:
-        """The statement for so many rows."""
+        """The statement for this number of rows."""
         found = self._statements.get(count)
         if found is None:
             found = self._statements[count] = self._made(count)
@@ -89,7 +92,7 @@ class SqlPlan:
         )
 
     def lookup(self, count: int) -> str:
-        """The statement that finds which of so many keys exist, and the columns to return."""
+        """The statement that finds which of `count` keys exist, with the columns to return."""
         names = [self.quoted[at] for at in self.key_places]
         width, place = len(names), self.placeholder
         each = [
@@ -101,7 +104,7 @@ class SqlPlan:
 
 
 def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPlan:
-    """Read the table. Raises `ConfigError` for one that the rows do not fit, and the client's errors."""
+    """Read the table. Raises `ConfigError` if the rows do not fit it, and the client's errors."""
     from sqlalchemy import JSON
 
     dialect.check_session(con, target.table, target.schema)
@@ -110,7 +113,7 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
     for argument, given in (("columns", target.columns), ("returning", target.returning)):
         for each in given:
             if each not in table.columns:
-                rule = f"is no column of {target.table!r}; it has {', '.join(known)}"
+                rule = f"is not a column of {target.table!r}; it has {', '.join(known)}"
                 raise bad(argument, each, rule)
     _check_complete(table, target)
     key = _key_of(target, unique)
@@ -140,7 +143,7 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
 def _reflected(
     con: Connection, target: RowTarget, dialect: SqlDialect
 ) -> tuple[Table, list[tuple[str, ...]]]:
-    """The table, and its unique keys, the primary one first."""
+    """The table and its unique keys, the primary key first."""
     from sqlalchemy import MetaData, Table
     from sqlalchemy.exc import NoSuchTableError
 
@@ -159,7 +162,7 @@ def _reflected(
 
 
 def _check_complete(table: Table, target: RowTarget) -> None:
-    """Raise `ConfigError` if a column needs a value that no row has."""
+    """Raise `ConfigError` if a column requires a value that no row has."""
     for column in table.columns:
         is_generated = (
             column.computed is not None
@@ -168,7 +171,7 @@ def _check_complete(table: Table, target: RowTarget) -> None:
             or column is table.autoincrement_column
         )
         if column.name not in target.columns and not column.nullable and not is_generated:
-            rule = f"have no {column.name!r}, which {target.table!r} needs in each row: it is NOT NULL, without a default"
+            rule = f"must include {column.name!r}: in {target.table!r} it is NOT NULL without a default"
             raise bad("columns", target.columns, rule)
 
 
@@ -185,7 +188,7 @@ def _key_of(target: RowTarget, unique: Sequence[tuple[str, ...]]) -> tuple[str, 
     raise bad(
         "conflict_columns",
         target.conflict,
-        f"are no unique key of {target.table!r}; it has {_told(unique)}",
+        f"are not a unique key of {target.table!r}; it has {_told(unique)}",
     )
 
 
@@ -244,4 +247,4 @@ def _placeholder(style: str) -> Callable[[int], str]:
         return lambda _: "%s"
     if style == "qmark":
         return lambda _: "?"
-    raise ConfigError(f"the driver's parameters have the style {style!r}, which is not supported")
+    raise ConfigError(f"the driver has the parameter style {style!r}, which is not supported")

@@ -1,10 +1,11 @@
-"""Columns of stored rows, led back to their items.
+"""Assignment of returned columns to their items.
 
-1. No database promises that `RETURNING` answers in the order of the rows. SQLAlchemy's
+1. No database guarantees that `RETURNING` keeps the order of the rows. SQLAlchemy's
    `sort_by_parameter_order` sorts by a generated number, or matches a key, or sends row by row.
-2. Here returned rows are matched by the unique key within the columns, as the driver was given it.
-3. Where that does not tell each row, each has a statement of its own: there is no
-   such key, several rows hold NULL in it, or the database gives other values back than it was given.
+2. Here returned rows are matched by the unique key within the columns, with the values that the
+   driver was given.
+3. If that does not identify each row, each one has its own statement: there is no such key, several
+   rows have NULL in it, or the database returns other values than it was given.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SqlReturned:
-    """The columns that a sink returns; there may be none."""
+    """The columns that a sink returns; may be empty."""
 
     names: tuple[str, ...]
     types: tuple[TypeEngine[Any], ...]
     key_places: tuple[int, ...]
-    """The places of the key in a row; none if there is no key."""
+    """The places of the key in a row; empty if there is no key."""
     selected: str
-    """The key, and the columns, quoted."""
+    """The quoted names of the key and the columns."""
 
     def by_key(
         self, con: Connection, result: CursorResult[Any]
     ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Each row's key, as the driver gives it, and its columns, as SQLAlchemy does."""
+        """Each row's key, as returned by the driver, and its columns, as converted by SQLAlchemy."""
         assert result.cursor is not None, "the statement returns rows"
         width, description = len(self.key_places), result.cursor.description
         read = [
@@ -54,9 +55,9 @@ class SqlReturned:
     def matched(
         self, con: Connection, rows: Sequence[SqlRow], result: CursorResult[Any]
     ) -> dict[int, dict[str, Any]] | None:
-        """The columns by the index of the item; `None` if they cannot be led back for certain.
+        """The columns by the item's index; `None` if they cannot be assigned with certainty.
 
-        Of several rows of a key the first one is stored, where others do not replace it.
+        Of several rows with the same key, the first one is stored, unless a later one replaces it.
         """
         found = self.by_key(con, result)
         if len(rows) == 1:

@@ -1,4 +1,4 @@
-"""Rows that are ready for the driver, and what has become of them. Pure."""
+"""Rows in the driver's form, and their results. Pure."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 
 
 VALUE_SIZE = 24
-"""Bytes of a value that is no text and no bytes, at most, as a literal."""
+"""Maximum size, in bytes, of the literal for a value other than text or bytes."""
 
 
 @dataclass(slots=True)
 class SqlRow:
-    """A row that is ready for the driver."""
+    """A row in the driver's form."""
 
     index: int
     values: Sequence[Any]
     key: object
-    """The batcher's."""
+    """The batcher's key."""
     is_maybe: bool
-    """Whether an earlier try of it has an unknown outcome."""
+    """Whether an earlier attempt has an unknown outcome."""
 
     @property
     def least_size(self) -> int:
-        """Bytes as literals, at least."""
+        """Minimum size as literals, in bytes."""
         return sum([len(value) for value in self.values if isinstance(value, (str, bytes))])
 
     @property
     def most_size(self) -> int:
-        """Bytes as literals, with every character escaped or of two bytes."""
+        """Maximum size as literals, in bytes, with every character escaped or of two bytes."""
         return sum(
             [
                 2 * len(value) + 4 if isinstance(value, (str, bytes)) else VALUE_SIZE
@@ -44,7 +44,7 @@ class SqlRow:
 
 @dataclass(slots=True)
 class SqlAnswer:
-    """What has become of rows, by the indices of their items; others are delivered."""
+    """The results of rows, by the indices of their items; other rows are delivered."""
 
     errors: dict[int, BaseException] = field(default_factory=dict[int, BaseException])
     outcomes: dict[int, Outcome] = field(default_factory=dict[int, Outcome])
@@ -53,7 +53,9 @@ class SqlAnswer:
 
 
 def parted(rows: Sequence[SqlRow], most: int, largest: int | None) -> list[list[SqlRow]]:
-    """Rows for one statement each: so many of them, and about so many bytes."""
+    """Divide rows into one part per statement, with at most `most` rows and about `largest` bytes
+    each.
+    """
     if largest is None:
         return [[*rows[at : at + most]] for at in range(0, len(rows), most)]
     parts: list[list[SqlRow]] = []
@@ -73,6 +75,6 @@ def all_values(rows: Sequence[SqlRow]) -> tuple[Any, ...]:
 
 
 def are_below(values: Sequence[Any], size: int) -> bool:
-    """Whether the rows of these values surely have fewer bytes; quicker than a look at each row."""
+    """Whether the rows of these values certainly have fewer bytes; faster than a check of each row."""
     texts = sum([len(value) for value in values if isinstance(value, (str, bytes))])
     return 2 * texts + VALUE_SIZE * len(values) <= size

@@ -1,4 +1,4 @@
-"""The sink for a table of a SQL database, by SQLAlchemy."""
+"""The sink for tables of SQL databases, through SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -39,41 +39,42 @@ if TYPE_CHECKING:
 
 @known_arguments()
 class SqlSink(Openable):
-    """Writes items as rows of one table of PostgreSQL, MySQL, MariaDB or SQLite, by SQLAlchemy 2.
+    """Writes items as rows of one table of PostgreSQL, MySQL, MariaDB or SQLite, with SQLAlchemy 2.
 
     A write is one transaction. A row that the database refuses fails alone with `PermanentError`;
-    its neighbours are stored. Items become rows as for `PostgresSink`, which is faster and does
-    more where the database is PostgreSQL.
+    the other rows are stored. Items become rows as in `PostgresSink`, which is faster and has more
+    features for PostgreSQL.
 
     Args:
-        url: of SQLAlchemy, such as `"mysql+asyncmy://user:password@host/database"`, with an async
-            or any other driver; the latter runs in threads. Its password is never shown. Or an
-            `Engine`, an `AsyncEngine`, or a function that makes one; an engine stays open.
+        url: an SQLAlchemy URL, such as `"mysql+asyncmy://user:password@host/database"`, with an
+            async driver, or with any other driver, which runs in threads; the password is never
+            shown. Or an `Engine`, an `AsyncEngine`, or a function that returns one; an engine that
+            you pass stays open.
         table: the table's name, taken literally.
-        columns: the columns that a row's values are stored in.
+        columns: the columns in which a row's values are stored.
         schema: the table's schema; default: the connection's.
         on_conflict: `"error"`: a row whose unique key exists is refused. `"ignore"`: the existing
             row stays, and the item is delivered. `"update"`: the existing row is replaced; of
-            several rows of one key in a batch the last one counts.
-        conflict_columns: the unique key that conflicts are looked for in; default: for `"update"`
-            the primary key, or the first unique key within `columns`. MySQL and MariaDB look in
-            all unique keys.
+            several rows with the same key in a batch, the last one takes effect.
+        conflict_columns: the unique key that determines conflicts; default: for `"update"` the
+            primary key, or the first unique key within `columns`. MySQL and MariaDB always use all
+            unique keys.
         update_columns: the columns that `"update"` replaces; default: every other column.
         version_column: with `"update"`, replace only rows with a lower version.
         row: a function from an item to its row.
-        returning: columns of the stored row, such as a number that the table generates, for the
-            item's receipt: its `detail` is then a dictionary of them. An item whose row was skipped
-            or replaced by a later one of its batch has none. Not with MySQL; with MariaDB only
-            where no row can be skipped.
-        pool_size: number of connections, and so of simultaneous writes; default 10, and 1 for
-            SQLite, which has one writer at a time.
+        returning: columns of the stored row, such as a generated number, for the item's receipt:
+            its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by
+            a later row of its batch, has none. Not available with MySQL; with MariaDB only if no
+            row can be skipped.
+        pool_size: number of connections, and therefore of concurrent writes; default 10, or 1 for
+            SQLite, which allows one writer at a time.
         engine_options: any options of `sqlalchemy.create_engine`, such as `connect_args`.
         close_timeout: seconds that a cancelled write waits for its thread; default 5.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without SQLAlchemy. Constructing does
-    not suspend and connects to nothing. Opening suspends; it connects and reads the table. It raises
-    `ConfigError` for a refused login, a table that does not exist or that the rows do not fit, and a
-    driver that is not installed; and `UnavailableError` if no server answers.
+    not suspend and connects to nothing. Opening suspends; it connects and reads the table. It
+    raises `ConfigError` for a refused login, a table that does not exist or that the rows do not
+    fit, and a driver that is not installed; and `UnavailableError` if no server responds.
     """
 
     _run_time = ("_table",)
@@ -117,10 +118,10 @@ class SqlSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """As many simultaneous writes as connections; idempotent unless a conflict is an error.
+        """As many concurrent writes as connections; idempotent unless a conflict is an error.
 
-        `key_prefix_safe`: in a batch with keys, a refused row keeps the later rows of its key from
-        being written.
+        `key_prefix_safe`: in a batch with keys, no row is written after a refused row of the same
+        key.
         """
         return Capabilities(
             idempotent=self._target.mode != "error",
@@ -129,19 +130,20 @@ class SqlSink(Openable):
         )
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class of an error by the database's code, as `classify_sql` tells it."""
+        """The class of an error by the database's code; see `classify_sql`."""
         return classify_sql(error)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Write every item of `batch` as a row, in one transaction.
 
-        Suspends. Returns the refused items (`PermanentError`, `TooLargeError`, or `KeyStopped` behind
-        one of their key) and the items that an earlier, unknown try had stored (`duplicate`). Raises
-        `ClosedError` while the sink is not open; `RefusedError` for a table that was altered so that
-        no row fits; `TransientError` where the connection was lost before anything could be kept;
-        `UnknownOutcomeError` where it was lost after that, or where an earlier try was unknown and
-        there is no unique key to find its rows by; and the client's own error for everything else,
-        which `classify` knows. A cancelled write may have been stored.
+        Suspends. Returns the refused items (`PermanentError`, `TooLargeError`, or `KeyStopped`
+        after a refused item of their key) and the items that an earlier attempt with an unknown
+        outcome had stored (`duplicate`). Raises `ClosedError` while the sink is not open;
+        `RefusedError` if the table was altered so that no row fits; `TransientError` if the
+        connection was lost before anything could be stored; `UnknownOutcomeError` if it was lost
+        later, or if an earlier attempt is unknown and there is no unique key to find its rows; and
+        the client's own error for everything else, which `classify` recognizes. A cancelled write
+        may have been stored.
         """
         if self._table is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")

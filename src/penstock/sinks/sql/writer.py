@@ -1,11 +1,13 @@
 """One write, as plain functions of a connection.
 
-1. All rows are sent at once, in statements of as many rows as the database allows. That is one
+1. All rows are sent at once, in statements with as many rows as the database allows. That is one
    transaction, or a single statement that commits by itself.
-2. If a row is to blame, the transaction is rolled back, and the rows are written again with savepoints:
-   a part that is refused is divided until the bad row is alone. Its neighbours are stored.
-3. A row whose earlier try has an unknown outcome is looked for by its key, where a conflict is an error.
-4. Where the COMMIT itself is refused, as by a deferred constraint, each row has a transaction of its own.
+2. If a row is at fault, the transaction is rolled back, and the rows are written again with
+   savepoints: a refused part is halved until the bad row is alone. The other rows are stored.
+3. If a conflict is an error, a row whose earlier attempt has an unknown outcome is looked up by its
+   key.
+4. If the COMMIT itself is refused, for example by a deferred constraint, each row has its own
+   transaction.
 """
 
 from __future__ import annotations
@@ -34,12 +36,12 @@ if TYPE_CHECKING:
     from .rows import SqlRow
 
 LOOKED_UP = 200
-"""Keys of a query."""
+"""Keys per lookup query."""
 
 
-class BlamedRow(Exception):  # never leaves a write
-    """A row is to blame for an error, or has not told what it returns: the rows are to be written again,
-    one part at a time.
+class BlamedRow(Exception):  # never raised out of a write
+    """A row may be at fault for an error, or returned rows could not be assigned: the rows are to
+    be written again part by part.
     """
 
 
@@ -53,7 +55,7 @@ class SqlWriter:
     # -- writing -----------------------------------------------------------------------------------
 
     def write(self, con: Connection) -> None:
-        """Write all rows. Raises `BlamedRow`, with nothing stored, if one may be to blame."""
+        """Write all rows. Raises `BlamedRow`, with nothing stored, if a row may be at fault."""
         try:
             self._begin(con)
             rows = self._without_stored(con, self._batch.rows)
@@ -65,7 +67,9 @@ class SqlWriter:
         self._commit(con)
 
     def write_alone(self, con: Connection) -> None:
-        """Write all rows by one statement, which commits by itself. Raises as `write`."""
+        """Write all rows with one statement, which commits by itself. Raises the same errors as
+        `write`.
+        """
         rows = self._batch.latest(self._batch.rows)
         try:
             self._insert(con, rows)
@@ -75,7 +79,7 @@ class SqlWriter:
             self._raise(error)
 
     def write_carefully(self, con: Connection) -> None:
-        """Write what can be written; rows that are refused are in the answer."""
+        """Write every acceptable row; refused rows are in the answer."""
         plan = self._plan
         try:
             self._begin(con)
@@ -94,8 +98,8 @@ class SqlWriter:
         self._commit(con)
 
     def write_singly(self, con: Connection) -> None:
-        """Write each row in a transaction of its own; rows that are refused are in the answer, and so is
-        an error that ends the write, for each row behind it.
+        """Write each row in its own transaction. Refused rows are in the answer; so is an error
+        that ends the write, for each remaining row.
         """
         rows = self._without_stored(con, self._batch.rows)
         for at, row in enumerate(rows):
@@ -115,7 +119,9 @@ class SqlWriter:
                 self._blame(row, error)
 
     def _leave(self, rows: Sequence[SqlRow], error: Exception, *, in_doubt: bool) -> None:
-        """Fail rows that an error has ended at; with `in_doubt` the first one may be stored."""
+        """Fail the rows at which an error has ended the write; with `in_doubt` the first one may be
+        stored.
+        """
         for row in rows:
             if self._batch.is_stopped(row):
                 continue
@@ -128,7 +134,9 @@ class SqlWriter:
             self._batch.answer.details.pop(row.index, None)
 
     def _insert(self, con: Connection, rows: Sequence[SqlRow]) -> None:
-        """Run the statement for these rows. Raises `BlamedRow` if what it returns does not tell them."""
+        """Run the statement for these rows. Raises `BlamedRow` if the returned rows cannot be
+        assigned.
+        """
         plan = self._plan
         result = con.exec_driver_sql(plan.insert(len(rows)), all_values(rows))
         if plan.returned.names:
@@ -166,16 +174,16 @@ class SqlWriter:
         self._batch.refuse(row, caused(made, error, summary=summary))
 
     def _without_stored(self, con: Connection, rows: Sequence[SqlRow]) -> Sequence[SqlRow]:
-        """Leave out what an earlier try of unknown outcome has stored.
+        """Leave out rows that an earlier attempt with an unknown outcome has stored.
 
-        Raises `UnknownOutcomeError` where there is no key to find it by.
+        Raises `UnknownOutcomeError` if there is no key to find them.
         """
         plan = self._plan
         maybe = [row for row in rows if row.is_maybe] if plan.target.mode == "error" else []
         if not maybe:
             return rows
         if plan.key is None:
-            told = f"{plan.table} has no unique key within the columns to find rows of an earlier try by"
+            told = f"{plan.table} has no unique key within the columns to find rows of an earlier attempt"
             raise UnknownOutcomeError(told)
         places = plan.key_places
         keys = {row.index: tuple(row.values[at] for at in places) for row in maybe}
@@ -202,13 +210,13 @@ class SqlWriter:
             con.exec_driver_sql("COMMIT")
         except Exception as error:
             if is_lost(error):
-                con.invalidate()  # one that has not answered may be within the transaction still
+                con.invalidate()  # without a response it may still be in the transaction
                 raise _lost_with_commit(error) from error
             _roll_back(con)
             self._raise(error)
 
     def _raise(self, error: Exception) -> None:
-        """Raise `BlamedRow` for an error that a row may be to blame for, and others as they are."""
+        """Raise `BlamedRow` for an error that a row may have caused, and others unchanged."""
         if is_lost(error):
             raise _lost(error) from error
         if _is_by_rows(error):
@@ -217,14 +225,14 @@ class SqlWriter:
 
 
 def _is_by_rows(error: Exception) -> bool:
-    """Whether the rows of the statement may be to blame."""
+    """Whether the rows of the statement may be at fault."""
     if isinstance(error, BlamedRow):
         return True
     return not is_lost(error) and classified(error, classify_sql) is ErrorClass.PERMANENT
 
 
 def _lost(error: Exception) -> TransientError:
-    return TransientError(f"the connection was lost before anything was kept: {error}")
+    return TransientError(f"the connection was lost before anything was stored: {error}")
 
 
 def _lost_with_commit(error: Exception) -> UnknownOutcomeError:

@@ -1,4 +1,4 @@
-"""Metrics by UDP, to statsd, DogStatsD, Telegraf and InfluxDB."""
+"""Metrics over UDP, to statsd, DogStatsD, Telegraf and InfluxDB."""
 
 from ..._core.public import publish
 from .sink import UdpSink

@@ -1,12 +1,12 @@
 """The socket of an open sink: connected to one address, and to another one after a failure.
 
-1. A datagram is sent when the kernel has taken it. A full send buffer is waited for.
-2. Where nothing listens at the port, its host may say so (ICMP). The kernel reports that for some
-   earlier datagram, with the next call, and does not send that one. So the next datagram goes over a
-   new socket, to each address that the name has now, and waits for `PROBE_SECONDS` whether it is
-   refused as well. Only such a datagram is known to be refused.
-3. A name with several addresses (`localhost`: `::1` and `127.0.0.1`) begins in the same way, since any
-   of them can be "connected" whether something listens there or not.
+1. A datagram is sent once the kernel has accepted it. If the send buffer is full, the sink waits.
+2. If nothing listens at the port, the host may report it with ICMP. The kernel returns that error
+   for some earlier datagram at the next call, and does not send the new one. So the next datagram
+   is sent over a new socket, to each current address of the name in turn, and the sink waits up to
+   `PROBE_SECONDS` for its refusal. Only such a datagram is known to be refused.
+3. A name with several addresses (`localhost`: `::1` and `127.0.0.1`) starts in the same way, since
+   a socket can be "connected" to any of them whether or not something listens there.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 PROBE_SECONDS = 0.05
 _REPAIRS = {
-    errno.EMSGSIZE: "lower max_datagram=, which is more than the way to the receiver takes",
+    errno.EMSGSIZE: "lower max_datagram=, which exceeds the limit of the path to the receiver",
     errno.EACCES: "allow this process to send to the receiver; a broadcast address is not supported",
-    errno.EPERM: "let the firewall of this machine pass datagrams to the receiver",
+    errno.EPERM: "allow datagrams to the receiver in the firewall of this machine",
 }
 
 
 class UdpChannel:
-    """One socket at a time. Used on one loop, by one write at a time."""
+    """One socket at a time. Used in one event loop, by one write at a time."""
 
     def __init__(self, host: str, port: int, *, timeout: float) -> None:
         self._host = host
@@ -46,12 +46,12 @@ class UdpChannel:
 
     @property
     def place(self) -> str:
-        """The receiver, for messages."""
+        """The receiver's address in messages."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port}"
 
     async def open(self) -> None:
-        """Look the name up. Suspends; raises `UnavailableError`."""
+        """Look up the name. Suspends; raises `UnavailableError`."""
         addresses = await self._addresses()
         if len(addresses) == 1:
             try:
@@ -60,7 +60,7 @@ class UdpChannel:
                 raise self._error(error) from error
 
     def close(self) -> None:
-        """Close the socket. What the kernel has taken is sent all the same."""
+        """Close the socket. Datagrams that the kernel has accepted are still sent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -72,7 +72,7 @@ class UdpChannel:
         if self._socket is not None:
             try:
                 await push(self._socket, data, self._timeout)
-            except OSError:  # perhaps about an earlier one
+            except OSError:  # possibly about an earlier datagram
                 self.close()
             except BaseException:
                 self.close()
@@ -126,10 +126,10 @@ class UdpChannel:
 
 
 async def push(sock: socket.socket, data: bytes, timeout: float) -> None:
-    """Hand a datagram to the kernel. Suspends while the send buffer is full.
+    """Pass a datagram to the kernel. Suspends while the send buffer is full.
 
-    Raises `OSError` if the kernel does not take it, and `UnavailableError` if the buffer stays full
-    for `timeout` seconds.
+    Raises `OSError` if the kernel does not accept it, and `UnavailableError` if the buffer stays
+    full for `timeout` seconds.
     """
     until: float | None = None
     while True:
@@ -144,14 +144,14 @@ async def push(sock: socket.socket, data: bytes, timeout: float) -> None:
 
 
 async def _refused(sock: socket.socket) -> int:
-    """The error that comes back within `PROBE_SECONDS`; 0 without any."""
+    """The error that arrives within `PROBE_SECONDS`; 0 if there is none."""
     if not await _ready(sock, LOOP_CLOCK.now() + PROBE_SECONDS, write=False):
         return 0
     return sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
 
 async def _ready(sock: socket.socket, until: float, *, write: bool) -> bool:
-    """Whether the socket can be written to, or has something to tell, by then."""
+    """Whether the socket becomes writable (or readable) by then."""
     loop = asyncio.get_running_loop()
     woken: asyncio.Future[None] = loop.create_future()
     begin: Callable[..., Any] = loop.add_writer if write else loop.add_reader
@@ -172,7 +172,7 @@ async def _ready(sock: socket.socket, until: float, *, write: bool) -> bool:
 
 
 def _connected(found: Any) -> socket.socket:
-    """A socket that sends to one address. Raises `OSError`."""
+    """Open a socket that sends to one address. Raises `OSError`."""
     family, kind, protocol, _, address = found
     made = socket.socket(family, kind, protocol)
     try:

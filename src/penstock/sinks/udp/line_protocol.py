@@ -2,13 +2,14 @@
 
     measurement,tag=value field=1i,other="text" 1700000000000000000
 
-1. An item is a mapping, or an object with attributes: `measurement` and `fields`, and perhaps `tags`
-   and `timestamp`.
-2. Commas, spaces and equals signs are escaped where they would end a part. Two things have no form
-   and are refused: a line break, and a backslash in front of what has to be escaped or at an end.
-3. A line that begins with `#` is a comment, which the receiver drops without a word: refused.
-4. Whole numbers are integers (`1i`) within 64 bits, and booleans, floats and texts are themselves. A
-   field or tag with `None`, and a tag with an empty text, is left out.
+1. An item is a mapping or an object with attributes: `measurement` and `fields`, and optionally
+   `tags` and `timestamp`.
+2. Commas, spaces and equals signs are escaped where they would end a part. Two things cannot be
+   represented and are refused: a line break, and a backslash at the end or before a character that
+   must be escaped.
+3. A line that begins with `#` is refused: it would be a comment, which the receiver drops silently.
+4. Whole numbers are integers (`1i`) within 64 bits; booleans, floats and strings have their own
+   forms. Fields and tags with `None`, and tags with an empty string, are omitted.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def line(item: Any) -> str:
-    """The line of a point. Raises `ValueError` or `TypeError` for an item that is none."""
+    """The line of a point. Raises `ValueError` or `TypeError` for an item that is not a point."""
     measurement = _escaped("measurement", part_of(item, "measurement"), _IN_NAME)
     if measurement.startswith("#"):
         raise ValueError(f"the measurement {measurement!r} would be a comment")
     fields = ",".join(_fields(_mapping("fields", part_of(item, "fields"))))
     if not fields:
-        raise ValueError("a point needs a field, and this one has none")
+        raise ValueError("a point requires at least one field, and this one has none")
     tags = "".join(_tags(_mapping("tags", part_of(item, "tags") or {})))
     return f"{measurement}{tags} {fields}{_time(part_of(item, 'timestamp'))}"
 
 
 def _tags(tags: Mapping[Any, Any]) -> list[str]:
-    """By their keys in order, which InfluxDB asks for."""
+    """The tags sorted by key, as InfluxDB recommends."""
     found = [
         (_escaped("tag", key), _escaped("value of a tag", str(value)))
         for key, value in tags.items()
@@ -76,7 +77,7 @@ def _value(value: Any) -> str:
 
 
 def _time(time: Any) -> str:
-    """In nanoseconds since 1970; empty for the receiver's own."""
+    """The time in nanoseconds since 1970; empty to use the receiver's clock."""
     if time is None:
         return ""
     if isinstance(time, datetime):
@@ -96,7 +97,9 @@ def _mapping(what: str, given: Any) -> Mapping[Any, Any]:
 
 def _escaped(what: str, text: Any, special: re.Pattern[str] = _SPECIAL) -> str:
     if not isinstance(text, str) or not text:
-        raise ValueError(f"the {what} {repr_of(text)} must be a text that is not empty")
+        raise ValueError(f"the {what} {repr_of(text)} must be a non-empty string")
     if _BREAK.search(text) or _ENDS.search(text):
-        raise ValueError(f"the {what} {text!r} has a line break, or a backslash where none can be")
+        raise ValueError(
+            f"the {what} {text!r} has a line break, or a backslash at an invalid position"
+        )
     return special.sub(r"\\\1", text)

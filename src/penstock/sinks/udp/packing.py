@@ -18,15 +18,15 @@ class Datagram(NamedTuple):
 
 
 def too_large(record: bytes, limit: int) -> TooLargeError | None:
-    """The error of a record that no datagram has room for."""
+    """The error of a record that is too large for any datagram."""
     if len(record) <= limit:
         return None
-    told = f"a record of {len(record):,} bytes is larger than a datagram may be (max_datagram"
+    told = f"a record of {len(record):,} bytes is larger than a datagram can be (max_datagram"
     return TooLargeError(f"{told}={limit:,})")
 
 
 def packed(indices: Sequence[int], records: Sequence[bytes], limit: int) -> list[Datagram]:
-    """Datagrams of records with newlines between them, as full as their order allows."""
+    """Datagrams of records separated by newlines, as full as the order of records allows."""
     found: list[Datagram] = []
     held: list[int] = []
     lines: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The sink for metrics by UDP."""
+"""The sink for metrics over UDP."""
 
 from __future__ import annotations
 
@@ -30,31 +30,30 @@ if TYPE_CHECKING:
 
 ETHERNET = 1432
 LARGEST = 65_507
-"""Bytes that a datagram of IPv4 can hold."""
+"""Maximum payload of an IPv4 datagram, in bytes."""
 _ENCODINGS = {"statsd": statsd, "line": line}
 
 
 @known_arguments()
 class UdpSink(Openable):
-    """Sends items as metrics by UDP, at most once: many records in a datagram, none of them split.
+    """Sends items as metrics over UDP, at most once: many records per datagram, none of them split.
 
-    An item is `delivered` when the kernel of this machine has taken its datagram. Nothing tells
-    whether it has arrived.
+    An item is `delivered` once the kernel of this machine has accepted its datagram. Its arrival
+    cannot be confirmed.
 
     Args:
-        host: the receiver's name or address, of IPv4 or IPv6. A name is looked up at the opening, and
+        host: the receiver's name or address, IPv4 or IPv6. A name is looked up when opening, and
             again after a failure.
-        port: its port.
-        encode: the form of a record. `"statsd"` (default): an item has `name`, `value`, `type` (`c`,
-            `g`, `ms`, `h`, `s` or `d`), and perhaps `sample_rate` and `tags`, as DogStatsD takes
-            them. `"line"`: InfluxDB's line protocol; an item has `measurement`, `fields`, and perhaps
-            `tags` and `timestamp`. Or a function from an item to bytes or text without a newline.
-            Items are mappings, or objects with such attributes.
-        max_datagram: the most bytes of a datagram; default 1,432, as statsd's documentation
-            advises for Ethernet, so that no datagram is cut into fragments. It names 8,932 for jumbo
-            frames, and 512 for the internet.
-        timeout: seconds for looking up the name, and for which a send buffer may stay full; default
-            5.
+        port: the receiver's port.
+        encode: the form of a record. `"statsd"` (default): an item has `name`, `value`, `type`
+            (`c`, `g`, `ms`, `h`, `s` or `d`), and optionally `sample_rate` and `tags`, as DogStatsD
+            accepts them. `"line"`: InfluxDB's line protocol; an item has `measurement`, `fields`,
+            and optionally `tags` and `timestamp`. Or a function from an item to bytes or text
+            without a newline. Items are mappings, or objects with such attributes.
+        max_datagram: the maximum size of a datagram, in bytes; default 1,432, the recommendation of
+            statsd's documentation for Ethernet, which avoids fragmentation. It recommends 8,932 for
+            jumbo frames, and 512 for the internet.
+        timeout: limit for looking up the name, and for a full send buffer, in seconds; default 5.
 
     Raises `ConfigError` for a bad argument. Constructing does not suspend and opens no socket.
     Opening suspends; it looks up the name, and raises `UnavailableError` if that fails.
@@ -90,8 +89,8 @@ class UdpSink(Openable):
 
     @property
     def capabilities(self) -> Capabilities:
-        """`key_prefix_safe`: datagrams are sent in order, and none behind one that fails; in a batch
-        with keys, nothing is sent behind a failed item of its key. Writes take turns.
+        """`key_prefix_safe`: datagrams are sent in order, and none after a failed one; in a batch
+        with keys, nothing is sent after a failed item of the same key. Writes take turns.
         """
         return Capabilities(key_prefix_safe=True)
 
@@ -102,15 +101,15 @@ class UdpSink(Openable):
         self._channel, self._turn = channel, asyncio.Lock()
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Send every item of `batch`, in order; suspends for its turn, while the send buffer is full,
-        and after a failure for a look whether the receiver is back.
+        """Send every item of `batch`, in order; suspends until its turn, while the send buffer is
+        full, and after a failure to probe the receiver.
 
-        An item fails with `PermanentError` (it is no metric), `TooLargeError` (its record is larger
-        than `max_datagram`), `UnavailableError` (nothing listens at the port, as its host says; the
-        name cannot be looked up; no route), `RefusedError` (the kernel does not let the datagram
-        pass) or `KeyStopped` (behind a failed item of its key). None of these was sent, or it is
-        known to be refused. Raises `ClosedError` while the sink is not open. What a cancelled write
-        had sent is delivered.
+        An item fails with `PermanentError` (it is not a metric), `TooLargeError` (its record is
+        larger than `max_datagram`), `UnavailableError` (the host reports that nothing listens at
+        the port; the name cannot be looked up; no route), `RefusedError` (the kernel does not allow
+        the datagram) or `KeyStopped` (after a failed item of its key). Such an item was not sent,
+        or is known to be refused. Raises `ClosedError` while the sink is not open. Items that a
+        cancelled write has sent are delivered.
         """
         channel, turn = self._channel, self._turn
         if channel is None or turn is None:
@@ -143,7 +142,7 @@ class UdpSink(Openable):
         chosen: Sequence[tuple[int, bytes]],
         errors: dict[int, BaseException],
     ) -> None:
-        """Send what can be sent, and note the error of everything else."""
+        """Send the datagrams until one fails, and record the error for the remaining items."""
         sent: list[int] = []
         indices = [index for index, _ in chosen]
         try:

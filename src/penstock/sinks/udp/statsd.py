@@ -2,11 +2,11 @@
 
     name:value|type|@sample_rate|#tag:value,tag
 
-1. An item is a mapping, or an object with attributes: `name`, `value` and `type`, and perhaps
+1. An item is a mapping or an object with attributes: `name`, `value` and `type`, and optionally
    `sample_rate` and `tags`.
-2. A text that would be read as another part of the line is refused; nothing is replaced.
-3. statsd reads a gauge with a sign as a change of the gauge, DogStatsD as its value. The sign is sent
-   as it is.
+2. Text that would be parsed as another part of the line is refused; nothing is replaced.
+3. statsd interprets a gauge with a sign as a change of the gauge, DogStatsD as its value. The sign
+   is sent unchanged.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _TAG_KEY = re.compile(r"[^,|:\x00-\x1f\x7f]+")
 
 
 def statsd(item: Any) -> str:
-    """The line of a metric. Raises `ValueError` or `TypeError` for an item that is none."""
+    """The line of a metric. Raises `ValueError` or `TypeError` for an item that is not a metric."""
     name, kind = part_of(item, "name"), part_of(item, "type")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(
-            f"the name {repr_of(name)} must be a text without ':', '|', '@' and breaks"
+            f"the name {repr_of(name)} must be a string without ':', '|', '@' or line breaks"
         )
     if kind not in TYPES:
         raise ValueError(f"the type {repr_of(kind)} must be one of {', '.join(TYPES)}")
@@ -50,14 +50,14 @@ def _value(value: Any, kind: str) -> str:
         allowed = _TEXT if kind == "s" else _CHANGE
         if allowed.fullmatch(value):
             return value
-        raise ValueError(f"the value {repr_of(value)} is none of the type {kind!r}")
+        raise ValueError(f"the value {repr_of(value)} is not valid for the type {kind!r}")
     return number("the value", value)
 
 
 def _rate(rate: Any) -> str:
     told = number("the sample rate", rate)
     if not 0 < rate <= 1:
-        raise ValueError(f"the sample rate {told} must be more than 0, and at most 1")
+        raise ValueError(f"the sample rate {told} must be more than 0 and at most 1")
     return "" if rate == 1 else f"|@{told}"
 
 
@@ -66,7 +66,7 @@ def _tags(tags: Any) -> str:
         given = cast("Mapping[Any, Any]", tags)
         return ",".join([_pair(key, value) for key, value in given.items()])
     if isinstance(tags, str) or not isinstance(tags, (Sequence, set, frozenset)):
-        raise TypeError(f"the tags are {type(tags).__name__}; expected a mapping or texts")
+        raise TypeError(f"the tags are {type(tags).__name__}; expected a mapping or strings")
     return ",".join([_checked(_TAG, tag) for tag in cast("Sequence[Any]", tags)])
 
 
@@ -77,5 +77,7 @@ def _pair(key: Any, value: Any) -> str:
 
 def _checked(pattern: re.Pattern[str], text: Any) -> str:
     if not isinstance(text, str) or not pattern.fullmatch(text):
-        raise ValueError(f"the tag {repr_of(text)} must be a text without ',', '|' and breaks")
+        raise ValueError(
+            f"the tag {repr_of(text)} must be a string without ',', '|' or line breaks"
+        )
     return text

@@ -1,4 +1,4 @@
-"""Parts of items, and numbers as the protocols of metrics write them. Pure."""
+"""Access to parts of items, and numbers in the form of metrics protocols. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..._core.text import repr_of
 
 
 def part_of(item: Any, name: str) -> Any:
-    """An entry of a mapping, or an attribute of another object; `None` where there is none."""
+    """An entry of a mapping, or an attribute of another object; `None` if it is missing."""
     if isinstance(item, Mapping):
         return cast("Mapping[str, Any]", item).get(name)
     return getattr(item, name, None)

@@ -1,4 +1,4 @@
-"""The facts that every statement of an open sink depends on, and the clauses that they share."""
+"""The facts on which every statement of an open sink depends, and the common clauses."""
 
 from __future__ import annotations
 
@@ -20,42 +20,44 @@ _CUTTING = frozenset({"smallint", "integer", "bigint", "date", "real"})
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """A table, the columns to write, and what happens to conflicts: checked and complete."""
+    """A table, the columns to write, and the treatment of conflicts: validated and complete."""
 
     table: Table
     columns: tuple[str, ...]
     mode: str
     """`error`, `ignore` or `update`."""
     target: tuple[str, ...] | None
-    """The columns that `ON CONFLICT` names; `None` for any unique key."""
+    """The columns of `ON CONFLICT`; `None` for any unique key."""
     key: tuple[str, ...] | None
-    """The unique key by which a row is found again after an unknown outcome."""
+    """The unique key by which a row is looked up after an unknown outcome."""
     update_columns: tuple[str, ...]
     version: str | None
     reads_text: bool
-    """Whether JSON, XML and enums are sent as text, which a codec of the user's may change."""
+    """Whether JSON, XML and enums are sent as text, which a user's codec may change."""
     copies: bool = True
-    """Whether asyncpg can `COPY` every column's type; a text codec of the user's may prevent it."""
+    """Whether asyncpg can `COPY` every column's type; a user's text codec may prevent it."""
     json_types: frozenset[str] = JSON_TYPES
-    """The types whose values are encoded as JSON text here, not by a codec of the user's."""
+    """The types whose values are encoded as JSON text here, not by a user's codec."""
     returning: tuple[str, ...] = ()
     """The columns of the stored row for its item's receipt."""
 
     @property
     def answers(self) -> bool:
-        """Whether a `COPY` into the table would not do: conflicts are handled, or rows returned."""
+        """Whether a plain `COPY` into the table is not possible: conflicts are handled, rows are
+        returned, or the table does not allow `COPY`.
+        """
         return self.mode != "error" or bool(self.returning) or not self.table.takes_copy
 
     @property
     def returns_all(self) -> bool:
-        """Whether each inserted row returns one, in order, unless two rows have one key."""
+        """Whether each inserted row returns a row, in order, unless two rows have the same key."""
         if not self.table.is_plain or self.mode == "ignore":
             return False
         return self.mode == "error" or (bool(self.update_columns) and self.version is None)
 
     @cached_property
     def key_of(self) -> Callable[[Sequence[object]], object]:
-        """The key's values of a row that replaces others."""
+        """The values of the conflict key in a row."""
         return itemgetter(*(self.columns.index(name) for name in self.target or ()))
 
     @property
@@ -65,18 +67,14 @@ class PlanFacts:
 
     @cached_property
     def packed_types(self) -> tuple[str, ...]:
-        """The columns' types as rows are packed for `COPY`; none if a codec of the user's may encode
-        them.
-        """
+        """The columns' types for packing rows for `COPY`; empty if a user's codec may encode them."""
         found = (self.table.column(name) for name in self.columns)
         types = tuple("text" if column.is_enum else column.loose for column in found)
         return types if self.reads_text else ()
 
     @cached_property
     def numeric_places(self) -> tuple[int, ...]:
-        """The places of numeric columns' values in a row; none if a codec of the user's may encode
-        them.
-        """
+        """The places of numeric columns' values in a row; empty if a user's codec may encode them."""
         kinds = [self.table.column(name).loose for name in self.columns]
         return tuple(
             place
@@ -86,27 +84,28 @@ class PlanFacts:
 
     @cached_property
     def cutting_places(self) -> dict[int, str]:
-        """The places and types of columns whose values asyncpg may cut.
+        """The places and types of columns whose values asyncpg may truncate.
 
-        It cuts the digits of a number for an integer or a real, and the time of day for a date.
+        It drops the fraction of a number for an integer column, the excess digits for a real, and
+        the time of day for a date.
         """
         kinds = [self.table.column(name).loose for name in self.columns]
         return {place: kind for place, kind in enumerate(kinds) if kind in _CUTTING}
 
     @cached_property
     def has_dates(self) -> bool:
-        """Whether there is a column of dates, for which asyncpg would cut the time of day."""
+        """Whether there is a date column, for which asyncpg would drop the time of day."""
         return "date" in self.cutting_places.values()
 
     @cached_property
     def is_converted(self) -> bool:
-        """Whether values are encoded as JSON, or columns of the stored row are noted."""
+        """Whether values are encoded as JSON, or columns of the stored row are recorded."""
         return bool(self.json_places or self.returning)
 
     @cached_property
     def json_places(self) -> dict[int, bool]:
-        """The places of JSON columns' values in a row, and whether they hold arrays; none for types
-        that a codec of the user's encodes.
+        """The places of JSON columns' values in a row, and whether they contain arrays; without
+        types that a user's codec encodes.
         """
         kinds = [self.table.column(name).loose for name in self.columns]
         return {
@@ -125,12 +124,12 @@ class PlanFacts:
 
     @property
     def all_staged(self) -> str:
-        """The columns of staging that hold a row's values."""
+        """The staging columns that contain a row's values."""
         return ", ".join(self.staged(self.columns))
 
     @property
     def stages_types(self) -> bool:
-        """Whether loose staging has no text in place of a column's type."""
+        """Whether loose staging has no text column instead of a column's own type."""
         return not any(self.casts)
 
     @property
@@ -143,7 +142,7 @@ class PlanFacts:
 
     @property
     def casts(self) -> list[str]:
-        """For each column, the cast from loose staging to its type; empty where none is needed."""
+        """For each column, the cast from loose staging to its type; empty if none is needed."""
         found = (self.table.column(name) for name in self.columns)
         return [
             f"::{column.exact}" if self.reads_text and (column.is_read or column.is_enum) else ""
@@ -160,12 +159,12 @@ class PlanFacts:
 
     @property
     def target_clause(self) -> str:
-        """The columns that `ON CONFLICT` names, as text."""
+        """The columns of `ON CONFLICT`, as SQL."""
         return "" if self.target is None else f" ({', '.join(map(quoted, self.target))})"
 
     @property
     def on_conflict(self) -> str:
-        """The mode's conflict clause."""
+        """The conflict clause of the mode."""
         if self.mode == "error":
             return ""
         if self.mode == "ignore" or not self.update_columns:
@@ -183,5 +182,5 @@ class PlanFacts:
         return f" ON CONFLICT{self.target_clause} DO UPDATE SET {changes}{newer}"
 
     def staged(self, names: tuple[str, ...]) -> list[str]:
-        """The columns of staging that hold these columns' values."""
+        """The staging columns that contain these columns' values."""
         return [f"c{self.columns.index(name)}" for name in names]

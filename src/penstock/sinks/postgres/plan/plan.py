@@ -1,16 +1,16 @@
 """The statements of an open sink, as text.
 
-1. Every name from outside is quoted. Staging tables have names and columns of our own (`o` is the
-   row's place, `c0`, `c1`, ... its values), so no name of the user's can clash with them.
-2. *Exact* staging has the target's types, so that its keys compare as the target's do. *Loose*
-   staging has base types without lengths, and text for values that only the server can read (JSON,
-   XML, enums), so that it takes nearly every row and errors appear later, row by row.
-3. Several rows of one key in one batch: the last one counts (with a version column: the last one of
-   the highest version).
-4. `RETURNING` sees the table's row only, and skipped rows return nothing. So each returned row
-   (`v0`, `v1`, ...) must be matched to its place: a row sent by parameters returns its place as a
-   parameter; many rows return their keys, which are compared with the sent ones as the table's type
-   compares them; without conflicts every row returns, in order.
+1. Every external name is quoted. Staging tables have their own names and columns (`o` is the row's
+   place, `c0`, `c1`, ... are its values), so no user's name can clash with them.
+2. *Exact* staging has the target's types, so that its keys compare like the target's. *Loose*
+   staging has base types without lengths, and text for values that only the server can parse (JSON,
+   XML, enums), so that it accepts nearly every row, and errors appear later, row by row.
+3. Of several rows with the same key in a batch, the last one takes effect (with a version column:
+   the last one with the highest version).
+4. `RETURNING` sees only the table's row, and skipped rows return nothing. So each returned row
+   (`v0`, `v1`, ...) must be matched to its place: a row sent as parameters returns its place as a
+   parameter; many rows return their keys, which are compared with the sent keys by the rules of the
+   table's type; without conflicts every row is returned, in order.
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`, types as the server spelled them
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 TEXTS = 64
-"""Texts that are kept of a statement with a parameter per value: one for each number of rows."""
+"""Number of cached texts of a statement with a parameter per value: one for each row count."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class TablePlan(PlanFacts):
 
     @cached_property
     def insert(self) -> str:
-        """One row by parameters, with the mode's conflict clause.
+        """Insert one row from parameters, with the mode's conflict clause.
 
-        If columns are returned, its place is an additional parameter.
+        If columns are returned, the row's place is an additional parameter.
         """
         values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 1))
         back = (
@@ -53,7 +53,7 @@ class TablePlan(PlanFacts):
 
     @cached_property
     def values(self) -> Callable[[int], str]:
-        """So many rows by parameters, with the mode's conflict clause."""
+        """Insert this number of rows from parameters, with the mode's conflict clause."""
         return lru_cache(TEXTS)(self._values)
 
     def _values(self, rows: int) -> str:
@@ -62,7 +62,9 @@ class TablePlan(PlanFacts):
 
     @cached_property
     def merge_values(self) -> Callable[[int], str]:
-        """Like `merge`, from so many rows by parameters. They have base types, as arrays have."""
+        """Like `merge`, for this number of rows from parameters. They have base types, as arrays
+        do.
+        """
         return lru_cache(TEXTS)(self._merge_values)
 
     def _merge_values(self, rows: int) -> str:
@@ -71,21 +73,21 @@ class TablePlan(PlanFacts):
         return self._merge_from(f"(VALUES {given}) AS given({self.all_staged}, o)")
 
     def stage(self, name: str) -> str:
-        """One row by parameters into a staging table, where `COPY` is not possible."""
+        """Insert one row from parameters into a staging table, if `COPY` is not possible."""
         values = ", ".join(f"${place}" for place in range(1, len(self.columns) + 2))
         return f"INSERT INTO {SCHEMA}.{name} VALUES ({values})"
 
     def staging(self, *, again: bool = False) -> str:
-        """Create empty exact staging in the open transaction; `again`: it may exist already."""
+        """Create empty exact staging in the open transaction; with `again` it may already exist."""
         types = [self.table.column(name).exact for name in self.columns]
         return staging_table(EXACT, types, again=again)
 
     @cached_property
     def same_types(self) -> str:
         """A condition for `COPY` that is always true, and that the server refuses to parse if a
-        column has another type than the plan knows.
+        column has another type than in the plan.
 
-        No operator compares arrays of different types. A row of NULLs needs no right to read.
+        No operator compares arrays of different types. A row of NULLs needs no SELECT privilege.
         """
         row = f"(NULL::{self.table.qualified})"
         same = " AND ".join(
@@ -101,14 +103,14 @@ class TablePlan(PlanFacts):
 
     @cached_property
     def merge_distinct(self) -> str:
-        """Like `merge`, for rows whose keys all differ."""
+        """Like `merge`, for rows with distinct keys."""
         return self._plainly(f"{SCHEMA}.{EXACT}")
 
     @cached_property
     def merge_arrays(self) -> str | None:
         """Like `merge`, from an array per column; `None` if `unnest` would split the values.
 
-        The arrays have base types: a cast to a shorter type would cut the values silently, where
+        The arrays have base types: a cast to a shorter type would truncate values silently, whereas
         the insertion refuses them.
         """
         found = [self.table.column(name) for name in self.columns]
@@ -158,7 +160,7 @@ class TablePlan(PlanFacts):
         return f"{self.into} SELECT {self.all_staged} FROM {source} ORDER BY o{self.on_conflict}"
 
     def _rank(self, keys: list[str]) -> str:
-        """1 for the row of each key that is inserted: the first, or the last if it replaces."""
+        """1 for the row of each key that is inserted: the first, or the last if rows are replaced."""
         order = "o"
         if self.mode == "update":
             order = (
@@ -169,7 +171,7 @@ class TablePlan(PlanFacts):
         return f"row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY {order})"
 
     def found(self, staging: str) -> str:
-        """Read the table's rows that have keys of a staging table."""
+        """Read the table's rows whose keys are in a staging table."""
         same = " AND ".join(
             f"t.{quoted(name)} = s.{key}::{self.table.column(name).exact}"
             for name, key in zip(self.key or (), self.staged(self.key or ()), strict=True)
@@ -181,11 +183,11 @@ class TablePlan(PlanFacts):
 
     @property
     def returned(self) -> str:
-        """Read the columns that `sift` returned."""
+        """Read the columns that `sift` has returned."""
         return f"SELECT * FROM {SCHEMA}.{RETURNED}"
 
     def moved(self, source: str, order: str | None) -> str:
-        """Insert from a table of the same columns, by the order of a column if one is named."""
+        """Insert from a table with the same columns, in the order of a column if one is named."""
         names = ", ".join(map(quoted, self.columns))
         ordered = "" if order is None else f" ORDER BY {quoted(order)}"
         return f"{self.into} SELECT {names} FROM {source}{ordered}{self.on_conflict}"
@@ -194,7 +196,7 @@ class TablePlan(PlanFacts):
     def resend(self) -> str:
         """Insert from exact staging, skipping every conflict.
 
-        Returns the skipped rows: `o`, and whether an earlier row has their key.
+        Returns the skipped rows: `o`, and whether an earlier row has the same key.
         """
         names = ", ".join(map(quoted, self.key or ()))
         keys = self.staged(self.key or ())
@@ -234,7 +236,7 @@ class TablePlan(PlanFacts):
 
 
 def _parameters(casts: Sequence[str], rows: int, *, numbered: bool = False) -> str:
-    """A list of so many rows of parameters; `numbered`: each with its place behind them."""
+    """A list of this number of parameter rows; if `numbered`, each ends with its place."""
     wide = len(casts)
     return ", ".join(
         "("

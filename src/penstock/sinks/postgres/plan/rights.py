@@ -1,12 +1,12 @@
-"""Queries for the rights that a role lacks for a sink's statements on its table.
+"""Queries for the privileges that a role lacks for a sink's statements on its table.
 
-1. The server checks rights by column if the table as a whole is not granted, so each column is
-   queried. A conflict's key, a version and returned columns are read: they need SELECT. A column
-   filled by a sequence needs the sequence.
-2. Sifting needs a temporary table, and so TEMPORARY on the database.
-3. `CASE` keeps the planner from checking rights to a sequence before it is known to be one.
-4. The query holds its names as literals, since it also runs inside the server's loop over the rows
-   (`sifting.sift`).
+1. The server checks privileges by column if they are not granted for the whole table, so each
+   column is queried. A conflict's key, a version and returned columns are read, which requires
+   SELECT. A column filled by a sequence requires the sequence.
+2. Sifting needs a temporary table, and therefore TEMPORARY on the database.
+3. `CASE` keeps the planner from checking privileges on a sequence before it is known to be one.
+4. The query contains its names as literals, since it also runs inside the server's loop over the
+   rows (`sifting.sift`).
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names as literals
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def lacking(plan: PlanFacts, *, again: bool = False) -> str:
-    """Query the missing rights, one row of text each, such as `INSERT on table "public"."events"`.
+    """Query the missing privileges, one row of text each, such as `INSERT on table
+    "public"."events"`.
 
-    `again`: also the rights for a write after an unknown outcome.
+    With `again`, include the privileges for a write after an unknown outcome.
     """
     home, name = literal(plan.table.schema), literal(plan.table.name)
     wanted = ", ".join(_wanted(plan, again=again))
@@ -61,7 +62,7 @@ def lacking(plan: PlanFacts, *, again: bool = False) -> str:
 
 
 def asked(plan: PlanFacts, *, again: bool) -> str:
-    """Query the role (`role`) and the list of its missing rights (`missing`)."""
+    """Query the role (`role`) and the list of its missing privileges (`missing`)."""
     return (
         "SELECT pg_catalog.quote_ident(current_user) AS role, "
         f"ARRAY({lacking(plan, again=again)}) AS missing"

@@ -17,8 +17,8 @@ _VERDICT_COLUMNS = "(o int4, code text, message text, detail text, rule text, fi
 
 
 def sifting(facts: PlanFacts, *, again: bool = False) -> str:
-    """Empty loose staging and an empty verdict, for the transaction that is open; deferred
-    constraints answer at once.
+    """Create empty loose staging and an empty verdict in the open transaction; deferred constraints
+    become immediate.
     """
     tables = [
         staging_table(LOOSE, facts.loose_types, again=again),
@@ -33,11 +33,11 @@ def sifting(facts: PlanFacts, *, again: bool = False) -> str:
 
 
 def sift(facts: PlanFacts) -> str:
-    """Insert row by row, each in a subtransaction on the server, and note in the verdict what
-    was refused or skipped.
+    """Insert row by row, each in a subtransaction on the server, and record refused and skipped
+    rows in the verdict.
 
-    Errors that no row causes end it, a missing right included; row-level security, which has
-    the same code, refuses single rows.
+    Errors that are not caused by a row end it, including a missing privilege. Row-level security,
+    which has the same code, refuses single rows.
     """
     values = ", ".join(f"r.c{place}{cast}" for place, cast in enumerate(facts.casts))
     of_all = f"SQLSTATE IN ({_texts(OF_ALL)}) OR left(SQLSTATE, 2) IN ({_texts(OF_ALL_FAMILIES)})"
@@ -71,7 +71,7 @@ END
 
 
 def verdict(facts: PlanFacts) -> str:
-    """Read the refused and skipped rows, and whether an earlier row of their key was inserted."""
+    """Read the refused and skipped rows, and whether an earlier row with the same key was inserted."""
     again = "false"
     if facts.key is not None:
         same = " AND ".join(f"e.{key} = s.{key}" for key in facts.staged(facts.key))

@@ -1,13 +1,13 @@
-"""The statement for a number of rows. Pure.
+"""The choice of the statement for a number of rows. Pure.
 
-`values` is one `INSERT` of all rows, with a parameter per value, `insert` one `INSERT` per row in a
-pipeline, `unnest` one `INSERT` from an array per column, `copy` is `COPY`: straight into the table,
-or into a staging table first (`staging`) where conflicts are handled, rows are returned, or the
-table takes no `COPY`. `COPY` itself returns nothing per row.
+`values` is one `INSERT` of all rows, with a parameter per value; `insert` is one `INSERT` per row,
+in a pipeline; `unnest` is one `INSERT` from an array per column; `copy` is `COPY`, directly into
+the table, or into a staging table first (`staging`) if conflicts are handled, rows are returned, or
+the table does not allow `COPY`. `COPY` itself returns nothing per row.
 
-`values` is the fastest for few rows, but each number of rows is a statement of its own, which every
-connection prepares and keeps. So by default only some numbers have one (`Sizes`), and only
-statements that asyncpg keeps.
+`values` is the fastest for few rows, but each row count is a separate statement, which every
+connection prepares and keeps. So by default only some row counts have one (`Sizes`), and only
+statements that asyncpg caches.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ VALUES_BELOW = 150
 COPY_FROM = 50
 STAGING_FROM = 10_000
 SIZES = 32
-"""Numbers of rows that have a statement, at most."""
+"""Maximum number of row counts with their own statement."""
 PARAMETERS = 1_000
-"""Parameters of such a statement, at most: the server keeps about half a kilobyte for each."""
+"""Maximum parameters of such a statement: the server uses about half a kilobyte for each."""
 MOST_PARAMETERS = 32_767
-"""Parameters of any statement: their number has 15 bits."""
+"""Maximum parameters of any statement: their number has 15 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteStrategy:
-    """The requested statement, or the numbers of rows that decide it."""
+    """The requested statement, or the thresholds that determine it."""
 
     statement: str
     values_below: int
@@ -48,7 +48,7 @@ class WriteStrategy:
     def of(
         cls, statement: str, copy_threshold: int | None, staging_threshold: int | None
     ) -> WriteStrategy:
-        """Check the arguments; `None` is the default. Raises `ConfigError`."""
+        """Validate the arguments; `None` is the default. Raises `ConfigError`."""
         checks.choice("statement", statement, STATEMENTS)
         for name, value in (
             ("copy_threshold", copy_threshold),
@@ -59,7 +59,7 @@ class WriteStrategy:
                 raise bad(
                     name,
                     value,
-                    f"decides nothing beside statement={statement!r}; leave out one of them",
+                    f"has no effect with statement={statement!r}; omit one of them",
                 )
         return cls(
             statement,
@@ -75,13 +75,13 @@ class WriteStrategy:
             raise bad(
                 "statement",
                 self.statement,
-                f"unnest would take the values of these columns apart: {', '.join(nested)}",
+                f"unnest would split the values of these columns: {', '.join(nested)}",
             )
         if self.statement == "copy" and not plan.copies:
             raise bad(
                 "statement",
                 self.statement,
-                "a codec in text format keeps asyncpg from sending one of the columns by COPY",
+                "a codec in text format prevents asyncpg from sending one of the columns by COPY",
             )
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
 SHOWN = 20
-"""Names of tables that an error lists."""
+"""Maximum number of table names listed in an error."""
 READ = 1000
-"""Names among which it looks for similar ones."""
+"""Maximum number of names searched for similar ones."""
 
 _TABLE = """SELECT c.oid, c.relname, n.nspname, c.relkind <> 'v' AND NOT pg_catalog.row_security_active(c.oid) AS takes_copy,
            c.relkind = 'r' AND NOT c.relhasrules AND NOT EXISTS (
@@ -59,36 +59,39 @@ _MARKS = """WITH opened AS MATERIALIZED (SELECT pg_catalog.pg_relation_size(pg_c
         pg_catalog.clock_timestamp() - pg_catalog.statement_timestamp() > interval '1 ms' AS has_waited
     FROM opened WHERE size IS DISTINCT FROM -1
 """
-"""The size is read for its lock on the table, which needs no right. It waits for the end of an `ALTER`, which the marks,
-of a snapshot made before, do not show: after a wait they are read again.
+"""Reading the size takes a lock on the table, which requires no privilege. It waits for the end of
+an `ALTER`, but the marks come from an earlier snapshot and do not show it: after a wait they are
+read again.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """One column of the table."""
+    """A column of the table."""
 
     name: str
     exact: str
-    """Its declared type."""
+    """The declared type."""
     loose: str
-    """Its base type without length, precision or domain; takes every value sent for the column."""
+    """The base type without length, precision or domain; accepts every value sent for the column.
+    """
     is_read: bool
-    """Only the server reads its values, from text: JSON, XML."""
+    """Only the server can parse its values, from text: JSON, XML."""
     is_enum: bool
     is_nested: bool
     """An array or a composite, which `unnest` would split."""
     not_null: bool
     generated: bool
     mark: str
-    """Changes with its type, the type's length, or whether it takes NULL."""
+    """Changes with the column's type, the type's length, or its nullability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """A table: its names, its columns, and its unique keys, the primary key first.
 
-    Only keys that `ON CONFLICT` can use count: immediate, without predicate, of plain columns.
+    Only keys that `ON CONFLICT` can use are included: immediate, without predicate, on plain
+    columns.
     """
 
     name: str
@@ -96,9 +99,9 @@ class Table:
     columns: tuple[TableColumn, ...]
     keys: tuple[tuple[str, ...], ...]
     takes_copy: bool = True
-    """Whether `COPY` can write into it: not into a view, nor under row-level security."""
+    """Whether `COPY` can write into it: not if it is a view or has row-level security."""
     is_plain: bool = True
-    """Whether each inserted row is stored or refused: no trigger and no rule may keep it out."""
+    """Whether each inserted row is stored or refused: no trigger or rule can suppress it."""
 
     @property
     def qualified(self) -> str:
@@ -106,11 +109,13 @@ class Table:
         return qualified(self.schema, self.name)
 
     def column(self, name: str) -> TableColumn:
-        """The column of that name."""
+        """The column with this name."""
         return next(column for column in self.columns if column.name == name)
 
     def key_within(self, columns: Iterable[str]) -> tuple[str, ...] | None:
-        """A unique key within `columns`, preferably one that cannot hold NULL, if any."""
+        """A unique key within `columns`, preferably one that cannot contain NULL; `None` if there
+        is none.
+        """
         given = set(columns)
         within = [key for key in self.keys if given.issuperset(key)]
         solid = [key for key in within if all(self.column(name).not_null for name in key)]
@@ -142,7 +147,7 @@ async def read_table(
 
 
 async def is_current(con: PoolConnectionProxy[Any], table: Table, columns: Sequence[str]) -> bool:
-    """Whether the columns still have the types and the NOT NULL that were read.
+    """Whether the columns still have the types and the nullability that were read.
 
     Suspends for a round trip, and until another session that alters the table has ended. A missing
     table or column counts as unchanged: the write itself raises the server's error.
@@ -180,12 +185,14 @@ def _check_columns(table: Table, columns: Sequence[str]) -> None:
     missing = [name for name in columns if name not in names]
     if missing:
         repair = upgrade(table.qualified, columns, missing)
-        hint = f"; an earlier release made it: `penstock dlq init`, or {repair}" if repair else ""
+        hint = (
+            f"; an earlier release created it: `penstock dlq init`, or {repair}" if repair else ""
+        )
         rule = f"{table.qualified} has no such column; it has {_listed(names)}{hint}"
         raise bad("columns", missing, rule)
     generated = [name for name in columns if table.column(name).generated]
     if generated:
-        raise bad("columns", generated, "the server computes these columns; leave them out")
+        raise bad("columns", generated, "the server computes these columns; omit them")
 
 
 def _nearest_first(name: str, names: Sequence[str]) -> list[str]:

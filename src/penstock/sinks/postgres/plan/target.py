@@ -1,4 +1,4 @@
-"""The rows' destination and the treatment of conflicts, as the arguments say it."""
+"""The rows' destination and the treatment of conflicts, from the arguments."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target(RowTarget):
-    """With the statement to write by."""
+    """A row target with the write strategy."""
 
     strategy: WriteStrategy
 
     def __post_init__(self) -> None:
-        RowTarget.__post_init__(self)  # the class with slots is another one than `super()` means
+        RowTarget.__post_init__(self)  # `super()` would refer to the class without slots
         if self.returning and self.mode == "error" and self.strategy.statement == "copy":
             raise bad(
                 "returning",
                 self.returning,
-                'COPY answers nothing; use statement="auto", "values", "insert" or "unnest"',
+                'COPY returns nothing; use statement="auto", "values", "insert" or "unnest"',
             )
 
     def plan(self, table: Table, *, reads_text: bool) -> TablePlan:
-        """Complete the arguments by the facts of the table. Raises `ConfigError` for a mismatch."""
+        """Complete the arguments with the facts of the table. Raises `ConfigError` for a mismatch."""
         target, key = self.conflict, self.conflict or table.key_within(self.columns)
         self._check_keys(table, key)
         if self.mode == "update" or (self.mode == "ignore" and self.returning):
@@ -64,7 +64,7 @@ class Target(RowTarget):
             raise bad("conflict_columns", self.conflict, rule)
         if self.mode != "error" and key is None:
             rule = (
-                f"needs a unique index of {table.qualified} over columns that this sink "
-                f"writes; its unique keys: {shown}"
+                f"requires a unique index of {table.qualified} over columns that this sink writes; "
+                f"its unique keys: {shown}"
             )
             raise bad("on_conflict", self.mode, rule)

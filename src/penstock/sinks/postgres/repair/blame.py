@@ -1,4 +1,4 @@
-"""Blame for a failed statement: the connection, the way of sending, the table, or single rows."""
+"""The cause of a failed statement: the connection, the way of sending, the table, or single rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _BAD_BINARY = "22P03"
 _OTHER_TYPES = frozenset({"42883", "42704", "42846"})
-"""No operator compares the types, a type is gone, or none of them can be cast."""
+"""No operator compares the types, a type no longer exists, or a type cannot be cast."""
 _REPLACED_TWICE = "21000"
 _NO_COPY = frozenset({"0A000", "42809"})
 """Row-level security applies to the role, or the table is a view."""
@@ -49,7 +49,7 @@ class Blame:
     async def recover(self, error: Exception) -> None:
         """Make the connection ready for another statement.
 
-        Raises an error that leaves no usable connection, or that no row causes.
+        Raises errors that leave no usable connection, and errors that are not caused by a row.
         """
         sender = self._sender
         if isinstance(error, UnknownOutcomeError):
@@ -59,13 +59,13 @@ class Blame:
             or is_gone(sender.con)
             or (sender.sealed and not is_from_server(error) and is_stale(error))
         ):
-            raise for_write(error, sealed=sender.sealed)  # it has its cause
+            raise for_write(error, sealed=sender.sealed)  # the cause is set
         await sender.undo()
         if not (is_stale(error) or is_about_items(error)):
             raise for_write(error, sealed=False)
 
     async def sends_again(self, error: Exception) -> bool:
-        """Whether to send the same rows again, since the error lay in how they were sent."""
+        """Whether to send the same rows again, because the way of sending caused the error."""
         sender = self._sender
         if is_stale(error):
             await self.prepare_again(error)
@@ -100,10 +100,11 @@ class Blame:
         return await self._changes.after(error)
 
     async def prepare_again(self, error: Exception) -> None:
-        """Forget the connection's prepared statements and types; raise if that did not help.
+        """Forget the connection's prepared statements and types; raise if that has not helped
+        before.
 
-        A pooler may give each transaction another session. So rows whose statement is lost twice
-        are written by a transaction that prepares nothing.
+        A pooler may use another session for each transaction. So rows whose statement is lost twice
+        are written in a transaction without prepared statements.
         """
         if self._sender.scope.may_switch and has_no_statement(error):
             raise StatementLost from error
@@ -112,7 +113,7 @@ class Blame:
         await self._sender.forget_statements()
 
     async def drop_named(self, error: Exception) -> bool:
-        """Fail the rows that asyncpg or the server names; return whether any was named."""
+        """Fail the rows that asyncpg or the server names; return whether there were any."""
         sender = self._sender
         remaining = sender.remaining
         if not is_from_server(error):

@@ -1,4 +1,4 @@
-"""Changes of the table since the plan was made, each looked for once per write."""
+"""Changes of the table since the plan was made, checked once per write."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class TableChanges:
         self._is_read_again = False
 
     async def before_sending(self, chooser: Chooser) -> None:
-        """Compare the columns, once, before values are checked, cast or encoded by their types.
+        """Compare the columns, once, before values are checked, cast or encoded by type.
 
-        Bytes of a number may be those of a date as well, and asyncpg caches the types that it met
-        in a `COPY`. A `COPY` straight into the table compares the types itself, without a round
-        trip; that is enough unless values are changed before by the type. The server plans a
-        statement with parameters anew, so the comparison is made for one only if asyncpg would cut
-        a value to the type that the column had before.
+        The bytes of a number may also be a valid date, and asyncpg caches the types that it has
+        seen in a `COPY`. A `COPY` directly into the table compares the types itself, without a
+        round trip; that is sufficient unless values are converted by type beforehand. The server
+        replans a statement with parameters, so for such a statement the comparison is made only if
+        asyncpg would truncate a value to the column's previous type.
         """
         if self._is_compared or not self._depends_on_types(chooser):
             return
         sender = self._sender
         con, plan = sender.con, sender.plan
         if not await asked_again(con, partial(is_current, con, plan.table, plan.columns)):
-            changed = TypeError("the table's columns are not those that the sink was opened with")
+            changed = TypeError("the table's columns have changed since the sink was opened")
             sender.use(await self._judge.read_again(con, plan, changed))
             await con.reload_schema_state()
         self._is_compared = True
 
     def compare_again(self) -> None:
-        """Compare before the next statement: the types have changed since."""
+        """Compare again before the next statement, since the types have changed."""
         self._is_compared = False
 
     def _depends_on_types(self, chooser: Chooser) -> bool:
@@ -65,7 +65,7 @@ class TableChanges:
     async def after(self, error: Exception) -> bool:
         """Read the table again, once, before a row is blamed; return whether the plan changed.
 
-        Raises `RefusedError` where the sink can no longer write to the table.
+        Raises `RefusedError` if the sink can no longer write to the table.
         """
         if self._is_read_again:
             return False
@@ -78,7 +78,7 @@ class TableChanges:
             )
         except Exception as second:
             if isinstance(second, RefusedError) or is_lost(second):
-                raise for_write(second, sealed=False)  # noqa: B904  # it has its cause
+                raise for_write(second, sealed=False)  # noqa: B904  # the cause is set
             raise await judge.refuses(sender, error) from second
         if lacks:
             raise await judge.refuses(sender, error)

@@ -1,9 +1,9 @@
 """Refusals of the table, as opposed to errors of single rows, each with its repair.
 
-1. The table is read again before a row is blamed. A table that is gone, or has lost a column or a
-   key, is a refusal; a changed table gives a new plan, by which the same rows are written again.
-2. A missing right is looked up by name (`has_table_privilege` and its like). If the lookup fails,
-   the refusal stands: no guess makes a row's failure permanent.
+1. The table is read again before a row is blamed. A missing table, column or key is a refusal; a
+   changed table results in a new plan, with which the same rows are written again.
+2. A missing privilege is looked up by name (with `has_table_privilege` and similar functions). If
+   the lookup fails, the refusal stands: a row never fails permanently on a guess.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 async def asked_again(con: PoolConnectionProxy[Any], ask: Callable[[], Awaitable[T]]) -> T:
-    """Run a query of our own; repeat it once if its prepared statement was gone."""
+    """Run one of our own queries; repeat it once if its prepared statement was lost."""
     try:
         return await ask()
     except Exception as error:
@@ -54,7 +54,7 @@ async def asked_again(con: PoolConnectionProxy[Any], ask: Callable[[], Awaitable
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Finds refusals and their repairs, by queries on the connection that failed."""
+    """Finds refusals and their repairs, with queries on the connection that failed."""
 
     target: Target
     place: str
@@ -62,9 +62,9 @@ class Judge:
     async def read_again(
         self, con: PoolConnectionProxy[Any], plan: TablePlan, error: Exception
     ) -> TablePlan:
-        """The plan for the table as it is now.
+        """The plan for the current table.
 
-        Raises `RefusedError` where the sink can no longer write to the table.
+        Raises `RefusedError` if the sink can no longer write to the table.
         """
         table = await self._table(con, plan, error)
         repair = self._repair_of(plan, table)
@@ -72,7 +72,7 @@ class Judge:
             try:
                 found = self.target.plan(table, reads_text=plan.reads_text)
             except ConfigError as second:
-                repair = f"give {self._where(plan)} its unique key back ({second})"
+                repair = f"restore the unique key of {self._where(plan)} ({second})"
             else:
                 return replace(found, copies=plan.copies, json_types=plan.json_types)
         raise refusal(error, self._what(plan), repair) from error
@@ -85,7 +85,7 @@ class Judge:
                 con, partial(read_table, con, plan.table.name, plan.table.schema, ())
             )
         except ConfigError:
-            repair = f"create {self._where(plan)}, or give it its name back"
+            repair = f"create {self._where(plan)}, or restore its name"
             raise refusal(error, self._what(plan), repair) from error
         except Exception as second:
             if sqlstate(second) != NO_PRIVILEGE:
@@ -102,14 +102,14 @@ class Judge:
         computed = [quoted(name) for name in plan.columns if table.column(name).generated]
         if computed:
             made = f"make column {', '.join(computed)} of {self._where(plan)}"
-            return f"{made} one that can be written"
+            return f"{made} writable"
         return None
 
     def _where(self, plan: TablePlan) -> str:
         return f"table {plan.table.qualified} at {self.place}"
 
     async def missing(self, con: PoolConnectionProxy[Any], plan: TablePlan, *, again: bool) -> bool:
-        """Whether the role lacks a right. Raises the server's errors."""
+        """Whether the role lacks a privilege. Raises the server's errors."""
         return bool((await self._ask(con, plan, again=again))[1])
 
     async def _ask(
@@ -120,7 +120,7 @@ class Judge:
         return found["role"], found["missing"]
 
     async def refuses(self, sender: Sender, error: Exception) -> RefusedError:
-        """Roll the write back; return `error` as a refusal of every write, with its repair."""
+        """Roll the write back; convert `error` to a refusal of every write, with its repair."""
         if not is_gone(sender.con):
             await sender.undo()
         again = bool(sender.remaining.maybe)
@@ -129,7 +129,7 @@ class Judge:
     async def refusal(
         self, con: PoolConnectionProxy[Any], plan: TablePlan, error: Exception, *, again: bool
     ) -> RefusedError:
-        """`error` as a refusal of every write, with its repair."""
+        """Convert `error` to a refusal of every write, with its repair."""
         if sqlstate(error) == NO_PRIVILEGE:
             repair = await self._grant(con, plan, error, again=again)
         elif sqlstate(error) == NOT_NULL:
@@ -148,8 +148,8 @@ class Judge:
             role, missing = await self._ask(con, plan, again=again)
         except Exception as second:
             return (
-                f"grant the sink's role what it lacks at {self.place} ({privilege(error)}; "
-                f"asking for it failed: {for_log(second)})"
+                f"grant the sink's role what it lacks at {self.place} ({privilege(error)}; the "
+                f"lookup failed: {for_log(second)})"
             )
         if not missing:
             return f"grant role {role} what it lacks at {self.place} ({privilege(error)})"
@@ -159,7 +159,7 @@ class Judge:
         return f"PostgreSQL at {self.place} refuses every write to table {plan.table.qualified}"
 
     def locked(self, error: Exception, plan: TablePlan) -> UnavailableError:
-        """`UnavailableError` for a lock on the whole table. Nothing was stored."""
+        """The `UnavailableError` for a lock on the whole table. Nothing was stored."""
         made = UnavailableError(
             f"another session has locked table {plan.table.qualified} at {self.place} "
             f"({message_of(error)})"

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from ..writing.sender import Sender
 
 _NULL_KEY = (
-    "an earlier try may have stored this row, and its key holds NULL, so that it cannot be found "
-    "again"
+    "an earlier attempt may have stored this row, and its key contains NULL, so that it cannot be "
+    "looked up"
 )
 
 
 async def resend(sender: Sender) -> bool:
-    """Write the rows that an earlier try did not store; the others are duplicates.
+    """Write the rows that an earlier attempt did not store; the others are duplicates.
 
-    Returns `False`, with nothing written, where a row conflicts without an earlier try: sifting
+    Returns `False`, with nothing written, if a row conflicts without an earlier attempt: sifting
     finds the server's own error for it.
     """
     sender.as_tuples()
@@ -42,7 +42,7 @@ async def resend(sender: Sender) -> bool:
 
 
 async def note_stored(sender: Sender, staging: str, skipped: Container[int]) -> None:
-    """Record the returned columns of rows stored now or by an earlier try."""
+    """Record the returned columns of rows stored now or by an earlier attempt."""
     plan, remaining = sender.plan, sender.remaining
     if plan.returning:
         found = await sender.con.fetch(plan.found(staging))
@@ -55,18 +55,17 @@ async def note_stored(sender: Sender, staging: str, skipped: Container[int]) -> 
 
 
 def _set_aside_unfindable(sender: Sender) -> None:
-    """Fail rows that cannot be found again, since their key holds NULL.
+    """Fail rows that cannot be looked up because their key contains NULL.
 
-    Raises `UnverifiableError` where the table has no usable key at all.
+    Raises `UnverifiableError` if the table has no usable key at all.
     """
     plan, remaining = sender.plan, sender.remaining
     places = plan.key_places
     if not places:
         raise UnverifiableError(
-            f"an earlier try may have stored these rows, and {plan.table.qualified} "
-            "has no unique key among the columns "
-            f"{', '.join(plan.columns)}, so that sending them again could store them "
-            "twice; add a unique index over columns that this sink writes"
+            f"an earlier attempt may have stored these rows, and {plan.table.qualified} has no "
+            f"unique key among the columns {', '.join(plan.columns)}, so that sending them again "
+            "could store them twice; add a unique index over columns that this sink writes"
         )
     lost = [
         place

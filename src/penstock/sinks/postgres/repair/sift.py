@@ -1,8 +1,8 @@
 """Sifting: rows are staged loosely, then inserted one by one inside the server.
 
-Each row has a subtransaction, so any number of bad rows costs one staging and one sifting.
-With keys, a row may be in conflict with one that is then left out behind a failed row of its key:
-the rest is sifted again, at most once for each key.
+Each row has a subtransaction, so any number of bad rows costs one staging and one sifting. With
+keys, a row may conflict with a row that is then left out after a failed row of its key. In that
+case the remaining rows are sifted again, at most once per key.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Sifting:
         self._is_repeated = False
 
     async def run(self) -> None:
-        """Write the good rows and fail the bad ones. Raises errors that no row causes."""
+        """Write the good rows and fail the bad ones. Raises errors that are not caused by a row."""
         if isinstance(self._remaining.rows, LazyRows) and self._sender.plan.stages_types:
-            self._remaining.drop_refused()  # values without a Python object go in with the others
+            self._remaining.drop_refused()  # values without a Python object are staged as well
         else:
             self._sender.as_tuples()
         if not self._remaining.rows:
@@ -61,7 +61,7 @@ class Sifting:
             raise
         except Exception as error:
             if self._sender.lost_statements or not is_stale(error):
-                raise for_write(error, sealed=self._sender.sealed)  # noqa: B904  # it has its cause
+                raise for_write(error, sealed=self._sender.sealed)  # noqa: B904  # the cause is set
             await self._sender.undo()
             await self._blame.prepare_again(error)
             await self.run()
@@ -92,7 +92,7 @@ class Sifting:
     async def _verdict(self) -> dict[int, tuple[Exception, bool]]:
         """The error of each refused row, by its place.
 
-        Raises `RefusedError` where all rows are refused by errors that no row causes.
+        Raises `RefusedError` if all rows are refused by errors that are not caused by a row.
         """
         sender = self._sender
         verdict = await sender.con.fetch(sender.plan.verdict)
@@ -113,8 +113,8 @@ class Sifting:
     def _is_doubtful(self, refused: Mapping[int, tuple[Exception, bool]]) -> bool:
         """Whether an outage may have ended between the first refused row and the first stored one.
 
-        Answers yes at most once. No outage can have begun behind the stored row, which holds a lock
-        on every table that it touched.
+        Returns `True` at most once. No outage can have begun after the stored row, which holds a
+        lock on every table that it touched.
         """
         if self._is_repeated:
             return False
@@ -153,12 +153,12 @@ class Sifting:
 
 
 def _by_other_rows(error: Exception) -> bool:
-    """Whether the error may depend on which other rows were inserted."""
+    """Whether the error may depend on the other inserted rows."""
     return sqlstate(error) in _BY_OTHER_ROWS
 
 
 def _server_error(row: Record) -> Exception:
-    """The server's error as asyncpg would have raised it."""
+    """The server's error, as asyncpg would have raised it."""
     from asyncpg import PostgresError  # an optional dependency
 
     fields = {

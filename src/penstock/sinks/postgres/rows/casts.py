@@ -1,12 +1,12 @@
 """Arrow columns cast to types from which tuples and binary COPY store the same values.
 
 1. An instant (a timestamp with a zone) becomes a date or a timestamp without a zone by the local
-   time of the *zone*, and these become instants by it: the zone that the record batch names, as
-   Spark's casts use the session's, else UTC. The zones of the machine, of the process and of the
-   server's session have no effect. A skipped local time is moved on by what was skipped; of a
-   repeated one the first is meant.
-2. A floating-point number becomes the shortest decimal that reads back as the same number: 32 bits
-   as 32 bits.
+   time of the *zone*, and vice versa: the zone that the record batch names, as Spark's casts use
+   the session's, or else UTC. The zones of the machine, of the process and of the server's session
+   have no effect. A skipped local time is shifted by the length of the gap; of a repeated local
+   time the first occurrence is used.
+2. A floating-point number becomes the shortest decimal that reads back as the same number, with 32
+   bits for a 32-bit number.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -21,7 +21,7 @@ from pyarrow import compute
 
 from .zones import DAY, instants, local
 
-pc: Any = compute  # its functions are made at import, where no checker sees them
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 INTEGERS = {"smallint": pa.int16(), "integer": pa.int32(), "bigint": pa.int64()}
 FLOATS = {"real": pa.float32(), "double precision": pa.float64()}
@@ -30,14 +30,13 @@ FLOATS = {"real": pa.float32(), "double precision": pa.float64()}
 def fitted(values: Any, loose: str, zone: str) -> Any:
     """Cast values so that columns and tuples store the same in a column of type `loose`.
 
-    The values must have no faults.
+    The values must be free of faults.
     """
     kind = values.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return _fitted_list(values, loose.removesuffix("[]"), zone)
-    if loose in FLOATS and pa.types.is_decimal(
-        kind
-    ):  # by text, since Arrow's own cast multiplies by a rounded power of ten
+    if loose in FLOATS and pa.types.is_decimal(kind):
+        # through text, since Arrow's own cast multiplies by a rounded power of ten
         return values.cast(pa.string()).cast(FLOATS[loose])
     if loose == "numeric" and pa.types.is_float32(kind):
         return values.cast(pa.string()).cast(pa.float64())

@@ -1,10 +1,10 @@
 """The rows of a record batch, kept as columns for binary COPY as long as possible.
 
-1. Values that the server would refuse are found in the columns first, as far as the columns show
-   them, each by its row. Then the columns are cast to types that the table's columns take
-   (`casts`), for `COPY` and for tuples alike.
-2. A column without an encoder makes the batch go as tuples. There a row is refused alone if it
-   holds a value without a Python object.
+1. Values that the server would refuse are first searched for in the columns, and fail their rows.
+   Then the columns are cast to types that the table's columns accept (`casts`), for `COPY` and for
+   tuples alike.
+2. If a column has no encoder, the batch is sent as tuples. A row then fails alone if it contains a
+   value without a Python object.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from ...._core.errors import PermanentError
     from ..plan.table import TableColumn
 
-pc: Any = compute  # its functions are made at import, where no checker sees them
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 
 class ColumnRows(LazyRows):
-    """The rows of a record batch; `places` are their places in the write if not in order."""
+    """The rows of a record batch; `places` are their places in the write if they are not in order."""
 
     def __init__(self, batch: Any, columns: Sequence[TableColumn], places: Any = None) -> None:
         self._batch = batch
@@ -64,11 +64,11 @@ class ColumnRows(LazyRows):
         return ColumnRows(self._batch, columns)
 
     def refused(self) -> dict[int, PermanentError]:
-        """The rows that the server would refuse, as far as their values show it."""
+        """The rows that the server would refuse, as far as that is visible in their values."""
         return refused(self._batch, self._columns)
 
     def unreadable(self) -> dict[int, PermanentError]:
-        """The rows with a value that has no Python object. Makes the tuples."""
+        """The rows with a value that has no Python object. Creates the tuples."""
         self._made()
         return self._unreadable
 
@@ -77,12 +77,12 @@ class ColumnRows(LazyRows):
         return line if self._places is None else int(self._places[line])
 
     def tells_apart(self, key: Sequence[str]) -> bool:
-        """Whether values of these columns that differ in Arrow also differ for the server."""
+        """Whether values of these columns that differ in Arrow also differ on the server."""
         kinds = {column.name: column.loose for column in self._columns}
         return all(are_distinct(kinds[name], self._values.column(name).type) for name in key)
 
     def latest(self, key: Sequence[str], version: str | None) -> ColumnRows:
-        """Leave out rows that a later one of their key replaces."""
+        """Drop rows that a later row with the same key replaces."""
         values = self._values
         places = latest(
             [values.column(name) for name in key],
@@ -108,7 +108,7 @@ class ColumnRows(LazyRows):
 
     @property
     def _values(self) -> Any:
-        """The columns cast for the table. They must have no faults."""
+        """The columns cast for the table. They must be free of faults."""
         if self._fitted is None:
             zone = (self._batch.schema.metadata or {}).get(TIME_ZONE, b"UTC").decode()
             made = [
@@ -133,21 +133,21 @@ class ColumnRows(LazyRows):
 
 
 def encoded(batch: Any, columns: Sequence[TableColumn], places: Any = None) -> Iterator[memoryview]:
-    """The rows as pieces of binary COPY, with their places in front if given.
+    """The rows as pieces of binary COPY, preceded by their places if given.
 
     Raises `NoEncoder`.
     """
     fields: list[tuple[Any, str]] = [] if places is None else [(pa.array(places), "integer")]
     for column in columns:
         values = batch.column(column.name)
-        if not takes(column, values.type):  # bytes of a number may be those of a date as well
+        if not takes(column, values.type):  # the bytes of a number may also be a valid date
             raise NoEncoder(column.name)
         fields.append((values, column.loose))
     return binary_copy(fields)
 
 
 def refused(batch: Any, columns: Sequence[TableColumn]) -> dict[int, PermanentError]:
-    """The rows that the server would refuse, as far as their values show it."""
+    """The rows that the server would refuse, as far as that is visible in their values."""
     found: dict[int, PermanentError] = {}
     for column in columns:
         values = batch.column(column.name)
@@ -155,7 +155,7 @@ def refused(batch: Any, columns: Sequence[TableColumn]) -> dict[int, PermanentEr
             _note(
                 found,
                 column.name,
-                "is NULL, and the column is NOT NULL",
+                "is NULL, but the column is NOT NULL",
                 pc.is_null(values).to_numpy(zero_copy_only=False),
             )
         for why, mask in faults(values, column.loose, column.exact):

@@ -1,8 +1,8 @@
 """Values for json and jsonb columns as JSON text. Pure.
 
-1. `None` is NULL, and text is JSON text already. Any other value is encoded, as in a file.
-2. In a column of arrays every list or tuple is a dimension, as in any other array; their members
-   are encoded by (1).
+1. `None` is NULL, and text is already JSON text. Any other value is encoded, as in a file.
+2. In an array column every list or tuple is a dimension, as in any other array; the elements are
+   encoded by (1).
 3. A value without a JSON form fails its row alone.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .lazy import Row
 
 _Made: TypeAlias = tuple[list[Any], dict[int, Exception]]
-"""The values, and the error of each one that has no JSON form."""
+"""The values, and the error of each value that has no JSON form."""
 _READY = frozenset({str, type(None)})
 
 
@@ -29,7 +29,8 @@ def documents(
 ) -> tuple[Sequence[Row], dict[int, PermanentError]]:
     """The rows with JSON text at these places, and an error for each row that has none.
 
-    `places` tells whether the column holds arrays. Rows of text and NULL stay as they are.
+    The values of `places` tell whether the column contains arrays. Rows of text and NULL are
+    unchanged.
     """
     refused: dict[int, PermanentError] = {}
     for place, is_array in places.items():
@@ -47,7 +48,7 @@ def documents(
 
 
 def _texts(values: list[Any]) -> _Made:
-    """Encode the values of a column by one call, or one by one if that fails."""
+    """Encode the values of a column in one call, or one by one if that fails."""
     indices = [index for index, value in enumerate(values) if not _is_ready(value)]
     try:
         texts = json_texts([values[index] for index in indices])

@@ -1,4 +1,4 @@
-"""Values of Arrow columns that cannot be stored, each found by its row before it is sent.
+"""Values of Arrow columns that cannot be stored, found by row before anything is sent.
 
 They are NULL, NUL, bytes that are not UTF-8, numbers and dates out of range, and values without a
 Python object.
@@ -24,23 +24,23 @@ from .zones import DAY, YEAR_1, YEAR_10_000
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pc: Any = compute  # its functions are made at import, where no checker sees them
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 _FIRST_AND_LAST_DAY = (-719_162, 2_932_896)
 _FIRST_AND_LAST_MOMENT = (YEAR_1, YEAR_10_000 - 1)
-"""Of Python's calendar; asyncpg sends both as infinity."""
+"""The limits of Python's calendar; asyncpg sends both as infinity."""
 _FIRST_DAY, _LAST_DAY = -2_440_588, 2_145_042_905
 """4714-11-24 BC and 5874897-12-31, in days from 1970-01-01."""
 _FIRST_MOMENT = _FIRST_DAY * DAY
 _LAST_DAY_OF_MOMENTS = 106_751_990
-"""The last whole day that 64 bits of microseconds reach."""
+"""The last whole day in 64 bits of microseconds."""
 _BEYOND_ASCII = 0x80
 _UUID = pa.binary(16)
 _MOMENTS = frozenset({"timestamp without time zone", "timestamp with time zone"})
 
 
 def faults(values: Any, loose: str, exact: str) -> Iterator[tuple[str, Any]]:
-    """The reasons that keep rows out of a column of this type, each with a mask of the rows."""
+    """The reasons why rows cannot be stored in a column of this type, each with a mask of the rows."""
     if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
         rows = _rows_of_elements(values)
         for why, mask in faults(
@@ -85,7 +85,7 @@ def _text_faults(values: Any, exact: str) -> list[tuple[str, Any]]:
     found = [("holds bytes that are not UTF-8", broken)]
     if content.min(initial=1) == 0:
         nul = _mask(pc.match_substring(values, "\0"))
-        found.append(("holds a NUL character, which text cannot", nul))
+        found.append(("holds a NUL character, which text cannot hold", nul))
     limit = re.fullmatch(r"character varying\((\d+)\)", exact)
     if limit is not None and sizes.max(initial=0) > int(limit[1]):
         whole = (
@@ -99,7 +99,7 @@ def _text_faults(values: Any, exact: str) -> list[tuple[str, Any]]:
 
 
 def _content(values: Any) -> tuple[Any, Any]:
-    """All bytes of a column of text, and the sizes of its values; NULL may hold any bytes."""
+    """All bytes of a text column, and the sizes of its values; NULL may contain any bytes."""
     offsets, data = values.buffers()[1:]
     if not len(values) or data is None:
         return np.empty(0, np.uint8), np.empty(0, np.int32)
@@ -139,7 +139,7 @@ def _fraction_faults(values: Any, loose: str) -> list[tuple[str, Any]]:
     ]
     return [
         (f"is out of range for {loose}", np.array(outside, bool)),
-        (f"is no whole number, and the column is {loose}", np.array(fraction, bool)),
+        (f"is not a whole number, but the column is {loose}", np.array(fraction, bool)),
     ]
 
 
@@ -170,8 +170,8 @@ def _numbers(values: Any) -> Any:
 
 
 def objects(values: Any, loose: str) -> tuple[list[Any], dict[int, str]]:
-    """The values for a column of type `loose` as asyncpg takes them, and the reason for each value
-    that it cannot send.
+    """The values for a column of type `loose` in the form that asyncpg accepts, and the reason for
+    each value that it cannot send.
 
     Such a value has no Python object, or asyncpg would send it as infinity.
     """
@@ -203,7 +203,7 @@ def _uuids(value: Any) -> Any:
 
 
 def _rows_of_elements(values: Any) -> Any:
-    """The row of each element of a column of arrays."""
+    """The row of each element of an array column."""
     return np.repeat(
         np.arange(len(values)),
         pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False),

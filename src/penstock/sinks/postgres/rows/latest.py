@@ -1,4 +1,4 @@
-"""The rows of a batch that remain when a row replaces the earlier ones of its key."""
+"""The rows of a batch that remain when each row replaces the earlier ones with the same key."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
@@ -13,7 +13,7 @@ from pyarrow import compute
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pc: Any = compute  # its functions are made at import, where no checker sees them
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 _COUNTED = frozenset(
     {
@@ -25,15 +25,16 @@ _COUNTED = frozenset(
         "timestamp with time zone",
     }
 )
-"""Types of whole numbers: values that differ in Arrow differ in the table."""
+"""Types stored as whole numbers: values that differ in Arrow differ in the table."""
 
 
 def latest(key: Sequence[Any], version: Any = None) -> Any:
-    """The places of the rows that remain when a row replaces the earlier ones of its key, in order.
+    """The places of the rows that remain when each row replaces the earlier ones with the same key,
+    in order.
 
-    `None` if all remain. With `version` the last row of the highest version remains; NULL is the
-    lowest. A key that holds NULL equals no other. Values that are equal for the server but not in
-    Arrow remain side by side.
+    `None` if all remain. With `version` the last row with the highest version remains; NULL is the
+    lowest. A key that contains NULL is unique. Values that are equal on the server but not in Arrow
+    both remain.
     """
     count = len(key[0])
     codes, alone = np.zeros(count, np.int64), np.zeros(count, bool)
@@ -53,14 +54,14 @@ def latest(key: Sequence[Any], version: Any = None) -> Any:
         else pc.array_sort_indices(version, null_placement="at_start").to_numpy()
     )
     last = np.empty(count, np.int64)
-    last[codes[order]] = order  # of several assignments to one place the last one counts
+    last[codes[order]] = order  # of several assignments to one place the last one takes effect
     stays = alone
     stays[last[np.unique(codes)]] = True
     return None if stays.all() else np.flatnonzero(stays)
 
 
 def are_distinct(loose: str, kind: Any) -> bool:
-    """Whether values that differ in Arrow's type also differ for the server in the column's."""
+    """Whether values that differ in the Arrow type also differ in the column's type on the server."""
     return loose in _COUNTED and bool(
         pa.types.is_integer(kind)
         or pa.types.is_date32(kind)

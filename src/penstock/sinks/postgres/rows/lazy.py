@@ -1,4 +1,4 @@
-"""Rows that become tuples only when they must."""
+"""Rows that become tuples only when necessary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = Sequence[Any]
 
 
 class LazyRows(Sequence[Row], ABC):
-    """Rows in a form better than tuples, as long as no row is read."""
+    """Rows in a more efficient form than tuples, until a row is read."""
 
     @abstractmethod
     def kept(self, places: Sequence[int]) -> LazyRows:
@@ -26,7 +26,9 @@ class LazyRows(Sequence[Row], ABC):
 
     @abstractmethod
     def refused(self) -> dict[int, PermanentError]:
-        """The rows that the server would refuse, as far as their values and the types show it."""
+        """The rows that the server would refuse, as far as that is visible in their values and
+        types.
+        """
 
     @abstractmethod
     def unreadable(self) -> dict[int, PermanentError]:
@@ -34,14 +36,14 @@ class LazyRows(Sequence[Row], ABC):
 
     @abstractmethod
     def latest(self, key: Sequence[str], version: str | None) -> LazyRows:
-        """Leave out rows that a later one of their key, or one of a higher version, replaces.
+        """Drop rows that a later row with the same key, or one with a higher version, replaces.
 
         The others keep their places.
         """
 
     @abstractmethod
     def tells_apart(self, key: Sequence[str]) -> bool:
-        """Whether `latest` leaves one row per key for the server, too."""
+        """Whether `latest` also leaves one row per key from the server's view."""
 
     @abstractmethod
     def place(self, line: int) -> int:

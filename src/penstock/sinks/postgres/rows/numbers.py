@@ -1,4 +1,4 @@
-"""Numbers and times that asyncpg would cut or spell out, for columns of the table. Pure."""
+"""Numbers and times that asyncpg would truncate or expand, for columns of the table. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _CUT: dict[str, frozenset[type]] = {
     "date": frozenset({datetime}),
     "real": frozenset({float}),
 }
-"""Types of values that asyncpg cuts to the type of a column."""
+"""Types of values that asyncpg truncates to the type of a column."""
 
 _AT_ONCE = 512
-"""Rows whose columns fit into the processor's cache."""
+"""Number of rows whose columns fit into the processor's cache."""
 
 
 def shortest(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
-    """Turn floats for numeric columns into the shortest decimals that read back as the same floats.
+    """Convert floats for numeric columns to the shortest decimals that read back as the same
+    floats.
 
     asyncpg would send all 55 digits of the binary fraction that represents 0.1. Rows without floats
-    at these places stay as they are.
+    at these places are unchanged.
     """
     for place in places:
         kinds = set(map(type, map(itemgetter(place), rows)))
@@ -42,7 +43,7 @@ def shortest(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
 
 
 def are_cut(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
-    """Whether asyncpg would cut a value of these rows to the type of its column."""
+    """Whether asyncpg would truncate a value of these rows to the type of its column."""
     return any(
         _CUT[kind].intersection(map(type, map(itemgetter(place), rows)))
         for place, kind in places.items()
@@ -50,9 +51,9 @@ def are_cut(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
 
 
 def are_whole(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
-    """Whether it is certain, and quickly found, that no integer column has a float or a decimal but zero.
+    """Whether a quick check proves that integer columns contain no floats or decimals except zero.
 
-    A sum is an integer only if no number in it is anything else.
+    A sum is an integer only if all its numbers are integers.
     """
     integers = [place for place, kind in places.items() if kind in _INTEGERS]
     if not integers:
@@ -62,13 +63,13 @@ def are_whole(rows: Sequence[Row], places: Mapping[int, str]) -> bool:
             columns = _columns(rows[start : start + _AT_ONCE], integers)
             if any(type(sum(filter(None, column))) is not int for column in columns):
                 return False
-    except Exception:  # a value is no number
+    except Exception:  # a value is not a number
         return False
     return True
 
 
 def _columns(rows: Sequence[Row], places: Sequence[int]) -> Iterable[Iterable[Any]]:
-    """The values at these places; all rows are transposed at once if most places are wanted."""
+    """The values at these places; if most places are requested, all rows are transposed at once."""
     if 2 * len(places) <= len(rows[0]):
         return (map(itemgetter(place), rows) for place in places)
     transposed = list(zip(*rows, strict=True))
@@ -78,7 +79,7 @@ def _columns(rows: Sequence[Row], places: Sequence[int]) -> Iterable[Iterable[An
 def fractions(
     rows: Sequence[Row], places: Mapping[int, str], names: Sequence[str]
 ) -> dict[int, PermanentError]:
-    """Errors, by place, of rows with a fraction that asyncpg would cut for an integer column."""
+    """The errors, by place, of rows with a fraction that asyncpg would drop for an integer column."""
     found: dict[int, PermanentError] = {}
     for column, kind in places.items():
         if kind in _INTEGERS and are_cut(rows, {column: kind}):
@@ -88,7 +89,7 @@ def fractions(
                     found.setdefault(
                         place,
                         PermanentError(
-                            f"column {names[column]!r}: {value} is no whole number, and the "
+                            f"column {names[column]!r}: {value} is not a whole number, but the "
                             f"column is {kind}"
                         ),
                     )

@@ -1,8 +1,9 @@
-"""The Arrow types that a table's columns take, checked before any row is sent.
+"""The Arrow types that a table's columns accept, checked before any row is sent.
 
-1. A column is refused if no row could be written from it, or if it would be stored as something
-   else: a fraction as an integer, a moment as a date. Values that do not fit are found row by row.
-2. Without the table only types that fit no column are refused: nested ones other than arrays.
+1. A column is refused if no row could be written from it, or if its values would be stored as
+   something else: a fraction as an integer, a time as a date. Values that do not fit are found row
+   by row.
+2. Without the table, only types that fit no column are refused: nested types other than arrays.
 3. Types of the table that are not listed here are left to the server.
 """
 
@@ -45,12 +46,12 @@ _KNOWN = (
 
 
 def refused_columns(schema: Any, columns: Sequence[str], table: Table | None) -> dict[str, str]:
-    """For each of `columns` that `schema` cannot fill: the reason, and an alternative."""
+    """The columns of `columns` that `schema` cannot fill, each with the reason and an alternative."""
     found: dict[str, str] = {}
     for name in columns:
         if name not in schema.names:
             found[name] = (
-                "is a column of the sink, and is not there; there are "
+                "is a column of the sink, but is missing; the schema has "
                 f"{', '.join(map(repr, schema.names))}"
             )
             continue
@@ -64,8 +65,8 @@ def _refusal(name: str, kind: Any, column: TableColumn | None) -> str | None:
     flat = _element(kind)
     if pa.types.is_nested(flat):
         return (
-            f"no column takes nested values; write to_json({name}) into a json, jsonb or "
-            "text column"
+            f"no column takes nested values; write to_json({name}) into a json, jsonb or text "
+            "column"
         )
     if column is None or pa.types.is_null(flat):
         return None
@@ -83,7 +84,7 @@ def _refusal(name: str, kind: Any, column: TableColumn | None) -> str | None:
 
 
 def takes(column: TableColumn, kind: Any) -> bool:
-    """Whether a column of the table takes values of this Arrow type."""
+    """Whether a column of the table accepts values of this Arrow type."""
     return pa.types.is_null(kind) or _refusal(column.name, kind, column) is None
 
 
@@ -138,5 +139,5 @@ def _instead(name: str, kind: Any, column: TableColumn) -> str:
     return (
         f"write cast({name} AS {to})"
         if to is not None
-        else f"make it a type that {column.loose} takes"
+        else f"convert it to a type that {column.loose} accepts"
     )

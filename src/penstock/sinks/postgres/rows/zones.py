@@ -1,4 +1,4 @@
-"""Instants and local times in microseconds, by a time zone's rules."""
+"""Instants and local times in microseconds, by the rules of a time zone."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
@@ -15,24 +15,24 @@ from pyarrow import compute
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pc: Any = compute  # its functions are made at import, where no checker sees them
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 DAY = 86_400_000_000
 YEAR_1 = -719_162 * DAY
 YEAR_10_000 = 2_932_897 * DAY
 _CYCLE = 146_097 * DAY
-"""Microseconds after which the calendar repeats, weekdays included: 400 years."""
+"""Microseconds after which the calendar, including weekdays, repeats: 400 years."""
 _OFFSET = DAY
-"""More than any zone's offset from UTC: a moment this far inside Python's years stays there in
-every zone.
+"""More than any zone's offset from UTC. A time this far inside Python's range of years stays inside
+it in every zone.
 """
 _LATE = 24_472 * DAY
-"""2037-01-01: zone tables end with this year, and Arrow does not read the rule that follows."""
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # local times, too
+"""2037-01-01: zone tables end with this year, and Arrow does not use the rule that follows."""
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # also for local times
 
 
 def local(instant: Any, zone: str) -> Any:
-    """The local time of each instant, both in microseconds."""
+    """Convert instants to local times, both in microseconds."""
     if (fixed := _fixed(zone)) is not None:
         return instant + fixed
     inside = _inside(instant)
@@ -46,7 +46,7 @@ def local(instant: Any, zone: str) -> Any:
 
 
 def instants(wall: Any, zone: str) -> Any:
-    """The instant of each local time, both in microseconds, by Java's rule.
+    """Convert local times to instants, both in microseconds, by Java's rule.
 
     The offset before a change applies to skipped and to repeated times.
     """
@@ -68,7 +68,9 @@ def instants(wall: Any, zone: str) -> Any:
 
 
 def _fixed(zone: str) -> int | None:
-    """The microseconds of an offset like `+05:30`, which older Arrows do not read; else `None`."""
+    """The microseconds of an offset such as `+05:30`, which older versions of Arrow do not parse;
+    otherwise `None`.
+    """
     if not zone.startswith(("+", "-")):
         return None
     minutes = int(zone[1:3]) * 60 + int(zone[4:6])
@@ -94,7 +96,7 @@ def _with_late(
 
 
 def _inside(moments: Any) -> Any:
-    """Move moments by whole calendar cycles into years that tables and Python's times cover."""
+    """Shift times by whole calendar cycles into years that tables and Python's times cover."""
     first, beyond = YEAR_1 + _OFFSET, YEAR_10_000 - _OFFSET
     later = np.where(moments >= beyond, (moments - beyond) // _CYCLE + 1, 0)
     earlier = np.where(moments < first, (first - moments - 1) // _CYCLE + 1, 0)

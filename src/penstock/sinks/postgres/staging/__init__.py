@@ -1,1 +1,1 @@
-"""Stages: tables that are published at once."""
+"""Stages: tables whose rows are published together."""

@@ -1,16 +1,16 @@
 """Checks that an epoch's stages are complete: inventories, columns, and the mark of a crash.
 
-1. An inventory is the number of rows and the sum of their hashes in any order, by one statement on
-   the server. Rows are hashed by their types' own functions; where a type has none (JSON, XML,
-   points), by their binary form, which no session setting changes, as `DateStyle` or `TimeZone`
-   change their text; where a type has neither (`seg`), they are only counted. The digest names the
-   method.
-2. Where conflicts are merged, the number of rows in a stage proves nothing. The epoch's mark shows
+1. An inventory is the number of rows and the order-independent sum of their hashes, from one
+   statement on the server. Rows are hashed by their types' own functions. If a type has no hash
+   function (JSON, XML, points), the binary form is hashed, which no session setting changes, unlike
+   the text form, which depends on `DateStyle` or `TimeZone`. If a type has neither (`seg`), the
+   rows are only counted. The digest names the method.
+2. If conflicts are merged, the number of rows in a stage proves nothing. The epoch's mark shows
    whether rows may have been lost while a stage was written. It names the server's *timeline*,
-   which changes when a standby is promoted, and where a crash can lose rows also a *marker*: an
-   unlogged table with one row, which crash recovery empties as it empties unlogged stages.
-3. A target altered after a stage was made would cast the moved rows, so both must have the same
-   columns.
+   which changes when a standby is promoted, and, if a crash can lose rows, also a *marker*: an
+   unlogged table with one row, which crash recovery empties together with unlogged stages.
+3. If the target was altered after a stage was created, moving the rows would cast them. So both
+   must have the same columns.
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NO_TABLE = "42P01"
 SHOWN = 5
-"""Faults listed in an error."""
+"""Maximum number of faults listed in an error."""
 _NO_FUNCTION = "42883"
 _ROW = "penstock_row"
 _SUMS = {
@@ -42,7 +42,7 @@ _SUMS = {
     "binary": f"sum(hashtextextended(encode(record_send({_ROW}.*), 'hex'), 0))",
     "count": "0",
 }
-"""Checksums of rows, the best method first."""
+"""Checksums of rows, in order of preference."""
 _TIMELINE = "SELECT left(pg_walfile_name(pg_current_wal_lsn()), 8)"
 _ALTERED = """
     SELECT s.name, w.name AS "column", pg_catalog.format_type(a.atttypid, a.atttypmod) AS staged, pg_catalog.format_type(b.atttypid, b.atttypmod) AS there
@@ -119,7 +119,7 @@ async def _faults(
     ):
         types = f"{row['staged'] or 'missing'} there and {row['there'] or 'missing'} in {target}"
         yield (
-            f"the stage {row['name']} was made before {target} was altered: its column "
+            f"the stage {row['name']} was created before {target} was altered: its column "
             f"{row['column']} is {types}"
         )
     for stage in stages:
@@ -144,7 +144,7 @@ async def leave_mark(
     *,
     is_durable: bool,
 ) -> str:
-    """Leave the mark of a new epoch, with a table `marker` unless stored rows survive a crash."""
+    """Leave the mark of a new epoch, with a `marker` table unless stored rows survive a crash."""
     async with statements.block(con):
         began_on = await timeline(con)
     if is_durable and await _waits_for_disk(con, statements):
@@ -159,7 +159,7 @@ async def _waits_for_disk(con: PoolConnectionProxy[Any], statements: Statements)
 
 
 async def timeline(con: PoolConnectionProxy[Any]) -> str:
-    """The server's timeline; empty if it does not tell, like some managed servers."""
+    """The server's timeline; empty if the server does not reveal it, as on some managed services."""
     try:
         return str(await con.fetchval(_TIMELINE))
     except Exception as error:

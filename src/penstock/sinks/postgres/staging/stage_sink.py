@@ -41,7 +41,7 @@ class StageSink:
 
     @asynccontextmanager
     async def transaction(self, unit: Unit | None) -> AsyncGenerator[Transaction[Any]]:
-        """A transaction on the stage; the ledger knows its unit under the target's name."""
+        """A transaction on the stage; its unit is in the ledger under the target's name."""
         async with self._table.transaction(unit) as within:
             yield within
 

@@ -1,13 +1,14 @@
-"""Stages of a PostgreSQL table: a table per attempt, moved into the target in one transaction.
+"""Stages of a PostgreSQL table: one table per attempt, moved into the target in one transaction.
 
-1. A stage has the target's columns, defaults, checks and unique indexes, so a row that these refuse
-   fails in the task, alone. A conflict that only other rows show (with another stage or with the
-   target, a foreign key, a trigger) fails the epoch as a whole, and nothing is published.
-2. Names show a stage's origin: `penstock_<application and target>_<version>_<attempt>`. Nothing
-   else is ever dropped.
-3. An orphan that is still written to is left for the next collection: dropping it would wait for
+1. A stage has the target's columns, defaults, checks and unique indexes, so a row that violates
+   these fails alone, in the task. A conflict that depends on other rows (of another stage or of the
+   target, a foreign key, a trigger) fails the whole epoch, and nothing is published.
+2. Names show a stage's origin: `penstock_<application and target>_<version>_<attempt>`. No other
+   table is ever dropped.
+3. An orphan that is still being written is left for the next collection: dropping it would wait for
    that attempt.
-4. Stages are moved by one statement each, since `ON CONFLICT` refuses one key twice in a statement.
+4. Each stage is moved by its own statement, since `ON CONFLICT` refuses one key twice in a
+   statement.
 5. The moved rows are compared with the tasks' inventories in the same transaction (`inventory`).
    Until then a crash of the server empties unlogged stages without notice.
 """
@@ -58,7 +59,7 @@ _PATIENCE = "SET LOCAL lock_timeout = '200ms'"
 
 
 class Stages:
-    """The stages of an open table; `PostgresSink` documents the methods."""
+    """The stages of an open table; the methods are documented in `PostgresSink`."""
 
     def __init__(self, table: OpenTable) -> None:
         self._table = table
@@ -81,7 +82,7 @@ class Stages:
         try:
             yield OpenStage(counting, partial(self._inventory, name, counting))
         except BaseException:
-            with suppress(Exception):  # otherwise it is collected as an orphan
+            with suppress(Exception):  # if this fails, it is collected as an orphan
                 async with self._connections.lent() as con:
                     await con.execute(f"DROP TABLE IF EXISTS {at(plan, name)}")
             raise
@@ -91,12 +92,12 @@ class Stages:
             found = await inventory(con, self._connections.statements, self._plan, name)
         if self._plan.mode == "error" and found.rows != counting.rows:
             raise StagesLost(
-                f"the stage {name} has {found.rows} rows, and {counting.rows} were written into it"
+                f"the stage {name} has {found.rows} rows, but {counting.rows} were written into it"
             )
         return found
 
     async def begin(self, epoch: Epoch) -> Begun:
-        """Collect orphans and leave a mark, unless the epoch was published before."""
+        """Collect orphans and leave a mark, unless the epoch was already published."""
         plan, statements = self._plan, self._connections.statements
         before = await self._published(epoch.unit)
         async with self._connections.lent() as con:
@@ -135,9 +136,9 @@ class Stages:
         try:
             async with self._connections.lent() as con:
                 await self._collect(con, epoch.unit, older=True)
-        except Exception as error:  # the epoch is published
+        except Exception as error:  # the epoch is already published
             logger.warning(
-                "stages of %s, or of versions before it, are still there: %s",
+                "stages of %s, or of earlier versions, could not be dropped: %s",
                 epoch.unit.name,
                 for_log(error),
             )
@@ -149,7 +150,7 @@ class Stages:
             await self._collect(con, epoch.unit, older=False)
 
     async def _collect(self, con: PoolConnectionProxy[Any], unit: Unit, *, older: bool) -> None:
-        """Drop the remaining stages of this version, and of `older` ones, that are not in use."""
+        """Drop the remaining unused stages of this version, and of `older` ones if requested."""
         plan, prefix = self._plan, _prefix(self._plan, unit)
         async with self._connections.statements.block(con):
             found = await con.fetch(_STAGES, plan.table.schema, prefix)
@@ -160,14 +161,14 @@ class Stages:
                 await _drop(con, at(plan, name))
 
 
-class _OnlyLooking(Exception):  # no error: it rolls a transaction back
+class _OnlyLooking(Exception):  # not an error: it rolls a transaction back
     pass
 
 
 async def _publish(
     con: PoolConnectionProxy[Any], plan: TablePlan, epoch: Epoch, stages: Sequence[Stage], mark: str
 ) -> int | None:
-    """Check and move the stages; return the oid of the table that was replaced, if one was."""
+    """Check and move the stages; return the oid of the replaced table, if there is one."""
     marker = await check_mark(con, plan, mark)
     await check_stages(con, plan, stages)
     replaced = await _move(con, plan, epoch, [at(plan, stage.name) for stage in stages])
@@ -222,7 +223,8 @@ async def _create(con: PoolConnectionProxy[Any], plan: TablePlan, creation: str)
         raise bad(
             "delivery",
             "atomic",
-            f"needs tables beside {plan.table.qualified}, which cannot be made ({error}); {rights}",
+            f"requires additional tables in the schema of {plan.table.qualified}, which cannot be "
+            f"created ({error}); {rights}",
         ) from error
 
 

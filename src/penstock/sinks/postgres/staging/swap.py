@@ -1,17 +1,17 @@
 """Replacement of a table by a new one, in the caller's transaction.
 
 1. The new table is created `LIKE ... INCLUDING ALL`, filled, and renamed after the old one is
-   dropped. Only dropping and renaming lock out readers; until the commit they see the old rows,
-   afterwards the new ones, and never none.
-2. Properties that `LIKE` leaves out are carried over: owner, privileges, comment, storage
-   parameters, foreign keys to other tables, sequences with their position, names of indexes,
-   replica identity. Default privileges of the creating role are revoked.
-3. Anything that would break or be lost silently is refused: views and foreign keys that point at
+   dropped. Only dropping and renaming block readers; until the commit they see the old rows, and
+   afterwards the new ones.
+2. Properties that `LIKE` omits are transferred: owner, privileges, comment, storage parameters,
+   foreign keys to other tables, sequences with their position, names of indexes, replica identity.
+   Default privileges of the creating role are revoked.
+3. Anything that would break or be lost silently is refused: views and foreign keys that reference
    the table, triggers, rules, row security, publications, partitions and inheritance. The old table
-   is dropped without `CASCADE`, so any other dependent object ends the transaction.
-4. Rows that others write into the old table until then are lost with it. A concurrent transaction
-   with one snapshot (`REPEATABLE READ`) that began before, and has not read the table yet, finds
-   the new table empty: its rows are too new for the snapshot.
+   is dropped without `CASCADE`, so any other dependent object aborts the transaction.
+4. Rows that other sessions write into the old table until then are lost with it. If a concurrent
+   transaction with a single snapshot (`REPEATABLE READ`) began earlier and has not yet read the
+   table, it finds the new table empty, because its rows are too new for the snapshot.
 """
 
 # ruff: noqa: S608  # text is put into statements here and nowhere else: names by `quoted`
@@ -40,7 +40,7 @@ _OBSTACLES = """
         WHERE d.classid = 'pg_rewrite'::regclass AND d.refobjid = $1::text::regclass AND r.ev_class <> $1::text::regclass
     UNION ALL SELECT 'has the rule ' || rulename FROM pg_rewrite WHERE ev_class = $1::text::regclass
     UNION ALL SELECT 'has the trigger ' || tgname FROM pg_trigger WHERE tgrelid = $1::text::regclass AND NOT tgisinternal
-    UNION ALL SELECT 'is what the foreign key ' || conname || ' of ' || conrelid::regclass::text || ' points at'
+    UNION ALL SELECT 'is referenced by the foreign key ' || conname || ' of ' || conrelid::regclass::text
         FROM pg_constraint WHERE contype = 'f' AND confrelid = $1::text::regclass
     UNION ALL SELECT 'has row security' FROM pg_class WHERE oid = $1::text::regclass AND relrowsecurity
     UNION ALL SELECT 'has the policy ' || polname FROM pg_policy WHERE polrelid = $1::text::regclass
@@ -88,8 +88,8 @@ async def check_overwrite(con: PoolConnectionProxy[Any], table: Table) -> None:
     found = [row[0] for row in await con.fetch(_OBSTACLES, table.qualified)]
     if found:
         rule = (
-            f"a new table takes the place of {table.qualified}, which {'; '.join(found)}: "
-            "that would be lost or would break. Use mode='append'"
+            f"a new table would replace {table.qualified}, which {'; '.join(found)}: that would be "
+            "lost or would break. Use mode='append'"
         )
         raise bad("mode", "overwrite", rule)
 
@@ -115,7 +115,7 @@ class Swap:
         )
 
     async def end(self, con: PoolConnectionProxy[Any]) -> None:
-        """Replace the old table by the filled new one."""
+        """Replace the old table with the filled new one."""
         facts = await con.fetchrow(_FACTS, self.old.qualified)
         assert facts is not None
         for row in await con.fetch(_FOREIGN_KEYS, self.old.qualified):
@@ -150,9 +150,8 @@ class Swap:
         if facts["has_grants"] or new:
             for grantee in {row["grantee"] for row in new} | {"CURRENT_USER"}:
                 await con.execute(f"REVOKE ALL ON {self.table.qualified} FROM {grantee}")
-        if (
-            new and not facts["has_grants"]
-        ):  # the new one has default privileges, and the old one had the owner's only
+        if new and not facts["has_grants"]:
+            # the new table has default privileges, the old one had only the owner's
             await con.execute(f"GRANT ALL ON {self.table.qualified} TO CURRENT_USER")
         for row in old:
             further = " WITH GRANT OPTION" if row["is_grantable"] else ""
@@ -167,7 +166,7 @@ class Swap:
     async def both(
         self, con: PoolConnectionProxy[Any], query: str
     ) -> tuple[list[Record], list[Record]]:
-        """The rows of a query about the old table, and about the new one."""
+        """Query both the old and the new table."""
         old = await con.fetch(query, self.old.qualified)
         return old, await con.fetch(query, self.table.qualified)
 
@@ -193,7 +192,7 @@ async def _create(con: PoolConnectionProxy[Any], swap: Swap) -> None:
 
 
 def _definition(index: Record) -> tuple[str, str]:
-    """An index definition without its name and its table."""
+    """An index definition without the names of the index and its table."""
     kind, _, rest = index["body"].partition(" INDEX ")
     return kind, rest.partition(" USING ")[2]
 

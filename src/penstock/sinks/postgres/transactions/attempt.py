@@ -1,7 +1,7 @@
-"""A transaction on one connection, from its BEGIN to the answer to its COMMIT.
+"""A transaction on one connection, from its BEGIN to the response to its COMMIT.
 
-If the answer to the COMMIT is lost, the transaction is *in doubt*: another connection reads what it
-has stored last, which tells whether it was applied.
+If the response to the COMMIT is lost, the transaction is *in doubt*: another connection reads the
+transaction's last write, which shows whether the transaction was applied.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OF_THE_WHOLE = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClas
 
 
 class ServerAttempt(Attempt, ABC):
-    """An attempt at a transaction of PostgreSQL. Its writes take turns."""
+    """An attempt at a PostgreSQL transaction. Its writes take turns."""
 
     def __init__(
         self,
@@ -64,19 +64,19 @@ class ServerAttempt(Attempt, ABC):
         self._statements = statements
         self._place = place
         self._keeper = keeper
-        """The table that tells whether it was applied, with its kind, for errors."""
+        """The table that shows whether it was applied, preceded by its kind, for errors."""
         self._turn = asyncio.Lock()
         self._lost: BaseException | None = None
         self._is_over = False
         self.in_doubt: Exception | None = None
-        """The error in place of an answer to the COMMIT."""
+        """The error instead of a response to the COMMIT."""
 
     @property
     def connection(self) -> PoolConnectionProxy[Any]:
-        """Its connection."""
+        """The connection of the transaction."""
         return self._con
 
-    # -- its parts ---------------------------------------------------------------------------------
+    # -- parts -------------------------------------------------------------------------------------
 
     @abstractmethod
     async def _begin(self) -> None:
@@ -88,9 +88,9 @@ class ServerAttempt(Attempt, ABC):
 
     @abstractmethod
     async def is_applied(self, con: PoolConnectionProxy[Any]) -> bool:
-        """Whether it was committed, as another connection tells.
+        """Whether it was committed, according to another connection.
 
-        Suspends while the server still commits. Raises the server's errors.
+        Suspends while the server is still committing. Raises the server's errors.
         """
 
     async def _send_commit(self) -> None:
@@ -98,24 +98,24 @@ class ServerAttempt(Attempt, ABC):
             raise has_ended(self.unit)
 
     async def roll_back(self) -> None:
-        """Roll back after an exception, unless returning the connection does."""
+        """Roll back after an exception, unless returning the connection does so."""
 
     # -- begin, commit, errors ---------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Begin. Raises the keeper's errors, and `TransactionLost`."""
+        """Begin the transaction. Raises the keeper's errors, and `TransactionLost`."""
         try:
             await self._begin()
         except Exception as error:
-            raise self._told(self._of_keeper(error))  # noqa: B904  # it has its cause
+            raise self._told(self._of_keeper(error))  # noqa: B904  # the cause is set
         if self.is_replay:
             await self._con.execute("ROLLBACK")
 
     async def commit(self) -> None:
-        """Commit, after the writes under way.
+        """Commit after the writes in progress.
 
-        Raises `TransactionLost`, `UnitRefused`, or the server's error for the commit. Without an
-        answer it returns, and the transaction is `in_doubt`.
+        Raises `TransactionLost`, `UnitRefused`, or the server's error for the commit. Without a
+        response it returns, and the transaction is `in_doubt`.
         """
         async with self._turn:
             self._is_over = True
@@ -126,7 +126,7 @@ class ServerAttempt(Attempt, ABC):
             try:
                 await self._complete()
             except Exception as error:
-                raise self._told(self._of_keeper(error))  # noqa: B904  # it has its cause
+                raise self._told(self._of_keeper(error))  # noqa: B904  # the cause is set
             try:
                 await self._send_commit()
             except TransactionLost:
@@ -149,16 +149,16 @@ class ServerAttempt(Attempt, ABC):
             raise has_ended(self.unit)
 
     def _told(self, error: Exception, *, is_fatal: bool = False) -> Exception:
-        """The error to raise for `error`: itself, or `TransactionLost` if it ends the whole."""
+        """The error to raise for `error`: itself, or `TransactionLost` if it ends the transaction."""
         is_own = isinstance(error, PenstockError) and not isinstance(
             error, SinkError
-        )  # a caller's mistake, however it was found
+        )  # a caller's mistake
         if is_own or not (is_fatal or self._ends_it(error)):
             return error
         return self._lose(error)
 
     def _lose(self, error: BaseException) -> TransactionLost:
-        """Note that the transaction is gone; return the error to raise."""
+        """Record that the transaction is lost; return the error to raise."""
         self._lost = error
         return self._gone(error)
 
@@ -170,7 +170,7 @@ class ServerAttempt(Attempt, ABC):
         )
 
     def _of_keeper(self, error: Exception) -> Exception:
-        """The error to raise for one of the keeper: a refusal if the server refuses it."""
+        """The error to raise for an error of the keeper: a refusal if the server refuses it."""
         if isinstance(error, PenstockError) or not is_refusal(error):
             return error
         lacks = sqlstate(error) == NO_PRIVILEGE
@@ -192,7 +192,7 @@ class ServerAttempt(Attempt, ABC):
 
     def _gone(self, error: BaseException) -> TransactionLost:
         name = "the transaction" if self.unit is None else f"the transaction of {self.unit.name}"
-        text = f"{name} is gone, and nothing of it was applied"
+        text = f"{name} is lost, and nothing of it was applied"
         made = TransactionLost(f"{text} ({text_of(error) or type(error).__name__})")
         return caused(made, error, summary=f"{text} ({for_log(error)})")
 
@@ -211,11 +211,11 @@ async def attempted(
     close_timeout: float,
     settled: Callable[[AttemptT], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[AttemptT]:
-    """A transaction on a connection of its own, committed when left without an exception.
+    """A transaction on its own connection, committed unless the block raises.
 
-    `settled` is called after an answer to the COMMIT, while the connection is still lent. Without
-    an answer, another connection tells whether it was applied. Raises as
-    `PostgresSink.transaction` does.
+    `settled` is called after the response to the COMMIT, while the connection is still lent.
+    Without a response, another connection shows whether it was applied. Raises the same errors as
+    `PostgresSink.transaction`.
     """
     async with connections.lent() as con:
         made = make(con)
@@ -239,11 +239,11 @@ async def attempted(
 async def _resolve(
     made: ServerAttempt, error: Exception, connections: Connections, close_timeout: float
 ) -> None:
-    """Look up in the database whether a COMMIT without an answer was applied."""
+    """Look up in the database whether a COMMIT without a response was applied."""
     if made.unit is None:
         raise UnknownOutcomeError(
-            "no answer to the COMMIT, and without a unit no ledger shows whether it was "
-            f"applied ({error})"
+            "no response to the COMMIT, and without a unit no ledger shows whether it was applied "
+            f"({error})"
         ) from error
     try:
         async with (
@@ -253,13 +253,13 @@ async def _resolve(
             is_there = await made.is_applied(con)
     except Exception as second:
         message = (
-            f"no answer to the COMMIT of {made.unit.name}, and none about it "
-            f"either ({second}); another attempt will know"
+            f"no response to the COMMIT of {made.unit.name}, and the lookup of its outcome failed "
+            f"({second}); the next attempt will look it up"
         )
         raise UnknownOutcomeError(message) from error
     if not is_there:
         raise TransactionLost(
-            f"no answer to the COMMIT of {made.unit.name}; the database says that nothing of "
+            f"no response to the COMMIT of {made.unit.name}; according to the database, nothing of "
             "it was applied"
         ) from error
     made.commits()

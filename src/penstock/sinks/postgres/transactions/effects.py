@@ -1,11 +1,11 @@
 """A transaction in which handlers run.
 
-1. A handler has the connection while it runs, and may begin savepoints of its own. What begins or
-   ends the transaction is refused, as far as the text of a statement shows it.
-2. The rest is found afterwards: the session is in no transaction any more, or in one without the
-   mark that the first statement has set.
-3. A transaction that is not committed is rolled back by the object of asyncpg that began it, or its
-   connection is ended: asyncpg counts savepoints by that object.
+1. A handler has the connection while it runs, and may begin its own savepoints. Statements that
+   begin or end the transaction are refused if that is visible in their text.
+2. Other cases are detected afterwards: the session is no longer in a transaction, or in one without
+   the mark that the first statement has set.
+3. A transaction that is not committed is rolled back by the asyncpg object that began it, since
+   asyncpg counts savepoints by that object; otherwise the connection is closed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from ...._core.positions import PositionUnit
 
 _ABORTED = "25P02"
-"""The SQLSTATE of a statement in a transaction in which an earlier one has failed."""
+"""The SQLSTATE of a statement in a transaction in which an earlier statement has failed."""
 _MARK = "SELECT set_config('penstock.handlers', 'on', true)"
 _MARKED = "SELECT current_setting('penstock.handlers', true)"
-_UNCLEAR = "a handler has made the transaction unusable; they run again, with a check after each"
+_UNCLEAR = "a handler has made the transaction unusable; the handlers run again, with a check after each one"
 
 
 class EffectsTransaction(MovesPosition):
-    """A transaction of handlers that moves a position last."""
+    """A transaction of handlers, in which the position is moved last."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class EffectsTransaction(MovesPosition):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Nothing runs behind an effect that has failed."""
+        """No effect runs after a failed one."""
         return Capabilities(key_prefix_safe=True)
 
     async def _begin(self) -> None:
@@ -68,7 +68,8 @@ class EffectsTransaction(MovesPosition):
     async def write(self, batch: Batch[Effect]) -> WriteResult | None:
         """Run the effects, one after the other, up to the first that fails.
 
-        Suspends as they do. Raises `TransactionLost` if the transaction is gone, and `CauseUnclear`.
+        Suspends as they do. Raises `TransactionLost` if the transaction is lost, and
+        `CauseUnclear`.
         """
         async with self._turn:
             self._check()
@@ -77,13 +78,13 @@ class EffectsTransaction(MovesPosition):
                 if error is None:
                     continue
                 effect.failed(error)
-                behind = caused(KeyStopped("an effect before it has failed"), error)
+                behind = caused(KeyStopped("an earlier effect has failed"), error)
                 errors = dict.fromkeys(range(index, len(batch)), behind)
                 return WriteResult.failed(batch, {**errors, index: error})
         return None
 
     async def _run(self, effect: Effect) -> Exception | None:
-        """Run an effect; return the error that it is to blame for."""
+        """Run an effect; return the error that it has caused."""
         lent, began = LentConnection(self._con), LOOP_CLOCK.now()
         failed: Exception | None = None
         try:
@@ -103,23 +104,26 @@ class EffectsTransaction(MovesPosition):
         return failed
 
     def _cut_off(self, error: Exception | None, seconds: float) -> Exception:
-        """The error of a handler that was idle for too long. Raises `TransactionLost` for others."""
+        """The error of a handler that was idle for too long. Raises `TransactionLost` in other
+        cases.
+        """
         lost = self._lose(error or ConnectionError("the connection is closed"))
         if seconds < self._idle_timeout:
             raise lost
         return TransientError(
-            f"the handler ran for {seconds:.3g} s, and the server has ended its session, as it does "
-            f"if a transaction is idle for more than idle_timeout={self._idle_timeout:g} s between "
-            "two statements; call slow services before the first statement, or allow more"
+            f"the handler ran for {seconds:.3g} s, and the server has ended its session because a "
+            f"transaction may be idle for at most idle_timeout={self._idle_timeout:g} s between "
+            "two statements; call slow services before the first statement, or increase "
+            "idle_timeout"
         )
 
     async def _after(self) -> Exception | None:
-        """The error of a handler after which the transaction cannot be used."""
+        """The error of a handler that has left the transaction unusable."""
         try:
             is_marked = await self._con.fetchval(_MARKED) == "on"
         except Exception as error:
             if not _is_aborted(error):
-                raise self._told(error)  # noqa: B904  # it has its cause
+                raise self._told(error)  # noqa: B904  # the cause is set
             return aborted_by_handler()
         return None if is_marked else ended_by_handler()
 
@@ -132,10 +136,11 @@ class EffectsTransaction(MovesPosition):
         await self._top.commit()
 
     async def roll_back(self) -> None:
-        """Roll back within `close_timeout`, after a statement that was cut; or end the connection.
+        """Roll back within `close_timeout`, also after a cancelled statement; or close the
+        connection.
 
-        A cut has ended a statement by a request of its own to the server, whose answer the rollback
-        waits for. Otherwise the statement would go on without its client, and hold its locks.
+        Cancelling a statement sends a separate request to the server, whose response the rollback
+        awaits. Otherwise the statement would continue without its client and hold its locks.
         """
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):

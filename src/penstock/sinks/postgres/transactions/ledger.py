@@ -1,21 +1,21 @@
 """The ledger: the table in which PostgreSQL records committed units, in the units' transactions.
 
 1. A unit's row is inserted first, and is unique per (application, version, part, target). So a
-   second attempt waits in its `INSERT` until the first has ended, and then either finds nothing and
+   second attempt waits in its `INSERT` until the first has ended. Then it either finds no row and
    continues, or finds the row and writes nothing.
 2. The target is the qualified name of the written table. Server and database need no column: a row
    of the ledger commits with the rows that it represents, so it is in their database.
-3. A name can be given to a new table. So the table's oid is stored as well, once the rows are in it
-   and keep it from being dropped. A replay whose unit was committed to another table of this name
-   is refused, since this table may hold other rows. The same oid under another name is a renamed
-   table, which holds the rows committed under that name: it is refused too.
+3. A name can be given to a new table. So the table's oid is stored as well, once the rows are in
+   the table and keep it from being dropped. A replay whose unit was committed to another table with
+   this name is refused, since this table may contain other rows. The same oid under another name is
+   a renamed table, which contains the rows committed under that name: it is refused too.
 4. The counts are stored last, with the commit. Until then no other session sees the row.
-5. Parts, rule and types must equal those of the version's other rows of this target. They are
+5. Parts, rule and types must equal those of the version's other rows for this target. They are
    compared at both ends, since rows of concurrent attempts cannot see each other before they
    commit.
-6. Of each application and target the last `versions` versions are kept. An older version is
+6. For each application and target the last `versions` versions are kept. An older version is
    refused, since the ledger does not show whether it was committed. Pruning runs outside any
-   transaction, where it would block other parts.
+   transaction, since it would block other parts inside one.
 7. A row without a target is from a ledger of the first shape, and matches any target. It is never
    pruned, since its target is unknown.
 """
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.postgres")
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED; SET CONSTRAINTS ALL IMMEDIATE"
-"""Deferred constraints are checked at once, as at the end of a single write: errors name a row."""
+"""Deferred constraints are checked immediately, as at the end of a single write, so errors name a
+row.
+"""
 ON_DISK = (
     "SELECT set_config('synchronous_commit', 'on', true) WHERE "
     "current_setting('synchronous_commit') = 'off'"
@@ -53,9 +55,8 @@ _THIS = "application = $1 AND version = $2 AND part = $3 AND target = $4"
 _OTHERWISE = "parts <> $5 OR rule <> $6 OR (types <> $7 AND types <> '' AND $7 <> '')"
 _OID = "coalesce(pg_catalog.to_regclass($4)::oid, 0)"
 _NO_TARGET = (
-    "unit %s is taken as committed by a row of the ledger %s that does not say to which "
-    "table it was written (%s now): it was made before "
-    "ledgers noted that"
+    "unit %s counts as committed because of a row in the ledger %s that does not name its table "
+    "(now %s): an earlier release wrote the row"
 )
 
 
@@ -87,12 +88,13 @@ class UnitLedger:
         *,
         limit: str = "",
     ) -> Committed | None:
-        """Begin the unit's transaction with `limit`; return what an earlier attempt has committed to `target`.
+        """Begin the unit's transaction with `limit`; return the counts that an earlier attempt has
+        committed to `target`.
 
-        Suspends while another attempt is under way. Creates a missing table, in the schema `home`
-        of the target unless it has one of its own, and alters one of the first shape. Raises
-        `UnitRefused`, and `ConfigError` if the table cannot be created or altered, or is another
-        one.
+        Suspends while another attempt is in progress. Creates a missing table, in the target's
+        schema `home` unless the ledger has its own, and alters a table of the first shape. Raises
+        `UnitRefused`, and `ConfigError` if the table cannot be created or altered, or is not a
+        ledger.
         """
         for _ in range(2):  # a worker of the first release may have created it
             try:
@@ -132,7 +134,7 @@ class UnitLedger:
         return bool(await con.fetchval(statement, *_values(unit, target)))
 
     def _check_target(self, unit: Unit, target: str, row: Record) -> None:
-        """Raise `UnitRefused` if the row is of another table that had the target's name."""
+        """Raise `UnitRefused` if the row belongs to another table that had the target's name."""
         if not row["target"]:
             logger.warning(_NO_TARGET, unit.name, self.qualified, target)
         elif row["target_oid"] not in {row["oid_now"], 0}:
@@ -142,13 +144,11 @@ class UnitLedger:
             )
             raise UnitRefused(
                 f"unit={unit.name!r}: it was committed to a table {target} with the oid "
-                f"{row['target_oid']}, and the table of this name now "
-                f"has {row['oid_now']}: it was dropped and made anew, or restored from a dump, "
-                "so it may not hold the "
-                f"unit's rows. To have them written again: DELETE FROM {self.qualified} WHERE "
-                f"{where} AND version = {unit.version}; or to go "
-                f"on as committed: UPDATE {self.qualified} SET target_oid = {row['oid_now']} "
-                f"WHERE {where};"
+                f"{row['target_oid']}, and the table of this name now has {row['oid_now']}: it was "
+                "dropped and recreated, or restored from a dump, so it may not contain the unit's "
+                f"rows. To write them again: DELETE FROM {self.qualified} WHERE {where} AND "
+                f"version = {unit.version}; or to accept them as committed: UPDATE "
+                f"{self.qualified} SET target_oid = {row['oid_now']} WHERE {where};"
             )
 
     async def _check_new(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> None:
@@ -172,11 +172,10 @@ class UnitLedger:
             )
             raise UnitRefused(
                 f"unit={unit.name!r}: its version was committed to this table under the name "
-                f"{earlier}, and the table is {target} now. To go on "
-                f"as committed: UPDATE {self.qualified} SET target = {_literal(target)} WHERE "
-                f"{where}; or if the table does not hold its rows, "
-                f"to have them written again: DELETE FROM {self.qualified} WHERE {where} AND "
-                f"version = {unit.version};"
+                f"{earlier}, and the table is now {target}. To accept it as committed: UPDATE "
+                f"{self.qualified} SET target = {_literal(target)} WHERE {where}; or, if the table "
+                f"does not contain its rows, to write them again: DELETE FROM {self.qualified} "
+                f"WHERE {where} AND version = {unit.version};"
             )
         if found["later"] == self.versions:
             raise UnitRefused(
@@ -194,7 +193,7 @@ class UnitLedger:
         counts: Counts,
         letters_held: int,
     ) -> None:
-        """Store the counts, right before the commit.
+        """Store the counts, immediately before the commit.
 
         Raises `UnitRefused` if other parts of the version were committed meanwhile.
         """
@@ -218,14 +217,16 @@ class UnitLedger:
             check_same_parts(unit, _unit(row))
 
     async def has(self, con: PoolConnectionProxy[Any], unit: Unit, target: str) -> bool:
-        """Whether the unit is committed; waits for the end of an attempt under way."""
+        """Whether the unit is committed; waits for the end of an attempt in progress."""
         await con.execute(BEGIN)
         is_new = await self._insert(con, unit, target)
         await con.execute("ROLLBACK")
         return not is_new
 
     async def follow(self, con: PoolConnectionProxy[Any], target: str, old: int) -> None:
-        """Record, in the open transaction, that a new table replaced the one of oid `old`."""
+        """Record, in the open transaction, that a new table has replaced the one with the oid
+        `old`.
+        """
         now = "pg_catalog.to_regclass($1)::oid"
         await con.execute(
             f"UPDATE {self.qualified} SET target_oid = {now} WHERE target_oid = $2", target, old
@@ -243,7 +244,7 @@ class UnitLedger:
         )
 
     async def prune(self, con: PoolConnectionProxy[Any], application: str, target: str) -> None:
-        """Delete versions older than those to keep."""
+        """Delete versions beyond the number to keep."""
         kept = (
             f"SELECT DISTINCT version FROM {self.qualified} WHERE application = $1 AND "
             "target IN ($2, '') ORDER BY version DESC LIMIT $3"

@@ -1,9 +1,9 @@
-"""The shape of the ledger's table: its creation, and the alteration of one of the first shape.
+"""The shape of the ledger's table: its creation, and the alteration of a table of the first shape.
 
-1. The first attempt that needs the table creates or alters it; others wait for the lock, look
+1. The first attempt that needs the table creates or alters it; others wait for the lock, check
    again, and find it done.
-2. An alteration is one transaction. Attempts of the first release that are under way end before it,
-   and later ones fail loudly, since the unique key that they name is gone.
+2. An alteration is one transaction. Attempts of the first release in progress end before it, and
+   later ones fail with an error, since the unique key that they use no longer exists.
 3. A row of the first shape does not name the table of its unit. Its `target` is empty.
 """
 
@@ -67,10 +67,10 @@ def alteration(ledger: str, constraint: str) -> str:
 
 
 async def put_right(con: PoolConnectionProxy[Any], ledger: str, new: str, error: Exception) -> None:
-    """Create the table that `error` reports missing, as `new`, or alter one of the first shape.
+    """Create the table that `error` reports missing, as `new`, or alter a table of the first shape.
 
     Suspends; ends the open transaction. Raises `ConfigError`, with the statement to run, if the
-    role lacks the right, and for a table of another shape. Raises `error` in any other case.
+    role lacks the privilege, and for a table of another shape. Raises `error` in any other case.
     """
     state = sqlstate(error)
     if state not in ANOTHER_TABLE | {NO_TABLE}:
@@ -93,9 +93,9 @@ async def _is_old(con: PoolConnectionProxy[Any], ledger: str, error: Exception) 
 async def make_table(
     con: PoolConnectionProxy[Any], option: str, table: str, statement: str
 ) -> None:
-    """Create a table, unless another session does meanwhile.
+    """Create a table, unless another session creates it meanwhile.
 
-    Raises `ConfigError`, with the statement to run, if the role lacks the right.
+    Raises `ConfigError`, with the statement to run, if the role lacks the privilege.
     """
     try:
         await con.execute(statement)
@@ -104,7 +104,7 @@ async def make_table(
         if state in _MADE_MEANWHILE:
             return
         if _is_not_allowed(state):
-            rule = f"cannot be made ({error}); have it made by: {statement}"
+            rule = f"cannot be created ({error}); have it created with: {statement}"
             raise bad(option, table, rule) from error
         raise
 
@@ -136,7 +136,7 @@ async def _altered(con: PoolConnectionProxy[Any], ledger: str, statement: str) -
 
 
 async def _needed(con: PoolConnectionProxy[Any], ledger: str, error: Exception) -> str | None:
-    """The alteration that the table needs; `None` if it has its shape.
+    """The alteration that the table needs; `None` if the shape is current.
 
     Raises `ConfigError` for a table of another shape.
     """
@@ -149,7 +149,9 @@ async def _needed(con: PoolConnectionProxy[Any], ledger: str, error: Exception) 
     if columns >= set(_FIRST) | set(_ADDED) and key == KEY:
         return None
     raise bad(
-        "ledger", ledger, f"is a table of another shape ({error}); name one that is made for it"
+        "ledger",
+        ledger,
+        f"is a table of another shape ({error}); name another table",
     ) from error
 
 

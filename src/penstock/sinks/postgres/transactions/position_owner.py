@@ -49,7 +49,7 @@ class PositionOwner:
     async def claim(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
-        """Own these; return the positions of those that have one."""
+        """Own these partitions; return the positions of those that have one."""
         if not partitions:
             return {}
         async with self._connections.lent() as con:
@@ -66,7 +66,7 @@ class PositionOwner:
     async def read(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
-        """Where these stand now."""
+        """The current positions of these partitions."""
         found: dict[TopicPartition, Position] = {}
         async with self._connections.lent() as con:
             for partition in partitions:
@@ -80,7 +80,7 @@ class PositionOwner:
     async def store(
         self, group: str, positions: Mapping[TopicPartition, Position]
     ) -> list[TopicPartition]:
-        """Move these without rows; return those that were moved."""
+        """Move these positions without rows; return the partitions whose positions were moved."""
         moves = [(self._of(group, each), at) for each, at in positions.items()]
         async with self._connections.lent() as con:
             moved = await self._table.store(con, moves, limit=self._limit)
@@ -89,12 +89,12 @@ class PositionOwner:
         return [owned.partition for owned in moved]
 
     def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Forget these."""
+        """Forget these partitions."""
         for each in partitions:
             self._owned.pop((group, each), None)
 
     def move_of(self, unit: PositionUnit) -> UnitMove:
-        """What moves the position of a unit. Raises `PositionLost` for one that is not owned."""
+        """The move of a unit's position. Raises `PositionLost` if the position is not owned."""
         if unit.own_move is not None:
             return unit.own_move
         return TableMove(
@@ -115,25 +115,25 @@ class TableMove:
 
     @property
     def keeper(self) -> str:
-        """The table."""
+        """The table of positions, for errors."""
         return f"the positions {self._table.qualified}"
 
     async def move(self, connection: PoolConnectionProxy[Any]) -> None:
-        """Move it. Raises `PositionLost`."""
+        """Move the position. Raises `PositionLost`."""
         await self._table.advance(connection, self._owned, self._position)
 
     async def is_moved(self, connection: PoolConnectionProxy[Any]) -> bool:
-        """Whether the stored position is this one."""
+        """Whether the stored position is the new one."""
         stored = await self._table.read(connection, self._owned, limit=self._limit)
         return stored == self._position
 
     def committed(self) -> None:
-        """Note that it is moved."""
+        """Record that the position was moved."""
         self._owned.moved(self._position)
 
 
 class PositionsInTable(Openable, ABC):
-    """A destination that keeps positions in a table: the methods of `KeepsPositions`."""
+    """A destination that keeps positions in a table; implements `KeepsPositions`."""
 
     keeps_group_offsets = False
     takes_moves_of = "PostgreSQL"
@@ -146,22 +146,23 @@ class PositionsInTable(Openable, ABC):
     async def claim_positions(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Own these positions from now on; return those that are stored. Suspends.
+        """Own these positions from now on; return the stored ones. Suspends.
 
-        Raises `ConfigError` for positions of the rows of another table, and the server's errors.
+        Raises `ConfigError` for positions that belong to the rows of another table, and the
+        server's errors.
         """
         return await self._owner.claim(group, partitions)
 
     async def read_positions(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Where claimed positions stand. Suspends. Raises `PositionLost`."""
+        """The current positions of claimed partitions. Suspends. Raises `PositionLost`."""
         return await self._owner.read(group, partitions)
 
     async def store_positions(
         self, group: str, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store positions without rows; return those that are stored. Suspends."""
+        """Store positions without rows; return the partitions whose positions are stored. Suspends."""
         return await self._owner.store(group, positions)
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
@@ -171,14 +172,14 @@ class PositionsInTable(Openable, ABC):
 
 
 class MovesPosition(ServerAttempt):
-    """A transaction that moves a position last."""
+    """A transaction in which a position is moved last."""
 
     def move_by(self, move: UnitMove) -> None:
-        """Move the position so at the commit."""
+        """Use this move at the commit."""
         self._move, self._keeper = move, move.keeper
 
     def _settings(self, idle_most: float = IDLE_MOST) -> str:
-        """The statements that set what holds in this transaction."""
+        """The statements for the settings of this transaction."""
         idle = f"SET LOCAL idle_in_transaction_session_timeout = {round(idle_most * 1000)}"
         return f"{idle}; {self._statements.limit}"
 
@@ -186,17 +187,17 @@ class MovesPosition(ServerAttempt):
         await self._move.move(self._con)
 
     async def is_applied(self, con: PoolConnectionProxy[Any]) -> bool:
-        """Whether it was committed, asked on another connection."""
+        """Whether it was committed, according to another connection."""
         return await self._move.is_moved(con)
 
     def commits(self) -> None:
-        """Note that the transaction is committed."""
+        """Record that the transaction is committed."""
         self._move.committed()
         super().commits()
 
 
 class PositionTransaction(MovesPosition, PostgresTransaction):
-    """A transaction of rows that moves a position last."""
+    """A transaction of rows, in which a position is moved last."""
 
     async def _begin(self) -> None:
         await self._con.execute(f"{BEGIN_UNIT}; {self._settings()}")

@@ -1,15 +1,16 @@
-"""The table in which PostgreSQL keeps the positions of a source, in the transactions of their rows.
+"""The table in which PostgreSQL stores the positions of a source, in the transactions of their
+rows.
 
-1. A row per consumer group, topic and partition. A claim increases its `epoch`, which ends the
-   ownership before: an owner moves the position only in its own epoch, and only from the position
-   that it knows. That is the last statement before the COMMIT.
-2. A claim waits for an earlier owner between that statement and the end of its COMMIT, and no
-   longer: the lock is taken last. An owner that hangs there is ended by the server, after
+1. There is one row per consumer group, topic and partition. A claim increases its `epoch`, which
+   ends the previous ownership: an owner moves the position only in its own epoch, and only from the
+   position that it knows. That is the last statement before the COMMIT.
+2. A claim waits for an earlier owner between that statement and the end of its COMMIT, but no
+   longer, since the lock is taken last. If an owner hangs there, the server ends it after
    `IDLE_MOST` seconds.
-3. A row names the table that holds the rows before its position, with its oid. A table of the same
-   name made anew does not hold them, so the claim is refused, with the statements to choose from.
+3. A row names the table that contains the rows before its position, with its oid. A recreated table
+   with the same name does not contain them, so the claim is refused, with a choice of statements.
    The same oid under another name is a renamed table: its new name is stored.
-4. A missing row, or one without a position, begins where the source says.
+4. A missing row, or a row without a position, begins at the source's start point.
 """
 
 # ruff: noqa: S608  # the table's own name is the only text that is put into statements, quoted
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     from asyncpg.pool import PoolConnectionProxy
 
 LOCK_WITHIN = 5
-"""Seconds that a claim waits for the transaction of an earlier owner."""
+"""Seconds for which a claim waits for the transaction of an earlier owner."""
 IDLE_MOST = 10
-"""Seconds that a transaction may be idle between two statements."""
+"""Seconds for which a transaction may be idle between two statements."""
 _BEGIN = (
     f"BEGIN; SET LOCAL lock_timeout = '{LOCK_WITHIN}s'; "
     f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_MOST}s'"
 )
-"""A process that is frozen within holds the rows for so long, and no longer."""
+"""The limit on how long a process that freezes in the transaction holds the rows."""
 
 _COLUMNS = {
     "consumer_group": "text",
@@ -59,7 +60,7 @@ _THIS = "consumer_group = $1 AND topic = $2 AND partition = $3"
 
 
 class OwnedPosition:
-    """A claimed position: the epoch of its owner, and where it stands as far as known."""
+    """A claimed position: the epoch of its owner, and the last known position."""
 
     __slots__ = ("epoch", "group", "partition", "position", "target")
 
@@ -78,7 +79,7 @@ class OwnedPosition:
         self.position = position
 
     def moved(self, position: Position | None) -> None:
-        """Note where it stands now."""
+        """Record the current position."""
         self.position = position
 
     @property
@@ -120,9 +121,9 @@ class PositionTable:
     ) -> list[OwnedPosition]:
         """Own these positions, in one transaction with `limit`.
 
-        Creates a missing table, in the schema `home` unless it has one of its own. Suspends while
+        Creates a missing table, in the schema `home` unless the table has its own. Suspends while
         an earlier owner commits. Raises `ConfigError` for positions that belong to the rows of
-        another table, and the server's error, such as for a lock that was not available in time.
+        another table, and the server's error, for example if a lock was not available in time.
         """
         try:
             return await self._claim(con, group, partitions, target, limit)
@@ -172,7 +173,7 @@ class PositionTable:
     async def _put_right(self, con: PoolConnectionProxy[Any], home: str, error: Exception) -> None:
         state = sqlstate(error)
         if state in ANOTHER_TABLE:
-            rule = f"is a table of another shape ({error}); name one that is made for positions"
+            rule = f"is a table of another shape ({error}); name another table"
             raise bad("positions", self.qualified, rule) from error
         if state != NO_TABLE:
             raise error
@@ -189,22 +190,23 @@ class PositionTable:
         becomes = f"target = {literal(target)}, target_oid = {now}"
         if row["target"] == target:
             why = (
-                f"a table {target} with the oid {stored}, and the table of this name now has {now}: "
-                "it was dropped and made anew, or restored from a dump, so it may not hold them"
+                f"a table {target} with the oid {stored}, and the table of this name now has "
+                f"{now}: it was dropped and recreated, or restored from a dump, so it may not "
+                "contain them"
             )
         else:
             why = (
                 f"the table {row['target']} (oid {stored}), and this flow writes to {target} (oid "
-                f"{now}); a flow into another table needs a consumer group of its own"
+                f"{now}); a flow into another table requires its own consumer group"
             )
         raise bad(
             "positions",
             self.qualified,
             f"has the position {row['position']} of {_partition(row)} in the group "
-            f"{row['consumer_group']!r}, which stands for rows in {why}. To continue behind the "
-            f"position: UPDATE {self.qualified} SET {becomes} WHERE {where}; or to have "
-            f"the records written again from offset 0: UPDATE {self.qualified} SET {becomes}, "
-            f"position = 0, metadata = '' WHERE {where};",
+            f"{row['consumer_group']!r}, which refers to rows in {why}. To continue from the "
+            f"position: UPDATE {self.qualified} SET {becomes} WHERE {where}; or to write the "
+            f"records again from offset 0: UPDATE {self.qualified} SET {becomes}, position = 0, "
+            f"metadata = '' WHERE {where};",
         )
 
     async def advance(
@@ -226,13 +228,13 @@ class PositionTable:
             raise PositionLost(f"{self.qualified}: {self._told(owned, row)}")
 
     def _told(self, owned: OwnedPosition, row: Record | None) -> str:
-        """Why the position could not be moved."""
+        """The reason why the position could not be moved."""
         if row is None:
-            return "its row was deleted; the next assignment begins where the source says"
+            return "its row was deleted; the next assignment begins at the source's start point"
         if row["epoch"] != owned.epoch:
             return f"another process took it over (epoch {row['epoch']}, not {owned.epoch})"
         if row["target_oid"] != row["oid_now"]:
-            return f"the table {owned.target} was dropped and made anew"
+            return f"the table {owned.target} was dropped and recreated"
         known = None if owned.position is None else owned.position.offset
         return f"it was changed from {known} to {row['position']} by other means"
 
@@ -248,9 +250,9 @@ class PositionTable:
     async def read(
         self, con: PoolConnectionProxy[Any], owned: OwnedPosition, *, limit: str = ""
     ) -> Position | None:
-        """Where the position stands, after the end of any transaction that moves it.
+        """The current position, after the end of any transaction that moves it.
 
-        Raises `PositionLost` if it has another owner.
+        Raises `PositionLost` if the position has another owner.
         """
         await con.execute(f"{_BEGIN}; {limit}")
         row = await self._row(con, owned, "FOR UPDATE")

@@ -1,14 +1,14 @@
 """A transaction on one connection, with several writes in it.
 
-1. Each write runs in a savepoint, which the next one replaces. So everything that a failed or
-   cancelled write left behind can be rolled back: there is no unknown outcome inside a transaction.
-2. Writes are serialised, since they share a connection. Rows are made before their turn.
-3. An error that needs a new connection or a new transaction ends the transaction: a broken
+1. Each write runs in a savepoint, which the next one replaces. So the effects of a failed or
+   cancelled write can be rolled back: there is no unknown outcome inside a transaction.
+2. Writes are serialized, since they share a connection. Rows are created before their turn.
+3. An error that requires a new connection or a new transaction ends the transaction: a broken
    connection, a server that cannot be written to, a serialization failure. All other errors belong
    to the write, which may be retried after its savepoint was rolled back. A refusal ends the
-   transaction too, since waiting in it for an operator would hold its locks: leaving the
-   transaction raises the refusal.
-4. If the answer to the COMMIT is lost, only the ledger can tell.
+   transaction too, since waiting for an operator inside it would hold its locks; leaving the
+   transaction then raises the refusal.
+4. If the response to the COMMIT is lost, only the ledger shows the outcome.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class PostgresTransaction(ServerAttempt):
-    """The transaction that `PostgresSink.transaction(unit)` gives."""
+    """The transaction from `PostgresSink.transaction(unit)`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class PostgresTransaction(ServerAttempt):
         self._writer = writer
         self._ledger = ledger
         self.target = target
-        """The name of the table under which the ledger knows the unit."""
+        """The name of the table under which the ledger stores the unit."""
         self._confirm = confirm
         self._is_marked = False
         self._is_untidy = False
@@ -79,15 +79,14 @@ class PostgresTransaction(ServerAttempt):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The capabilities of the sink that hold within one transaction."""
+        """The capabilities of the sink inside one transaction."""
         return Capabilities(key_prefix_safe=True, columnar=True)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
-        """Write every item of `batch` as a row, as `PostgresSink.write` does, in this transaction.
+        """Write every item of `batch` as a row in this transaction, like `PostgresSink.write`.
 
         Suspends until earlier writes have ended, and for its own. Raises `TransactionLost` if the
-        transaction is gone. After a cancellation the next write, or the commit, rolls this one
-        back.
+        transaction is lost. After a cancellation, the next write or the commit rolls this one back.
         """
         if self.is_replay and not self._is_over:
             return all_duplicate(batch)
@@ -97,17 +96,17 @@ class PostgresTransaction(ServerAttempt):
             await self._mark()
             self._is_untidy = True
             try:
-                # no earlier try can have been applied: its savepoint was rolled back
+                # no earlier attempt can have been applied: its savepoint was rolled back
                 answer, self._plan = await self._writer.run(
                     self._con, self._plan, batch, given, scope=WITHIN
                 )
             except Exception as error:
-                raise await self._undone(error)  # noqa: B904  # it has its cause
+                raise await self._undone(error)  # noqa: B904  # the cause is set
             self._is_untidy = False
         return answer
 
     async def _mark(self) -> None:
-        """Set the savepoint where the write begins, after the complete statements."""
+        """Set the savepoint at the start of the write, after the completed statements."""
         statement = f"SAVEPOINT {SAVEPOINT}"
         if self._is_untidy:
             statement = f"ROLLBACK TO {statement}"
@@ -115,13 +114,15 @@ class PostgresTransaction(ServerAttempt):
             statement = f"RELEASE {statement}; {statement}"
         try:
             await self._con.execute(statement)
-        except BaseException as error:  # whether the savepoint was set is unknown now
+        except BaseException as error:  # it is unknown whether the savepoint was set
             lost = self._lose(error)
-            raise lost if isinstance(error, Exception) else error  # noqa: B904  # it has its cause
+            raise lost if isinstance(error, Exception) else error  # noqa: B904  # the cause is set
         self._is_marked, self._is_untidy = True, False
 
     async def _undone(self, error: Exception) -> Exception:
-        """Roll back the failed write at once: it may hold locks. Returns the error to raise."""
+        """Roll back the failed write immediately, since it may hold locks. Returns the error to
+        raise.
+        """
         told = self._told(error)
         if told is error:
             try:
@@ -143,7 +144,7 @@ class PostgresTransaction(ServerAttempt):
             )
 
     async def is_applied(self, con: PoolConnectionProxy[Any]) -> bool:
-        """Whether it was committed, as the ledger tells on another connection."""
+        """Whether it was committed, according to the ledger on another connection."""
         assert isinstance(self.unit, Unit)
         return await self._ledger.has(con, self.unit, self.target)
 

@@ -1,8 +1,8 @@
-"""The first try of a small batch: one statement, without the objects that repair a write.
+"""The first attempt of a small batch: one statement, without the objects that repair a write.
 
-They cost more than sending a few rows. Only batches that the general path would send as they are,
-by the same statement, are written here. After an error that path takes over, as if it had sent the
-statement.
+They cost more than sending a few rows. Only batches that the general path would send unchanged,
+with the same statement, are written here. After an error that path takes over, as if it had sent
+the statement.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 _EXACT = frozenset({NoneType, UUID, bool, bytes, date, datetime, int, str, time, timedelta})
-"""Types whose values are stored as they are, but for a time of day in a column of dates."""
+"""Types whose values are stored unchanged, except for a time of day in a date column."""
 
 
 async def write_directly(
@@ -35,7 +35,7 @@ async def write_directly(
     chooser: Chooser,
     scope: Scope,
 ) -> bool:
-    """Write the rows; return whether it was possible. Raises the errors of the statement."""
+    """Write the rows; return whether that was possible. Raises the errors of the statement."""
     _, rows, errors = given
     if (
         errors

@@ -1,4 +1,4 @@
-"""What asyncpg can encode, found out without sending any row."""
+"""Checks of the values that asyncpg can encode, without sending any row."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def staged_columns(plan: TablePlan) -> list[str]:
 
 
 async def by_codecs(con: PoolConnectionProxy[Any], plan: TablePlan) -> TablePlan:
-    """The plan for the connection's codecs, some of which may be the user's. Suspends."""
+    """The plan adapted to the connection's codecs, some of which may be the user's. Suspends."""
     copies = await _can_copy(con, plan)
     json_types = frozenset([kind for kind in JSON_TYPES if await _takes_text(con, kind)])
     return replace(plan, copies=copies, json_types=json_types)
 
 
 async def _takes_text(con: PoolConnectionProxy[Any], kind: str) -> bool:
-    """Whether the codec of a type takes text only, as asyncpg's own codec of JSON does.
+    """Whether the codec of a type accepts only text, like asyncpg's own JSON codec.
 
-    Nothing is sent: the second argument never encodes.
+    Nothing is sent: the second argument can never be encoded.
     """
     await con.execute("BEGIN")
     try:
@@ -71,11 +71,11 @@ async def _can_copy(con: PoolConnectionProxy[Any], plan: TablePlan) -> bool:
 async def refused_rows(
     con: PoolConnectionProxy[Any], plan: TablePlan, rows: Sequence[Row]
 ) -> dict[int, Exception]:
-    """The error of each row that cannot be sent, by its place: asyncpg cannot encode it, or a text
-    holds a NUL.
+    """The error of each row that cannot be sent, by its place: asyncpg cannot encode it, or its
+    text contains a NUL.
 
     asyncpg encodes all arguments of a query, in order, before it sends anything. This query has one
-    more argument, which never encodes, so nothing is ever sent: the error is either about that
+    more argument, which can never be encoded, so nothing is sent: the error is either about that
     argument, and the row is good, or about an earlier one.
     """
     refused: dict[int, Exception] = {}
@@ -94,7 +94,7 @@ async def refused_rows(
                 refused[place] = error
         if place not in refused and any(isinstance(value, str) and "\0" in value for value in row):
             refused[place] = ValueError("PostgreSQL's text cannot hold the character NUL (\\x00)")
-    # a statement that asyncpg prepared and did not send leaves a transaction open, with a lock on
+    # a statement that asyncpg has prepared but not sent leaves a transaction open, with a lock on
     # the table
     await con.execute("SELECT")
     return refused

@@ -1,4 +1,4 @@
-"""The fast path: the statement that fits the number of rows, in one transaction."""
+"""The fast path: the statement that suits the number of rows, in one transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .sender import Sender
 
 STAGED_FROM = 2
-"""Lost prepared statements after which a write prepares none."""
+"""Number of lost prepared statements after which a write prepares none."""
 
 
 async def send(sender: Sender, chooser: Chooser) -> None:

@@ -1,4 +1,4 @@
-"""A broken connection that asyncpg does not notice while it sends."""
+"""Detection of broken connections while asyncpg waits to send."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """Ends a statement with `TimeoutError` when its connection breaks while asyncpg waits to send.
+    """Ends a statement with `TimeoutError` if its connection breaks while asyncpg waits to send.
 
-    That wait is not woken by a broken connection.
+    A broken connection does not end that wait.
     """
 
     __slots__ = ("_con", "_is_over", "_limit")

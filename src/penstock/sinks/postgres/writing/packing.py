@@ -1,11 +1,11 @@
-"""Rows packed here instead of by asyncpg, where that is faster and the bytes are certain.
+"""Rows packed here instead of by asyncpg, if that is faster and yields the same bytes.
 
-1. asyncpg stays the judge of every value. Rows with a value that the encoder declines are sent by
-   asyncpg as before, which takes the value or names the error. The first piece is encoded before
-   anything is sent; a value that is declined behind it ends the `COPY`, which keeps nothing.
-2. After a declined batch the next `PAUSE` ones are not tried, so that a producer of such values
-   does not pay for two encoders.
-3. Text is packed as UTF-8, and only for connections that speak it.
+1. asyncpg remains the authority on every value. Rows with a value that the encoder declines are
+   sent by asyncpg, which accepts the value or names the error. The first piece is encoded before
+   anything is sent; a value declined after it ends the `COPY`, which then stores nothing.
+2. After a declined batch the encoder is not tried for the next `PAUSE` batches, so that a producer
+   of such values does not pay for two encoders.
+3. Text is packed as UTF-8, and only for connections with that encoding.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ..rows.lazy import Row
 
 PAUSE = 50
-"""Batches that asyncpg encodes after one with a declined value."""
+"""Number of batches that asyncpg encodes after one with a declined value."""
 _UTF8 = frozenset({"UTF8", "UTF-8"})
 
 
 class Packing:
-    """The choice between the own encoder and asyncpg's, for the batches of one sink."""
+    """The choice between our encoder and asyncpg's, for the batches of one sink."""
 
     def __init__(self) -> None:
         self._paused = 0
@@ -37,7 +37,9 @@ class Packing:
     def pieces(
         self, con: PoolConnectionProxy[Any], types: tuple[str, ...], rows: Sequence[Row]
     ) -> Iterator[bytes] | None:
-        """The rows as binary `COPY`, the first piece encoded; `None` to send them by asyncpg."""
+        """The rows as binary `COPY`, with the first piece already encoded; `None` to let asyncpg
+        send them.
+        """
         encoder = row_encoder(types)
         if encoder is None or encoder.gain <= 0 or not speaks_utf8(con):
             return None

@@ -1,7 +1,7 @@
-"""The rows of one batch that are still to be written, and the answers for the others. No I/O.
+"""The rows of one batch that remain to be written, and the results of the others. No I/O.
 
-In a batch with keys, the rows behind a failed row of their key are left out too, however the
-failure was found.
+In a batch with keys, the rows after a failed row of their key are left out too, however the failure
+was found.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _UNIQUE_VIOLATION = "23505"
 
 
 class Remaining:
-    """The remaining rows of one batch; `indices` holds each row's index in the batch."""
+    """The remaining rows of one batch; `indices` contains each row's index in the batch."""
 
     def __init__(
         self, given: GivenRows, *, maybe: frozenset[int], keys: Sequence[object] | None = None
     ) -> None:
         self.indices, self.rows, self.errors = given
         self.maybe = maybe
-        """Indices of items that an earlier, unknown try may have stored."""
+        """Indices of items that an earlier attempt with an unknown outcome may have stored."""
         self._keys = keys
         self._whole: Sequence[Row] | None = None
-        """Rows that were found to have whole numbers in integer columns."""
+        """Rows that are known to have whole numbers in integer columns."""
         self.outcomes: dict[int, Outcome] = {}
         self.details: dict[int, dict[str, Any]] = {}
 
@@ -54,14 +54,14 @@ class Remaining:
         self.keep(refused)
 
     def stop_keys(self) -> bool:
-        """Fail the items behind a failed one of their key; return whether any had not failed."""
+        """Fail the items after a failed item of their key; return whether there were any new ones."""
         stopped = stopped_behind(self._keys, self.errors, self.outcomes)
         is_new = not stopped.keys() <= self.errors.keys()
         self.errors.update(stopped)
         return is_new
 
     def keep(self, without: Container[int] = ()) -> None:
-        """Keep only rows of items that have not failed, without those at the places `without`."""
+        """Keep only rows of items that have not failed, excluding the places in `without`."""
         kept = [
             place
             for place, index in enumerate(self.indices)
@@ -75,9 +75,10 @@ class Remaining:
         )
 
     def refuse(self, place: int, error: Exception, *, again: bool = False) -> None:
-        """Record an error for the row at `place`; `again`: an earlier row of the batch has its key.
+        """Record an error for the row at `place`; `again`: an earlier row of the batch has the same
+        key.
 
-        A unique violation of an item that an earlier try may have stored is a duplicate.
+        A unique violation of an item that an earlier attempt may have stored is a duplicate.
         """
         index = self.indices[place]
         if isinstance(error, (UnknownOutcomeError, PermanentError)):
@@ -96,10 +97,10 @@ class Remaining:
         refused: Mapping[int, tuple[Exception, bool]],
         is_uncertain: Callable[[Exception], bool],
     ) -> bool:
-        """Record the errors of rows that were tried in order; return whether other rows were
-        stored, but behind a failed one of their key.
+        """Record the errors of rows that were tried in order; return whether other rows were stored
+        after a failed row of their key.
 
-        Then an error that is uncertain without those rows is left out, if its row came later.
+        In that case, an error that may depend on those rows is omitted if its row came later.
         """
         before = self.errors.copy(), self.outcomes.copy()
         self._refuse_all(refused)
@@ -123,7 +124,7 @@ class Remaining:
             self.refuse(place, error, again=again)
 
     def note_duplicates(self, places: Iterable[int]) -> None:
-        """Record skipped rows that an earlier try may have stored as duplicates."""
+        """Record skipped rows that an earlier attempt may have stored as duplicates."""
         for place in places:
             index = self.indices[place]
             if index in self.maybe:
@@ -132,7 +133,7 @@ class Remaining:
     def note_returned(
         self, names: Sequence[str], found: Sequence[Record], places: Iterable[int] | None = None
     ) -> None:
-        """Record the returned columns `names`; `o` holds each row's place unless `places` does."""
+        """Record the returned columns `names`; `o` is each row's place unless `places` is given."""
         for place, row in zip(
             (row["o"] for row in found) if places is None else places, found, strict=True
         ):
@@ -146,7 +147,7 @@ class Remaining:
             self.drop(self.rows.refused())
 
     def as_tuples(self, plan: TablePlan) -> None:
-        """Turn the rows into tuples; fail each row with a value that has no Python object."""
+        """Convert the rows to tuples; fail each row with a value that has no Python object."""
         self.drop_refused()
         if isinstance(self.rows, LazyRows):
             self.drop(self.rows.unreadable())
@@ -160,19 +161,19 @@ class Remaining:
         )
 
     def are_whole(self, plan: TablePlan) -> bool:
-        """Whether integer columns have no other numbers, as far as that is found quickly."""
+        """Whether a quick check proves that integer columns contain only whole numbers."""
         if self._whole is not self.rows:
             self._whole = self.rows if are_whole(self.rows, plan.cutting_places) else None
         return self._whole is not None
 
     def fit(self, plan: TablePlan) -> None:
-        """Make columns fit the types of another plan."""
+        """Fit columns to the types of another plan."""
         self._whole = None
         if isinstance(self.rows, LazyRows):
             self.rows = self.rows.by([plan.table.column(name) for name in plan.columns])
 
     def answer(self, items: int) -> WriteResult | None:
-        """The answer for a batch of so many items; `None` if every item was delivered."""
+        """The result for a batch of `size` items; `None` if every item was delivered."""
         if not self.errors and not self.outcomes and not self.details:
             return None
         return WriteResult(items, self.errors, self.outcomes, self.details)

@@ -1,8 +1,8 @@
-"""The transaction around a write's statements: its own, or a savepoint within a larger one.
+"""The transaction around a write's statements: its own, or a savepoint in a larger one.
 
-A write begins one for several statements, rolls it back when a row is to blame, and commits it. In
-a savepoint a rollback reaches to where the write began, nothing is kept before the whole
-transaction commits, and staging tables stay for the next write. Where statements cannot be
+A write begins a transaction for several statements, rolls it back when a row is at fault, and
+commits it. With a savepoint, a rollback returns to the start of the write, no rows are kept before
+the whole transaction commits, and staging tables remain for the next write. If statements cannot be
 prepared, every statement of a write is in a *block*: a transaction that is open from the start.
 """
 
@@ -20,23 +20,23 @@ SAVEPOINT = "penstock_write"
 
 
 class StatementLost(Exception):
-    """The server does not have a prepared statement, and it need not be prepared at all.
+    """The server has lost a prepared statement, but the write can do without prepared statements.
 
     The write was rolled back.
     """
 
 
 class Scope(ABC):
-    """The transaction that a write runs in."""
+    """The transaction in which a write runs."""
 
     is_inside: ClassVar[bool]
-    """Whether a larger transaction is open, which alone keeps the rows."""
+    """Whether the write is inside a larger transaction, whose commit alone keeps the rows."""
     is_block: ClassVar[bool] = True
-    """Whether a transaction is open all the time, so that no statement keeps its rows by itself."""
+    """Whether a transaction is open all the time, so that no statement commits by itself."""
     begins_first: ClassVar[bool] = False
-    """Whether a write begins with a statement of the scope's."""
+    """Whether a write begins with a statement of the scope."""
     may_switch: ClassVar[bool] = False
-    """Whether a lost statement ends the write by `StatementLost`."""
+    """Whether a lost statement ends the write with `StatementLost`."""
 
     @abstractmethod
     async def enter(self, con: PoolConnectionProxy[Any]) -> None:
@@ -44,7 +44,7 @@ class Scope(ABC):
 
     @abstractmethod
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
-        """Begin several statements; `script` makes the tables that they need."""
+        """Begin several statements; `script` creates the tables that they need."""
 
     @abstractmethod
     async def undo(self, con: PoolConnectionProxy[Any]) -> None:
@@ -52,15 +52,15 @@ class Scope(ABC):
 
     @abstractmethod
     async def commit(self, con: PoolConnectionProxy[Any]) -> None:
-        """End the statements."""
+        """Commit the statements."""
 
     def is_open(self, con: PoolConnectionProxy[Any]) -> bool:
-        """Whether statements that were sent alone are still to be committed."""
+        """Whether statements that were sent alone still need to be committed."""
         return False
 
 
 class OwnTransaction(Scope):
-    """A transaction for several statements of a write; a single one keeps its rows by itself."""
+    """A transaction for several statements of a write; a single statement commits by itself."""
 
     is_inside = is_block = False
 
@@ -79,13 +79,13 @@ class OwnTransaction(Scope):
 
 
 class SwitchingTransaction(OwnTransaction):
-    """As its base, where statements need not be prepared."""
+    """Like its base, for connections on which statements need not be prepared."""
 
     may_switch = True
 
 
 class Block(Scope):
-    """A transaction that is open from the write's start, and again after a rollback."""
+    """A transaction that is open from the start of the write, and again after a rollback."""
 
     is_inside = False
     begins_first = True
@@ -112,12 +112,12 @@ class Block(Scope):
 
 
 class Savepoint(Scope):
-    """A part of a transaction, which has set the savepoint."""
+    """A savepoint in the transaction that has set it."""
 
     is_inside = True
 
     async def enter(self, con: PoolConnectionProxy[Any]) -> None:
-        """Begin nothing: the savepoint is set."""
+        """Begin nothing: the savepoint is already set."""
 
     async def begin(self, con: PoolConnectionProxy[Any], script: str) -> None:
         await con.execute(script)

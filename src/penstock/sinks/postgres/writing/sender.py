@@ -1,8 +1,8 @@
 """The rows of one batch on one connection: statements, staging, and the transaction around them.
 
-*Sealed* means that the server was told to keep the rows. A connection lost before that is
-transient, one lost after it leaves an unknown outcome. A write within a larger transaction
-(`Scope`) is never sealed: only that transaction's commit keeps its rows.
+*Sealed* means that the server was told to keep the rows. If the connection is lost before that, the
+error is transient; afterwards the outcome is unknown. A write inside a larger transaction (`Scope`)
+is never sealed, since only that transaction's commit keeps its rows.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from .scope import Scope
 
 _COPY_WHERE = (12,)
-"""The first version of PostgreSQL whose `COPY` takes a condition."""
+"""The first version of PostgreSQL whose `COPY` accepts a condition."""
 
 
 class Sender:
-    """Sends the remaining rows of one batch by a plan."""
+    """Sends the remaining rows of one batch according to a plan."""
 
     def __init__(
         self,
@@ -52,12 +52,12 @@ class Sender:
         self.copying: str | None = None
         """The table of the latest `COPY`; `None` after another statement."""
         self.place_of: Callable[[int], int] = int
-        """The place of the row that a line of the latest `COPY` holds."""
+        """The place of the row in a line of the latest `COPY`."""
         self.sealed = has_sent and not scope.is_block
         self.may_repeat_keys = False
-        """Whether the server found one key in two rows, whatever Python says."""
+        """Whether the server found one key in two rows, even if they differ in Python."""
         self.lost_statements = 0
-        """How often a prepared statement was gone."""
+        """How often a prepared statement was lost."""
         self.is_packed = False
         """Whether the rows of the latest `COPY` were packed here."""
         self._compares_apart = False
@@ -65,12 +65,12 @@ class Sender:
         self._explicit = scope.is_block
 
     def use(self, plan: TablePlan) -> None:
-        """Send the same rows by another plan."""
+        """Send the same rows with another plan."""
         self.plan = plan
         self.remaining.fit(plan)
 
     def use_no_copy(self) -> None:
-        """Send by a plan whose table takes no `COPY`."""
+        """Use a plan whose table does not allow `COPY`."""
         self.plan = replace(self.plan, table=replace(self.plan.table, takes_copy=False))
 
     def expect_repeated_keys(self) -> None:
@@ -78,11 +78,11 @@ class Sender:
         self.may_repeat_keys = True
 
     def as_tuples(self) -> None:
-        """Turn the remaining rows into tuples."""
+        """Convert the remaining rows to tuples."""
         self.remaining.as_tuples(self.plan)
 
     def pack_no_more(self) -> None:
-        """Have asyncpg encode the rows from now on, and those of the next batches."""
+        """Let asyncpg encode the rows from now on, and those of the next batches."""
         if self._packing is not None:
             self._packing.decline()
         self._packing, self.is_packed = None, False
@@ -93,18 +93,18 @@ class Sender:
         return not self._compares_apart and self.con.get_server_version() >= _COPY_WHERE
 
     def compare_apart(self) -> None:
-        """Have the types compared before a `COPY` into the table, no longer by it."""
+        """Compare the types before a `COPY` into the table instead of in it."""
         self._compares_apart = True
 
     async def forget_statements(self) -> None:
-        """Drop the connection's prepared statements and types after one was gone."""
+        """Drop the connection's prepared statements and types after a statement was lost."""
         self.lost_statements += 1
         await self.con.reload_schema_state()
 
     # -- statements --------------------------------------------------------------------------------
 
     async def insert_rows(self) -> None:
-        """One `INSERT` per row, in a pipeline."""
+        """Send one `INSERT` per row, in a pipeline."""
         rows = self.remaining.rows
         if not self.plan.returning:
             return await self._insert(self.plan.insert, rows)
@@ -115,12 +115,12 @@ class Sender:
         return self.remaining.note_returned(self.plan.returning, found)
 
     async def insert_at_once(self, statement: str, *arguments: object) -> None:
-        """One `INSERT` of all rows, by parameters or from arrays."""
+        """Send one `INSERT` of all rows, from parameters or arrays."""
         self.copying, self.sealed = None, not self._explicit
         await self.merge(statement, *arguments)
 
     async def merge(self, statement: str, *arguments: object) -> None:
-        """Run one statement that inserts all rows, and record the columns that it returns."""
+        """Run one statement that inserts all rows, and record the returned columns."""
         if not self.plan.returning:
             await self.con.execute(statement, *arguments)
             return
@@ -128,11 +128,11 @@ class Sender:
         if found and "o" in found[0]:
             self.remaining.note_returned(self.plan.returning, found)
         elif len(found) == len(self.remaining.rows):
-            # otherwise rows were kept out by a trigger, and the answer does not show which
+            # otherwise a trigger has suppressed rows, and the result does not show which
             self.remaining.note_returned(self.plan.returning, found, range(len(found)))
 
     async def copy_rows(self) -> None:
-        """`COPY` the rows straight into the table."""
+        """`COPY` the rows directly into the table."""
         plan, table = self.plan, self.plan.table
         rows, types = self.remaining.rows, plan.packed_types
         where = plan.same_types if self.compares_types else None
@@ -213,7 +213,7 @@ class Sender:
             )
 
     def _feed(self, rows: Sequence[Row]) -> Iterator[Row]:
-        """The rows for one statement; asyncpg sends its end right after taking the last row."""
+        """The rows for one statement; asyncpg sends its end immediately after taking the last row."""
         return chain(rows, self._end_of_rows())
 
     def _end_of_rows(self) -> Iterator[Row]:
@@ -224,7 +224,7 @@ class Sender:
     # -- columns -----------------------------------------------------------------------------------
 
     async def copy_columns(self, rows: LazyRows) -> bool:
-        """`COPY` columns without making tuples; return whether they could be encoded."""
+        """`COPY` columns without creating tuples; return whether they could be encoded."""
         if not speaks_utf8(self.con):
             return False
         plan = self.plan
@@ -263,7 +263,7 @@ class Sender:
         self._explicit, self.sealed = self.scope.is_block, False
 
     async def finish(self) -> None:
-        """Commit statements that were sent alone, unless they have kept their rows."""
+        """Commit statements that were sent alone, unless they have committed by themselves."""
         if self.scope.is_open(self.con):
             await self.commit()
 

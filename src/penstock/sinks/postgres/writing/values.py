@@ -1,10 +1,10 @@
 """One `INSERT` of all rows, with a parameter per value.
 
-1. `ON CONFLICT DO UPDATE` refuses to replace a row twice in one statement. Where keys may be equal,
-   the rows are ranked first, as with the other statements. Keys that differ in Python but not by
-   the column's type are noticed by the server (`Blame`), and the write is repeated.
-2. Where every row is stored, the rows are returned in order. Otherwise they are matched by their
-   keys, of which none may be NULL.
+1. `ON CONFLICT DO UPDATE` refuses to replace a row twice in one statement. If keys may be equal,
+   the rows are ranked first, as with the other statements. Keys that differ in Python but not in
+   the column's type are detected by the server (`Blame`), and the write is repeated.
+2. If every row is stored, the rows are returned in order. Otherwise they are matched by their keys,
+   which must not be NULL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def insert_values(sender: Sender) -> None:
 def statement_for_values(
     plan: TablePlan, rows: Sequence[Row], *, may_repeat: bool = False
 ) -> str | None:
-    """The statement; `None` if none could tell the returned rows' places."""
+    """The statement; `None` if none can assign the returned rows to their places."""
     replaces, count = plan.mode == "update", len(rows)
     if plan.returning:
         if plan.returns_all and not (replaces and (may_repeat or _repeats(plan, rows))):
@@ -44,7 +44,7 @@ def statement_for_values(
 
 
 def _repeats(plan: TablePlan, rows: Sequence[Row]) -> bool:
-    """Whether two rows may have one key."""
+    """Whether two rows may have the same key."""
     if len(rows) == 1:
         return False
     try:
