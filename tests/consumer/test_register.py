@@ -479,7 +479,7 @@ def of_generator(event: Placed) -> Any:
 @pytest.mark.parametrize(
     ("handler", "told"),
     [
-        (of_message_or_class, "takes Message, which is for any class: it has to be alone"),
+        (of_message_or_class, "takes Message, which stands for any class and cannot be in a union"),
         (of_later, "the hint 'Decimal' of 'event' cannot be resolved"),
         (of_nothing, "must take the message as its first parameter"),
         (of_keyword, "must take the message as its first parameter"),

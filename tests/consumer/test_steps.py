@@ -377,7 +377,7 @@ async def test_without_a_key_the_handler_runs(
     given = [Record("orders", 0, each.offset, "a", 0, each.headers) for each in given]
     ran = await consume(fake_clock, given, handled, steps=[step])
     assert (len(handled.values), ran.report.counts.skipped) == (3, 1)
-    assert caplog.text.count("has no key to know duplicates by") == 1
+    assert caplog.text.count("has no idempotency key") == 1
 
 
 @pytest.mark.parametrize("is_async", [False, True])
