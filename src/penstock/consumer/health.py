@@ -1,15 +1,15 @@
 """Readiness and liveness.
 
- a consumer | ready | alive |
----|---|---|
- is not open, or does not run yet | no | yes |
- runs, without an assignment so far | no | yes |
- runs, and its source has assigned partitions with their positions (perhaps none) | yes | yes |
- has a source that reports trouble | no | yes |
- drains | no | yes |
- has failed | no | no |
- has ended | no | no |
- has an event loop that is blocked | as before | no |
+| a consumer | ready | alive |
+|---|---|---|
+| is not open, or does not run yet | no | yes |
+| runs, without an assignment so far | no | yes |
+| runs, and its source has assigned partitions with their positions (perhaps none) | yes | yes |
+| has a source that reports trouble | no | yes |
+| drains | no | yes |
+| has failed | no | no |
+| has ended | no | no |
+| has an event loop that is blocked | as before | no |
 
 A stall affects neither: it may be caused by an unavailable destination, which a restart does not
 cure.

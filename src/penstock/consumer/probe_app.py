@@ -1,9 +1,9 @@
 """Readiness and liveness of consumers over HTTP, as an ASGI application without dependencies.
 
- path | 200 | 503 |
----|---|---|
- `/ready` | all consumers are ready | one is not |
- `/live` | all consumers are alive | one is not |
+| path | 200 | 503 |
+|---|---|---|
+| `/ready` | all consumers are ready | one is not |
+| `/live` | all consumers are alive | one is not |
 
 The body states the reason, as text, or as JSON if the request accepts it. `?verbose` adds
 `explain()`, which contains keys of records.

@@ -1,4 +1,4 @@
-"""From what a batch handler returned to one result per message. Pure.
+"""Conversion of a batch handler's return value into one result per message. Pure.
 
 | returned | a message | `on_mismatch="retry"` |
 |---|---|---|
@@ -33,7 +33,7 @@ class BatchResults(NamedTuple):
 
 
 def results_of(returned: object, count: int, on_mismatch: OnMismatch) -> BatchResults:
-    """The results of a batch of `count` messages."""
+    """Return the results of a batch of `count` messages."""
     if returned is None:
         return BatchResults([ACK] * count)
     if not isinstance(returned, (list, tuple)):
