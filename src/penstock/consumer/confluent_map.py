@@ -59,7 +59,7 @@ def _of_runs(position: int, payload: bytes, code: str) -> list[tuple[int, int]]:
     count, rest = divmod(len(payload), struct.calcsize(f">{code}"))
     runs = struct.unpack(f">{count}{code}", payload[: len(payload) - rest])
     if rest or not runs or runs[0] < 0 or min(runs[1:], default=1) < 1:
-        message = f"{len(payload)} bytes are no lengths of runs"
+        message = f"{len(payload)} bytes are not lengths of runs"
         raise ForeignMap(message)
     ranges: list[tuple[int, int]] = []
     at = position

@@ -173,7 +173,9 @@ class Consumer(Operated):
         """
         call = as_handler(handler)
         if (state is not None or interjections) and self._settings.ordering != "partition":
-            rule = 'needs Consumer(ordering="partition"): turns of a partition have to exclude each other'
+            rule = (
+                'needs Consumer(ordering="partition"): turns of a partition must exclude each other'
+            )
             raise checks.bad("state" if state is not None else "interjections", "...", rule)
         if isinstance(state, PositionedBackend):
             state.check_source(self._source)

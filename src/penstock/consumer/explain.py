@@ -184,7 +184,7 @@ class Explainer:
     def _holding(self, claim: Claim) -> Iterator[WaitCause]:
         """Yield why nothing is fetched from a partition, regardless of its messages."""
         if claim.is_closing and not self._parts.ending.is_begun:
-            yield WaitCause(WaitReason.DRAINING, "(the partition is given up)")
+            yield WaitCause(WaitReason.DRAINING, "(the partition is being revoked)")
         if self._parts.claims.is_paused(claim):
             yield WaitCause(WaitReason.PAUSED)
         if claim in self._unread:

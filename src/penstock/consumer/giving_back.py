@@ -34,7 +34,7 @@ Call: TypeAlias = "Callable[[SourceClaim, int, SourceRecord], Awaitable[Returned
 
 logger = logging.getLogger("penstock.consumer")
 
-_GIVEN_UP = "%s: %s cannot be handled, and the source has it as %s (%s)"
+_GIVEN_UP = "%s: %s cannot be handled; the source keeps it as %s (%s)"
 
 
 class Returns:

@@ -24,7 +24,7 @@ WITHIN = 10.0
 
 logger = logging.getLogger("penstock.consumer")
 
-_FAILED = "%s: the lag is unknown, since the source did not tell its ends (%s)"
+_FAILED = "%s: the lag is unknown, since the source did not return its ends (%s)"
 
 
 class LagSampler:

@@ -104,7 +104,7 @@ def decode(position: int, text: str | None) -> list[tuple[int, int]]:
         raise ForeignMap(message) from error
     form, checksum, body = text[0], content[:_CHECKSUM], content[_CHECKSUM:]
     if checksum != _checksum(form, body, _seed(position)):
-        message = f"torn, or not of position {position}"
+        message = f"damaged, or not of position {position}"
         raise ForeignMap(message)
     return _ranges(position, body if form == _PLAIN else _inflated(body))
 
@@ -254,7 +254,7 @@ def _ranges(position: int, pairs: bytes) -> list[tuple[int, int]]:
     """Return the ranges of the pairs, with strict checks."""
     numbers = _numbers(pairs)
     if not numbers or len(numbers) % 2 or len(numbers) > 2 * MOST_RANGES or not all(numbers[1:]):
-        message = f"{len(numbers)} numbers, {numbers.count(0)} of them 0, are no gaps and runs"
+        message = f"{len(numbers)} numbers, {numbers.count(0)} of them 0, are not gaps and runs"
         raise ForeignMap(message)
     ranges: list[tuple[int, int]] = []
     at = position

@@ -135,7 +135,7 @@ class Quiet:
         self._errands.cut(left)
         for slot in self._workers.slots:
             if not left.isdisjoint(slot.messages()):
-                slot.cut(StoppedError("cut: its partition is given up, or the consumer stops"))
+                slot.cut(StoppedError("cancelled: its partition is revoked, or the consumer stops"))
         await self._ended(claims, self._clock.now() + GRACE)
         self._report_deaf(claims)
 

@@ -113,7 +113,7 @@ class HandlerTimeout(TimedOutError):
 
 def reason_of(result: ToDeadLetter | Terminate) -> BaseException:
     """Return the error of a message whose handler returned `ToDeadLetter` or `Terminate`."""
-    return result.error or PoisonError(result.reason or "the handler gave the message up")
+    return result.error or PoisonError(result.reason or "the handler rejected the message")
 
 
 def no_result(returned: object) -> ResultTypeError:

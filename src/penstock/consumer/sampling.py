@@ -38,7 +38,7 @@ logger = logging.getLogger("penstock.consumer")
 _STALLED = "%s: nothing has been settled for %.3g s although there is work\n%s"
 _MOVES = "%s: no longer stalled"
 _PASSED = "%s: %s"
-_NO_ENDS = "%s: the source did not tell its ends (%s)"
+_NO_ENDS = "%s: the source did not return its ends (%s)"
 
 
 class Sampler:

@@ -42,9 +42,9 @@ logger = logging.getLogger("penstock.consumer")
 
 _BLOCKED = (
     "%s: the event loop was blocked for %.3g s; running before or after: %s. A handler that "
-    "blocks has to be a plain function, which runs in a thread"
+    "blocks must be a plain function, which runs in a thread"
 )
-_NOT_EXTENDED = "%s: the source did not extend the time of %d records (%s)"
+_NOT_EXTENDED = "%s: the source did not extend the deadline of %d records (%s)"
 
 
 class Sweeper:
@@ -85,7 +85,7 @@ class Sweeper:
         """Take a sample and act on it; return the time of the next one."""
         found = self._handlers.look(now, self._parts.workers.slots)
         for slot in found.overdue:
-            slot.cut(HandlerTimeout(f"the handler has run for {self._timeout:g} s, its timeout"))
+            slot.cut(HandlerTimeout(f"the handler exceeded its timeout of {self._timeout:g} s"))
         for slot in found.deaf:
             report_deaf(slot, self._parts.commons)
         soon = GRACE if found.overdue else math.inf

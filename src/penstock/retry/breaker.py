@@ -133,7 +133,7 @@ class CircuitBreaker(SinkDecorator):
             raise checks.bad(
                 "slow_rate",
                 rules.slow_rate,
-                f"goes with slow_after (given: {rules.slow_after!r}); give both or neither",
+                f"must be given with slow_after ({rules.slow_after!r}); give both or neither",
             )
         if rules.failure_rate is None and rules.slow_rate is None and rules.consecutive is None:
             raise checks.bad(
