@@ -2,11 +2,11 @@
 
 1. Replays only read the files, so a service may keep appending. Each pass reads the files up to
    their lengths at its start.
-2. Replays append their notes to a file beside them, `<path>.replayed`, which is on the disk before
-   a letter is sent. It is never opened through a symbolic link, and is created with the mode of the
+2. Replays append their notes to a second file, `<path>.replayed`, and flush it to disk before a
+   letter is sent. It is never opened through a symbolic link, and is created with the mode of the
    dead letters.
 3. Purging rewrites each file without the letters (`rewrite.py`); no sink may have it open.
-4. A line that is no letter is reported by its number, and stays unchanged.
+4. A line that is not a letter is reported by its number, and stays unchanged.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class FileStore:
 
     @property
     def _mode(self) -> int:
-        """The mode of files beside it: notes on letters are as secret as the letters."""
+        """The mode of the file of notes: notes on letters are as confidential as the letters."""
         return self._files()[-1].stat().st_mode & 0o666
 
     def _read(self, files: Sequence[BinaryIO], lengths: Sequence[int]) -> Iterator[Letter]:
@@ -191,7 +191,7 @@ class FileStore:
 
 
 def _opened(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:
-    """Open a file exclusively, with its end repaired."""
+    """Open a file exclusively, after repair of its end."""
     packed = False
     if follows and path.exists():
         with path.open("rb") as file:

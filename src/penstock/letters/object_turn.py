@@ -1,9 +1,10 @@
-"""One replay at a time over the letters of an object store.
+"""A lock that admits one replay at a time for the letters of an object store.
 
-1. A replay holds a lease: an object that it stores again every few seconds. A lease that does not
-   change for `LEASE` belongs to a process that has ended, and is taken over.
-2. A frozen process may be taken for an ended one. So each note has the next number, and is stored only
-   if no note has that number: of two replays, one fails before it sends a letter.
+1. A replay holds a lease: an object that it rewrites every few seconds. A lease that does not
+   change for `LEASE` seconds is assumed to belong to a process that has ended, and is taken over.
+2. A frozen process may be mistaken for an ended one. So each note has the next number, and is
+   stored only if no note has that number: of two concurrent replays, one fails before it sends a
+   letter.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ class ReplayTurn:
         self._numbers = itertools.count()
 
     async def take(self) -> None:
-        """Begin; suspends for `LEASE` if an earlier replay has not ended its turn.
+        """Take the turn. Suspends for `LEASE` seconds if an earlier replay has not ended its turn.
 
-        Raises `StoreError` if that is still going on.
+        Raises `StoreError` if that replay is still running.
         """
         if not await self._folder.create(self._path, self._content()):
             _log.warning(
@@ -60,7 +61,7 @@ class ReplayTurn:
         self._renewing = asyncio.ensure_future(self._renew())
 
     async def end(self) -> None:
-        """Let others begin. Idempotent."""
+        """Release the turn. Idempotent."""
         renewing, self._renewing = self._renewing, None
         if renewing is not None:
             renewing.cancel()
@@ -71,12 +72,12 @@ class ReplayTurn:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._lease * RENEWED / LEASE)
-            # a failure is told by the next note, which the store does not take either
+            # the next note, which the store then refuses too, reports a failure
             with contextlib.suppress(Exception):
                 await self._folder.replace(self._path, self._content())
 
     def _content(self) -> bytes:
-        """Different each time, so that the object's tag is, too."""
+        """Return content that differs each time, so that the object's tag differs too."""
         return to_json(
             {"host": socket.gethostname(), "process": os.getpid(), "count": next(self._numbers)}
         )

@@ -1,6 +1,6 @@
 """Dead letters in a table, as written by `PostgresSink` with `DeadLetterRecord.as_row`.
 
-Replays write their notes to three columns of the same table. An advisory lock of the session admits
+Replays write their notes to three columns of the same table. A session-level advisory lock admits
 one replay at a time.
 """
 
@@ -38,7 +38,7 @@ GROUP BY c.oid HAVING count(*) = $2 ORDER BY 1 LIMIT 10
 """Tables with these columns."""
 _NOTED = ("state", "replay", "outcome")
 _CHANGED = ("attempts", *ERROR, "last_at")
-"""What a replay replaces, if it knows it."""
+"""Fields that a replay replaces if it has new values."""
 _NAMES = """
 SELECT attname::text AS name FROM pg_attribute
 WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
@@ -52,7 +52,7 @@ class PostgresStore:
         self._table = qualified(schema, table)
         self._connection = LetterConnection(dsn)
         self._missing: frozenset[str] = frozenset()
-        """Columns that a table of an earlier release lacks."""
+        """Columns that a table created by an earlier release lacks."""
         self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
@@ -69,7 +69,9 @@ class PostgresStore:
         return self
 
     async def _hint(self, error: BaseException | None) -> str:
-        """What else there is, if the table is missing, or what may add a missing column."""
+        """Return the names of similar tables if the table is missing, or the remedy for a missing
+        column.
+        """
         code = getattr(error, "sqlstate", None)
         if code == _NO_COLUMN:
             return "; if an earlier release created it, `penstock dlq init` adds the column"

@@ -1,4 +1,4 @@
-"""Preparation of a table for dead letters: creation, or addition of missing columns."""
+"""Preparation of a table for dead letters: creation of the table or of missing columns."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SELECT EXISTS (
 _LIMIT_WAIT = """
 SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'
 """
-"""If a long transaction uses the table, every writer would wait behind our request for a lock."""
+"""If a long transaction uses the table, every writer would queue behind this lock request."""
 _TABLES = ("r", "p")  # ordinary and partitioned ones
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The table, and the statements that prepare it; none for a table that is ready."""
+    """The table, and the statements that prepare it; no statements if the table is ready."""
 
     table: str
     is_new: bool
@@ -50,8 +50,9 @@ class Prepared:
 async def prepare(dsn: str, table: str, schema: str | None, *, dry_run: bool = False) -> Prepared:
     """Create the table of dead letters, or add the columns that an earlier release did not create.
 
-    Letters and other columns stay. Concurrent calls wait for one another, and nothing is done by
-    half. Raises `StoreError`, also for a table that is none of dead letters, which stays unchanged.
+    Letters and other columns are kept. Concurrent calls wait for each other, and the changes are
+    atomic. Raises `StoreError`, also for a table that is not one of dead letters, which stays
+    unchanged.
     """
     name = qualified(schema, table)
     connection = LetterConnection(dsn)

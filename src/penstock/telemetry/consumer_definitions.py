@@ -1,11 +1,10 @@
-"""The metrics of a consumer: one table for all exporters, as `definitions` is for a batcher.
+"""The metrics of a consumer: one table for all exporters, like `definitions` for a batcher.
 
-1. `source_*` count the records of the source and what became of them; `consumer_*` describe the
-   consumer itself.
-2. Counts and levels are read from `Consumer.stats()` when they are wanted: a message costs nothing.
-   Events that are counted when they happen are few: claims and poison messages.
-3. Durations of handlers cost two readings of the clock per turn, and exist only where an observer
-   has `durations`.
+1. `source_*` count the records of the source by result; `consumer_*` describe the consumer itself.
+2. Counts and levels are read from `Consumer.stats()` on demand, at no cost per message. Only rare
+   events are counted when they happen: claims and poison messages.
+3. Durations of handlers cost two clock readings per turn, and exist only if an observer has
+   `durations`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ HANDLER_SECONDS = Family(
     ("outcome",),
     TIMES,
 )
-"""Exists only where an observer has `durations`."""
+"""Exists only if an observer has `durations`."""
 CLAIMS = Family(
     "consumer_claims",
     "Partitions that were assigned, revoked or lost.",
@@ -55,7 +54,7 @@ def _labelled(
     label: str,
     values: Mapping[str, Callable[[Any], float]],
 ) -> Measure:
-    """A measure with a value for each of these values of a label."""
+    """Return a measure with one value for each of these values of a label."""
 
     def read(stats: Any) -> Values:
         return {(value,): get(stats) for value, get in values.items()}
@@ -72,7 +71,7 @@ def _of_partition(
     *,
     is_greatest: bool = False,
 ) -> Measure:
-    """A measure with a value for each partition that this process owns."""
+    """Return a measure with one value for each partition that this process owns."""
 
     def read(stats: Any) -> Values:
         found = {partition: value(each) for partition, each in stats.partitions.items()}
@@ -89,7 +88,7 @@ def _of_lag(
     *,
     is_greatest: bool = False,
 ) -> Measure:
-    """A measure with a value for each partition whose lag was sampled."""
+    """Return a measure with one value for each partition whose lag was sampled."""
 
     def read(stats: Any) -> Values:
         return _by_partition({partition: value(lag) for partition, lag in stats.lags.items()})
@@ -328,4 +327,4 @@ _TOTALS = (
 )
 
 CONSUMER = Catalogue("consumer", (HANDLER_SECONDS,), (CLAIMS, POISON), _AT_ZERO, _STATES, _TOTALS)
-"""All of them."""
+"""All metrics of a consumer."""

@@ -1,9 +1,9 @@
 """The metrics of a batcher: one table for all exporters.
 
 1. Events are counted when they happen; states and totals are read from the batcher (`Measure`).
-2. OpenTelemetry's name is the one of Prometheus with a dot after `batcher` and without its unit:
-   `batcher_flush_duration_seconds` is `batcher.flush_duration` in `s`. Its exporters to Prometheus
-   turn that into the same name again, so the alert rules fit both.
+2. OpenTelemetry's name is the Prometheus name with a dot after `batcher` and without the unit:
+   `batcher_flush_duration_seconds` is `batcher.flush_duration` in `s`. OpenTelemetry's exporters to
+   Prometheus convert it back to the same name, so the alert rules work for both.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TENANT_ITEMS = Family(
     "{item}",
     ("tenant", "outcome"),
 )
-"""Exists only where an observer has `tenants`."""
+"""Exists only if an observer has `tenants`."""
 HISTOGRAMS = (SIZES, SECONDS, WAITS)
 COUNTERS = (FLUSHES, FAILED_FLUSHES, ERRORS, DROPPED, RETRIES)
 
@@ -71,7 +71,9 @@ AT_ZERO: tuple[tuple[Family, tuple[str, ...]], ...] = (
     *((SECONDS, (result,)) for result in ("ok", "error")),
     *((RETRIES, (kind.value,)) for kind in RETRIED),
 )
-"""Series that start at 0: Prometheus sees no increase in a count of losses that starts at 5."""
+"""Series that start at 0: Prometheus does not see the increase in a loss counter that
+starts at 5.
+"""
 
 
 # -- states ----------------------------------------------------------------------------------------
@@ -181,7 +183,7 @@ PENDING = Family(
     "{item}",
     ("tenant",),
 )
-"""Exists only where an observer has `tenants`."""
+"""Exists only if an observer has `tenants`."""
 
 
 # -- totals ----------------------------------------------------------------------------------------
@@ -231,4 +233,4 @@ TOTALS: tuple[Measure, ...] = (
 )
 
 BATCHER = Catalogue("batcher", HISTOGRAMS, COUNTERS, AT_ZERO, STATES, TOTALS, has_tenants=True)
-"""All of them."""
+"""All metrics of a batcher."""

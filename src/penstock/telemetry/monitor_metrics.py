@@ -1,4 +1,4 @@
-"""The observer of monitors behind all exporters."""
+"""The common base of the monitor observers for all exporters."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MonitorMetricsObserver(MonitorObserver):
         self._instruments.watch(self._name or name, stats, tenants=0)
 
     def on_looked(self, name: str) -> None:
-        """Show new figures where they are not read at a scrape."""
+        """Show new figures, for exporters that do not read them at a scrape."""
         self._instruments.refresh()
 
     def on_close(self, name: str) -> None:

@@ -1,6 +1,6 @@
 """The metrics of queues: one table for all exporters, read from `QueueMonitor.stats()`.
 
-Several monitors of one schema show the same, so of one name the greatest value is shown.
+Several monitors of one schema have the same values, so the greatest value per name is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _of_each(
     name: str, text: str, unit: str, label: str, values: Callable[[Any], Mapping[str, float | None]]
 ) -> Measure:
-    """A measure with a value for each queue or table."""
+    """Return a measure with one value for each queue or table."""
 
     def read(stats: Any) -> Values:
         if stats.figures is None:
@@ -126,4 +126,4 @@ _TOTALS = (
 )
 
 QUEUES = Catalogue("queue", (), (), (), _STATES, _TOTALS)
-"""All of them."""
+"""All metrics of queues."""

@@ -1,6 +1,6 @@
 """The metrics of logs of streams: one table for all exporters, read from `StreamMonitor.stats()`.
 
-Several monitors of one log show the same, so of one name the greatest value is shown.
+Several monitors of one log have the same values, so the greatest value per name is shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _of_log(name: str, text: str, unit: str, value: Callable[[Any], float | None]) -> Measure:
-    """A measure with one value, which there is after a look that succeeded."""
+    """Return a measure with one value, which exists after a successful query."""
 
     def read(stats: Any) -> Values:
         found = None if stats.figures is None else value(stats.figures)
@@ -32,7 +32,7 @@ def _of_each(
     label: str,
     values: Callable[[Any], Mapping[str, float | None]],
 ) -> Measure:
-    """A measure with a value for each subscription, consumer or table."""
+    """Return a measure with one value for each subscription, consumer or table."""
 
     def read(stats: Any) -> Values:
         if stats.figures is None:
@@ -175,4 +175,4 @@ _TOTALS = (
 )
 
 STREAM = Catalogue("stream", (), (), (), _STATES, _TOTALS)
-"""All of them."""
+"""All metrics of logs of streams."""
