@@ -24,7 +24,7 @@ PARTITION = ("topic", "partition")
 
 HANDLER_SECONDS = Family(
     "consumer_handler_duration_seconds",
-    "Seconds of each turn of a handler, with its steps.",
+    "Duration of each turn of a handler, including its steps, in seconds.",
     "s",
     ("outcome",),
     TIMES,
@@ -38,7 +38,7 @@ CLAIMS = Family(
 )
 POISON = Family(
     "consumer_poison",
-    "Messages that could not be handled, by what the consumer did and by error.",
+    "Messages that could not be handled, by the consumer's action and by error.",
     "{message}",
     ("action", "error_type"),
 )
@@ -120,7 +120,7 @@ def _shown_state(stats: Any) -> str:
 _STATES = (
     _of_lag(
         "source_lag",
-        "The end of a partition less the position of its first unfinished record.",
+        "End of a partition minus the position of its first unfinished record.",
         "{message}",
         lambda lag: lag.messages,
     ),
@@ -145,26 +145,26 @@ _STATES = (
     ),
     _of_partition(
         "consumer_head_age_seconds",
-        "Seconds that the first unfinished record of a partition has been the same.",
+        "Seconds for which the first unfinished record of a partition has not changed.",
         "s",
         lambda each: each.stood or 0.0,
         is_greatest=True,
     ),
     _of_partition(
         "consumer_map_bytes",
-        "Size of the stored map of records that are settled beyond the position.",
+        "Size of the stored map of settled records beyond the position.",
         "By",
         lambda each: each.map_bytes,
     ),
     _of_partition(
         "consumer_map_cut",
-        "Whether the last map did not fit: what is missing would run again after a crash.",
+        "Whether the last map was cut: records cut from it run again after a crash.",
         "{partition}",
         lambda each: each.is_map_cut,
     ),
     _of_partition(
         "consumer_paused",
-        "Whether nothing is fetched from a partition, by a pause.",
+        "Whether fetching from a partition is paused.",
         "{partition}",
         lambda each: each.is_paused,
     ),
@@ -176,7 +176,7 @@ _STATES = (
     ),
     _labelled(
         "consumer_messages",
-        "Messages inside, by where they are.",
+        "Messages inside, by place.",
         "{message}",
         "place",
         {
@@ -198,19 +198,19 @@ _STATES = (
     ),
     one(
         "consumer_in_flight_bytes",
-        "Bytes of the messages inside.",
+        "Size of the messages inside.",
         "By",
         lambda stats: stats.in_flight.bytes,
     ),
     one(
         "consumer_max_in_flight_messages",
-        "Messages inside at most.",
+        "Maximum number of messages inside.",
         "{message}",
         lambda stats: stats.in_flight.max_messages,
     ),
     one(
         "consumer_max_in_flight_bytes",
-        "Bytes of messages inside at most.",
+        "Maximum size of the messages inside.",
         "By",
         lambda stats: stats.in_flight.max_bytes,
     ),
@@ -228,7 +228,7 @@ _STATES = (
     ),
     _labelled(
         "consumer_state",
-        "Whether the consumer opens, is ready, is not ready or drains: 1 for its current state.",
+        "Whether the consumer is opening, ready, not ready or draining: 1 for its current state.",
         "{consumer}",
         "state",
         {state: _state(state) for state in ("opening", "ready", "not_ready", "draining")},
@@ -240,7 +240,7 @@ _STATES = (
 _TOTALS = (
     one(
         "source_received",
-        "Records that the source delivered.",
+        "Records delivered by the source.",
         "{message}",
         lambda stats: stats.deliveries.received,
     ),
@@ -252,13 +252,13 @@ _TOTALS = (
     ),
     one(
         "source_nak",
-        "Failed tries, of whatever kind.",
+        "Failed tries of any kind.",
         "{message}",
         lambda stats: stats.counts.naks,
     ),
     _labelled(
         "source_term",
-        "Messages settled without having been handled, by where they are now.",
+        "Messages settled without being handled, by result.",
         "{message}",
         "fate",
         {
@@ -269,7 +269,7 @@ _TOTALS = (
     ),
     _labelled(
         "source_dropped",
-        "Messages that were not to be handled, or not here.",
+        "Messages that were not handled here, by reason.",
         "{message}",
         "reason",
         {
@@ -282,7 +282,7 @@ _TOTALS = (
     ),
     one(
         "source_replayed",
-        "Records that were delivered again after a crash or a rebalance, and run again.",
+        "Records delivered again after a crash or a rebalance, and handled again.",
         "{message}",
         lambda stats: stats.deliveries.replayed,
     ),
@@ -290,13 +290,13 @@ _TOTALS = (
     one("source_failed", "Commits that failed.", "{commit}", lambda stats: stats.commit_failures),
     one(
         "source_batches",
-        "Batches that were handled, or tried.",
+        "Batches that were handled or tried.",
         "{batch}",
         lambda stats: stats.counts.batches,
     ),
     one(
         "consumer_split_batches",
-        "Batches that failed, and were tried again in smaller ones.",
+        "Batches that failed and were retried in smaller batches.",
         "{batch}",
         lambda stats: stats.counts.split_batches,
     ),
@@ -308,7 +308,7 @@ _TOTALS = (
     ),
     one(
         "consumer_letters",
-        "Dead letters written, also those of messages that then block their key.",
+        "Dead letters written, including those of messages that then block their key.",
         "{letter}",
         lambda stats: stats.counts.letters,
     ),

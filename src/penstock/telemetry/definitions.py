@@ -25,30 +25,32 @@ SIZES = Family(
 )
 SECONDS = Family(
     "batcher_flush_duration_seconds",
-    "Seconds of each write, waits included.",
+    "Duration of each write in seconds, including waits.",
     "s",
     ("result",),
     TIMES,
 )
 WAITS = Family(
     "batcher_batch_wait_seconds",
-    "Seconds from the first item of each batch to the sealing of the batch.",
+    "Seconds from the first item of a batch to its sealing.",
     "s",
     buckets=TIMES,
 )
-FLUSHES = Family("batcher_flush", "Writes, by what sealed the batch.", "{flush}", ("reason",))
+FLUSHES = Family(
+    "batcher_flush", "Writes, by the reason for sealing the batch.", "{flush}", ("reason",)
+)
 FAILED_FLUSHES = Family("batcher_flush_fail", "Writes in which an item failed.", "{flush}")
 ERRORS = Family("batcher_flush_failure", "Items that failed, by error.", "{item}", ("error_type",))
 DROPPED = Family("batcher_dropped", "Items dropped, by reason.", "{item}", ("reason",))
 RETRIES = Family(
     "batcher_retries",
-    "Times that a batch was sent again, by the class of the errors.",
+    "Retries of batches, by error class.",
     "{retry}",
     ("class",),
 )
 TENANT_ITEMS = Family(
     "batcher_tenant_items",
-    "Items by tenant and how they ended; those of tenants with few items as other.",
+    "Items by tenant and outcome; tenants with few items count as other.",
     "{item}",
     ("tenant", "outcome"),
 )
@@ -103,14 +105,14 @@ STATES: tuple[Measure, ...] = (
     ),
     one(
         "batcher_max_items",
-        "Items in a batch at most; an adaptive batcher changes it.",
+        "Maximum number of items in a batch; an adaptive batcher changes it.",
         "{item}",
         lambda stats: stats.max_items,
         is_greatest=True,
     ),
     one(
         "batcher_workers",
-        "Batches in flight at most; an adaptive batcher changes it.",
+        "Maximum number of batches in flight; an adaptive batcher changes it.",
         "{batch}",
         lambda stats: stats.workers,
     ),
@@ -141,7 +143,7 @@ STATES: tuple[Measure, ...] = (
     ),
     one(
         "batcher_held_keys",
-        "Keys held since an item of theirs failed for good.",
+        "Keys held because one of their items failed for good.",
         "{key}",
         lambda stats: stats.held_keys,
     ),
@@ -178,8 +180,8 @@ STATES: tuple[Measure, ...] = (
 )
 PENDING = Family(
     "batcher_tenant_pending_items",
-    "Items inside of the tenants that fill a hundredth of the ledger or more, and of "
-    "all others as other.",
+    "Items inside, by tenant; tenants that fill less than a hundredth of the ledger count "
+    "as other.",
     "{item}",
     ("tenant",),
 )
@@ -191,7 +193,7 @@ PENDING = Family(
 TOTALS: tuple[Measure, ...] = (
     one(
         "batcher_enqueued",
-        "Items accepted, including those that overflow has dropped.",
+        "Items accepted, including items dropped by overflow.",
         "{item}",
         lambda stats: stats.tally.accepted,
     ),
@@ -203,13 +205,13 @@ TOTALS: tuple[Measure, ...] = (
     ),
     one(
         "batcher_flushed_fail",
-        "Items rejected, or of unknown outcome.",
+        "Items rejected or of unknown outcome.",
         "{item}",
         lambda stats: stats.tally.flushed_fail,
     ),
     one(
         "batcher_dropped_on_shutdown",
-        "Items handed back unsent.",
+        "Items returned unsent.",
         "{item}",
         lambda stats: stats.tally.dropped_on_shutdown,
     ),
