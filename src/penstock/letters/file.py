@@ -150,7 +150,7 @@ class FileStore:
             try:
                 self._notes.learn_line(line)
             except ValueError:
-                self._bad_notes.add(f"{self._beside}:{number}", "no note of a replay")
+                self._bad_notes.add(f"{self._beside}:{number}", "not a note of a replay")
 
     def _lines_of_notes(self) -> list[bytes]:
         try:
@@ -162,8 +162,8 @@ class FileStore:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise StoreError(
-                    f"{self._beside} is a symbolic link, and is not followed; put a plain file "
-                    "there, or none"
+                    f"{self._beside} is a symbolic link, and is not followed; replace it by a "
+                    "plain file, or remove it"
                 ) from error
             raise
         with os.fdopen(number, "rb") as file:
@@ -174,7 +174,7 @@ class FileStore:
         if self._bad_notes.count:
             places = "; ".join(self._bad_notes.first)
             raise StoreError(
-                f"{places}; it may be about any letter, so nothing is sent or removed; repair "
+                f"{places}; it may concern any letter, so nothing is sent or removed; repair "
                 "or remove that line"
             )
 

@@ -71,7 +71,7 @@ def restored(value: Any) -> Any:
             try:
                 return _READ[name](inner)
             except (TypeError, AttributeError) as error:
-                raise ValueError(f"no value of a mark {name!r}") from error
+                raise ValueError(f"invalid value of the mark {name!r}") from error
     return {name: restored(each) for name, each in found.items()}
 
 

@@ -159,7 +159,7 @@ def letter_of(record: object) -> Letter:
     times = {name: _moment(found[name]) for name in ("first_at", "last_at")}
     wrong += [name for name, time in times.items() if time is None]
     if wrong or "key" not in texts or not _has_text(found.get("tenant")):
-        raise NoLetterError(f"no letter has such a value: {', '.join(wrong) or 'tenant'}")
+        raise NoLetterError(f"invalid value: {', '.join(wrong) or 'tenant'}")
     return Letter(
         item=found["item"],
         attempts=attempts,

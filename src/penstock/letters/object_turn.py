@@ -47,7 +47,7 @@ class ReplayTurn:
         """
         if not await self._folder.create(self._path, self._content()):
             _log.warning(
-                "%s: a replay has not ended its turn; waiting %g s to see whether it goes on",
+                "%s: a replay has not ended its turn; waiting %g s to check whether it is still running",
                 self._folder.place,
                 self._lease,
             )
@@ -55,7 +55,7 @@ class ReplayTurn:
             await asyncio.sleep(self._lease)
             if before != await self._folder.tag(self._path):
                 raise StoreError(
-                    f"{self._folder.place}: another replay, or purge, is going on; wait until it ends"
+                    f"{self._folder.place}: another replay or purge is running; wait until it ends"
                 )
             await self._folder.replace(self._path, self._content())
         self._renewing = asyncio.ensure_future(self._renew())

@@ -61,7 +61,7 @@ class ObjectStore:
         self._folder = ObjectFolder(self._given)
         if not await self._listed():
             raise StoreError(
-                f"{self._given.place}: there is no object of dead letters (*.ndjson) below it"
+                f"{self._given.place}: there are no objects of dead letters (*.ndjson) below it"
             )
         await self._read_notes()
         return self
@@ -170,7 +170,7 @@ class ObjectStore:
                 try:
                     self._notes.learn_line(line)
                 except ValueError:
-                    self._bad_notes.add(f"{self._given.place}/{path}", "no note of a replay")
+                    self._bad_notes.add(f"{self._given.place}/{path}", "not a note of a replay")
 
     async def _note_paths(self) -> list[str]:
         listed = await self._open.listed(NOTES)
@@ -181,7 +181,7 @@ class ObjectStore:
         if self._bad_notes.count:
             places = "; ".join(self._bad_notes.first)
             raise StoreError(
-                f"{places}; it may be about any letter, so nothing is sent or removed; repair "
+                f"{places}; it may concern any letter, so nothing is sent or removed; repair "
                 "or remove that object"
             )
 

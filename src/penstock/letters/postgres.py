@@ -65,7 +65,9 @@ class PostgresStore:
             why = self._connection.text_of(error.__cause__ or error)
             hint = await self._hint(error.__cause__)
             await self._connection.close()
-            raise StoreError(f"{self._table} is no table of dead letters: {why}{hint}") from error
+            raise StoreError(
+                f"{self._table} is not a table of dead letters: {why}{hint}"
+            ) from error
         return self
 
     async def _hint(self, error: BaseException | None) -> str:
@@ -128,7 +130,7 @@ class PostgresStore:
     async def hold(self) -> None:
         """See `Store`."""
         if not await self._connection.lock(self._table):
-            raise StoreError(f"another replay of {self._table} is under way")
+            raise StoreError(f"another replay of {self._table} is running")
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:
         """See `Store`."""

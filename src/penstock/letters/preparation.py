@@ -80,7 +80,7 @@ async def _planned(connection: LetterConnection, name: str) -> Prepared:
         return Prepared(name, True, [creation(name)])
     table: str = found[0]["name"]
     if found[0]["relkind"] not in _TABLES:
-        raise _refused(table, ["it is no table"])
+        raise _refused(table, ["it is not a table"])
     oid = found[0]["oid"]
     columns = [FoundColumn(**row) for row in await connection.ask(table, _DESCRIBE, oid)]
     (has,) = await connection.ask(table, _HAS_UNIQUE_KEY, oid)
@@ -94,6 +94,6 @@ async def _planned(connection: LetterConnection, name: str) -> Prepared:
 
 def _refused(table: str, wrong: Sequence[str]) -> StoreError:
     return StoreError(
-        f"{table} exists, is no table of dead letters, and stays unchanged: {'; '.join(wrong)}. "
-        "Choose another --table, or put this right"
+        f"{table} exists, but is not a table of dead letters, and stays unchanged: {'; '.join(wrong)}. "
+        "Choose another --table, or correct this one"
     )

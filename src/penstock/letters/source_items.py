@@ -39,7 +39,7 @@ def record_of_item(item: object) -> Record:
     headers = found["headers"]
     if wrong or not all(map(_is_header, headers)):
         told = ", ".join(wrong) or "headers"
-        raise NoSourceRecordError(f"{told} of a wrong kind")
+        raise NoSourceRecordError(f"{told} of the wrong type")
     return Record(
         **{name: found[name] for name in FIELDS if name != "headers"},
         headers=[(name, value) for name, value in headers],

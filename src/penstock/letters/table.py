@@ -142,7 +142,7 @@ def _unfilled(found: Mapping[str, FoundColumn]) -> list[str]:
     """Return problems of other columns: a letter omits them, so they must fill themselves."""
     own = {column.name for column in COLUMNS}
     return [
-        f"{quoted(each.name)} is NOT NULL without a default, and no field of a letter"
+        f"{quoted(each.name)} is NOT NULL without a default, and is not a field of a letter"
         for each in found.values()
         if each.name not in own and each.is_required and not each.fills_itself
     ]
