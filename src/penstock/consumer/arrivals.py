@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class ArrivalSchedule(Schedule):
-    """Messages become ready when they arrive; only messages of parked keys wait for others."""
+    """A schedule in which messages become ready on arrival; only those of parked keys wait for
+    others.
+    """
 
     def _enter(
         self,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Desk(Protocol):
-    """Settles messages from outside their handlers."""
+    """Interface for settling messages from outside their handlers."""
 
     def settle(self, message: Any, result: Result) -> bool:
         """Settle a message whose handler returned `Manual`; return whether the call has an
@@ -234,7 +234,7 @@ class Claim:
         return self._position(self.tracker.position(), self.tracker.done_ranges())
 
     def snapshot_through(self, index: int, count: int) -> Position:
-        """Return the position and map for the time when every message up to this one is settled.
+        """Return the position and map as if every message up to this one were settled.
 
         Raises `ValueError` unless exactly `count` messages up to there are unsettled.
         """

@@ -69,7 +69,7 @@ class Claims:
         self._unread: set[Claim] | None = set() if reads_parked else None
         """Claims whose parked keys or state have not been read yet; nothing is fetched for them."""
         self.windows = CrashWindows()
-        """Results of the stored maps."""
+        """Crash windows of the claims."""
         self.trouble: str | None = None
         """Why the source cannot deliver, in the source's own words."""
         self.was_assigned = False
@@ -164,7 +164,7 @@ class Claims:
 
     @property
     def are_short(self) -> bool:
-        """Whether the source begins and ends a claim with each record."""
+        """Whether claims are leases of a few records, which the source begins and ends."""
         return self._traits.short_claims
 
     @property

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Consumer(Operated):
-    """Handles the records of a source, in order per key and in parallel across keys. The stored
+    """A consumer of a source's records, in order per key and in parallel across keys. The stored
     position never passes an unsettled message.
 
     Args:
@@ -54,7 +54,7 @@ class Consumer(Operated):
         max_per_key: the maximum number of messages of a key that wait in its lane; default: no
             limit. Further messages of the key are held back. They still count in `max_in_flight`,
             and their partition is fetched last. No room is reserved for other keys: a window full
-            of one key stops them all.
+                of one key stops them all.
         fetch_max: the maximum number of records of one fetch; default 500.
         refill_below: fetch again when the messages inside fall below this fraction of a limit;
             default 0.75.
@@ -73,7 +73,7 @@ class Consumer(Operated):
         poison: the treatment of a message that cannot be handled: `skip`, `block`,
             `block_and_dead_letter`, `park_key`, or `exit`, which ends the run and raises the error.
             Default: `park_key` with a park store, else `block_and_dead_letter` with dead letters,
-            else `block`.
+                else `block`.
         dead_letters: the sink, or stack of sinks, of dead letters.
         parked: the park store.
         max_dead_letter_ratio: stop if more than this fraction of a partition's recent messages
@@ -84,8 +84,9 @@ class Consumer(Operated):
             it is cancelled, which is a failed try. Running handlers are checked ten times per
             timeout, but at most every 5 ms and at least every 0.5 s. The cancellation is late by up
             to that interval, and never early.
-        budget: seconds of a run, after which it drains as after `stop`; default: no limit. The
-            report's `work_remaining` tells whether another run has work to do.
+        budget: the maximum duration of a run in seconds, after which it drains as after `stop`;
+            default: no limit. The report's `work_remaining` shows whether another run has work to
+            do.
         drain: seconds for running handlers to end when the consumer stops or loses a partition;
             default 5.
         commit_every: seconds between commits; default 1.

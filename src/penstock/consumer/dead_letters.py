@@ -67,7 +67,7 @@ class QueuedLetter:
 
 
 class LetterWriter:
-    """Writes the dead letters of a consumer's messages to a sink, which `open` opens."""
+    """Writer of a consumer's dead letters to a sink, which `open` opens."""
 
     def __init__(self, target: Sink[Any], name: str, clock: Clock) -> None:
         self._target = target
@@ -176,6 +176,6 @@ def letter_key(name: str, message: Message) -> str:
 
 
 def _id(records: Sequence[DeadLetterRecord[Any]]) -> str:
-    """Return a batch id that is the same for the same letters."""
+    """Return a batch id that depends only on the letters."""
     keys = "\0".join(record.key for record in records)
     return f"letters-{hashlib.blake2b(keys.encode(), digest_size=16).hexdigest()}"

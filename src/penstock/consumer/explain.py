@@ -99,7 +99,7 @@ class Explanation:
 
 
 class Explainer:
-    """Explains one moment of a consumer."""
+    """Explanation builder for one moment of a consumer."""
 
     def __init__(self, parts: Parts, samples: Samples, now: float, heart: Heartbeat) -> None:
         self._parts = parts
@@ -182,7 +182,7 @@ class Explainer:
         return OldestRecord(offset, message.order_key, message.attempt, seconds)
 
     def _holding(self, claim: Claim) -> Iterator[WaitCause]:
-        """Yield why nothing is fetched from a partition, regardless of its messages."""
+        """Yield the reasons why nothing is fetched from a partition, regardless of its messages."""
         if claim.is_closing and not self._parts.ending.is_begun:
             yield WaitCause(WaitReason.DRAINING, "(the partition is being revoked)")
         if self._parts.claims.is_paused(claim):

@@ -37,7 +37,7 @@ class SingleRecord(NamedTuple):
 
 
 class KeyRules:
-    """Finds the lane of a record."""
+    """Rules that determine the lane of a record."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ _FAILED = "%s: the lag is unknown, since the source did not return its ends (%s)
 
 
 class LagSampler:
-    """Queries the source for its ends, at the interval that the observers set."""
+    """Sampler of the lag, at the interval that the observers set."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts

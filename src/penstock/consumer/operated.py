@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class Operated:
-    """Reads a source, and offers views and actions for operators: the common part of a consumer and
-    a pipe.
+    """Reader of a source with views and actions for operators: the common part of a consumer and a
+    pipe.
     """
 
     _opened_by = "`async with`"

@@ -64,7 +64,7 @@ class NamedKey(NamedTuple):
 
 
 class Parker:
-    """Writes the records of parked keys to the park store."""
+    """Writer of the records of parked keys to the park store."""
 
     def __init__(
         self,

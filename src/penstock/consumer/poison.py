@@ -57,14 +57,14 @@ _EXITS = "%s: %s cannot be handled, which ends the run; it is delivered again (%
 
 
 class Letters(Protocol):
-    """Writes dead letters of source records."""
+    """Writer of dead letters of source records."""
 
     async def bury(self, message: Message, error: BaseException) -> None:
-        """Write one; it is durable when this returns. Raises if the write failed."""
+        """Write a dead letter; it is durable when this returns. Raises if the write failed."""
 
 
 class Poison:
-    """Carries out the strategy for poison messages, and writes dead letters."""
+    """The strategy for poison messages, including their dead letters."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ _KEYLESS = (
 
 
 class Poller:
-    """Moves records from the source into the schedule."""
+    """The task that moves records from the source into the schedule."""
 
     def __init__(
         self,

@@ -85,7 +85,7 @@ def _server(app: Probes) -> uvicorn.Server:
 
         @contextlib.contextmanager
         def capture_signals(self) -> Generator[None]:
-            """Capture none."""
+            """Capture no signals."""
             yield
 
     return ProbeServer(

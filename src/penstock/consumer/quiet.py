@@ -49,7 +49,7 @@ def report_deaf(slot: Slot, commons: Commons) -> None:
 
 
 class Quiet:
-    """Ends the activity in claims."""
+    """Shutdown of the activity in claims."""
 
     def __init__(
         self,

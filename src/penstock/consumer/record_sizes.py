@@ -18,7 +18,7 @@ _value = attrgetter("value")
 
 
 class RecordSizes:
-    """Measures records. If the function fails for a record, its size is that of its value."""
+    """Sizes of records. If the function fails for a record, its size is that of its value."""
 
     def __init__(self, size_of: Callable[[SourceRecord], int] | None) -> None:
         self._size_of = size_of

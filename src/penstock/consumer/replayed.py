@@ -1,4 +1,4 @@
-"""Handles one record again from its dead letter, outside a consumer.
+"""Replay of one record from its dead letter, outside a consumer.
 
 1. The message is like one of a consumer: its first attempt, in its own claim.
 2. There is one try, without a commit and without a timeout.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ReplayDesk:
-    """Settles a replayed message whose handler returned `Manual`."""
+    """The desk for a replayed message whose handler returned `Manual`."""
 
     def __init__(self) -> None:
         self._later: asyncio.Future[Result] | None = None

@@ -64,8 +64,8 @@ class Samples:
         return None if seen is None else now - seen.since
 
     def stood(self, claim: Claim, now: float) -> float | None:
-        """Return the minimum time in seconds for which the first unfinished record of a claim has
-        been the same.
+        """Return the minimum time in seconds for which the first unfinished record has not
+        changed.
         """
         head, since = self._heads.get(claim, (None, now))
         return None if head is None else now - since

@@ -42,7 +42,7 @@ _NO_ENDS = "%s: the source did not return its ends (%s)"
 
 
 class Sampler:
-    """Samples a consumer once per period; reports stalls, and crash windows that were passed."""
+    """A periodic sampler of a consumer; reports stalls, and crash windows that were passed."""
 
     def __init__(self, parts: Parts, stall_after: float | None) -> None:
         self._parts = parts

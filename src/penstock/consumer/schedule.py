@@ -398,7 +398,7 @@ class Schedule:
 def _noting(
     wait: Callable[[Message], None], looks: Sequence[Callable[[Message], None]]
 ) -> Callable[[Message], None]:
-    """Return `wait` with calls of further functions."""
+    """Return `wait`, or a function that also calls `looks`."""
 
     def wait_and_note(message: Message) -> None:
         wait(message)

@@ -50,7 +50,7 @@ _FAILED = "%s: %s failed (attempt %d, %s); next try in %.3g s"
 
 
 class StepsOut(Protocol):
-    """Handles events that are completed later."""
+    """Interface for events that are completed later."""
 
     @property
     def reads_state(self) -> bool:
@@ -58,7 +58,7 @@ class StepsOut(Protocol):
         ...
 
     def reading_told(self, claim: Claim) -> str:
-        """Return the progress of that, for operators."""
+        """Return the progress of reading the state, for operators."""
         ...
 
     def step_out(self, message: Message, result: Incomplete) -> None:
@@ -83,7 +83,7 @@ class StepsOut(Protocol):
 
 
 class Settler:
-    """Carries out the results of messages."""
+    """Executor of the results of messages."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class Settler:
         self.drop_manual({each for each in later if each.index > message.index})
 
     def _leave(self, message: Message) -> None:
-        """Leave a message whose turn and claim have ended or are ending."""
+        """Leave a message whose turn has ended and whose claim is ending."""
         if self.jobs is None:
             self._poison.leave(message)
             return

@@ -1,4 +1,4 @@
-"""Handling one message at a time.
+"""Work that handles one message at a time.
 
 1. A worker takes ready messages until there are none. An acknowledged message is settled inline,
    since this path runs once per message.
@@ -30,7 +30,7 @@ TURNS_BEFORE_YIELD = 128
 
 
 class SingleMessages(Handling):
-    """Handles one message at a time."""
+    """Work that handles one message at a time."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SingleMessages(Handling):
 
 
 class MessageWorker(Slot):
-    """Handles ready messages one after another."""
+    """A worker that handles ready messages one after another."""
 
     def __init__(self, shared: SingleMessages) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Detects that a consumer with work makes no progress. Pure.
+"""Detection of a consumer that makes no progress despite work. Pure.
 
 1. Progress means a settled message. A failed try is not progress.
 2. Time counts only while there is work: a message inside, or a record behind the position in a
@@ -14,7 +14,7 @@ Change = Literal["stalled", "moves"]
 
 
 class StallDetector:
-    """Detects that nothing has been settled for `after` seconds although there is work."""
+    """Detector of stalls: nothing has been settled for `after` seconds although there is work."""
 
     def __init__(self, after: float | None) -> None:
         self._after = after

@@ -48,7 +48,7 @@ _NOT_EXTENDED = "%s: the source did not extend the deadline of %d records (%s)"
 
 
 class Sweeper:
-    """Cancels handlers that run too long, and extends the source's own deadlines."""
+    """The task that cancels handlers that run too long, and extends the source's own deadlines."""
 
     def __init__(self, parts: Parts, timeout: float | None) -> None:
         self._parts = parts

@@ -77,7 +77,7 @@ class Replaying(NamedTuple):
 
 
 class Replays:
-    """Replays the records of parked keys."""
+    """Replay of the records of parked keys."""
 
     def __init__(
         self,

@@ -229,7 +229,7 @@ class Workers:
             self._work.hurry(until)
 
     def end_on_exit(self, error: BaseException) -> None:
-        """End the consumer if a handler raised an exit of the program."""
+        """End the consumer if a handler raised `KeyboardInterrupt` or `SystemExit`."""
         if isinstance(error, Exit):
             self._failed(error)
 

@@ -64,7 +64,7 @@ class LetterConnection:
             raise StoreError(f"the DSN of {self.place} cannot be read: {_DSN_RULE}") from None
 
     async def close(self) -> None:
-        """Disconnect, in 5 s at most."""
+        """Disconnect, within 5 s."""
         if self._holder is not None:
             self._holder.terminate()
         if self._connection is not None:

@@ -1,4 +1,4 @@
-"""Evidence that tells a refused item from a destination that refuses everything. Pure.
+"""Evidence that distinguishes a refused item from a destination that refuses everything. Pure.
 
 Every try gets a ticket when it begins. `accepted` is the highest ticket of a try in which the
 destination accepted at least one item; `Search` compares it with the tickets of refused tries.

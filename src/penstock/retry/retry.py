@@ -1,4 +1,4 @@
-"""The decorator that sends failed items again."""
+"""The decorator that retries failed items."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ OnRefused = Literal["wait", "dead_letter"]
 
 @known_arguments()
 class Retry(SinkDecorator):
-    """Retry failed items that may succeed next time: only those items, in order, each with its own
-    attempts.
+    """Retry failed items that may succeed next time. Only these items are sent again, in order,
+    each with its own attempts.
 
     Args:
         attempts: tries per item in total; default 5.

@@ -185,7 +185,9 @@ def _is_withdrawn(answer: _Answer[Any]) -> bool:
 
 
 def _record(retry: BatchRetry, answer: _Answer[Any]) -> None:
-    """Store the evidence of an answer about the destination, whatever the errors."""
+    """Store the evidence that an answer provides about the destination, regardless of the
+    errors.
+    """
     evidence, search = retry.state.evidence, retry.series.search
     retry.series.times.tried(answer.seconds)
     retry.state.tried(answer.seconds, failed=bool(answer.errors))

@@ -204,7 +204,7 @@ class RetrySeries:
         self.pending = self._without(sent) if len(sent) < len(self.pending) else ()
 
     def refused_items(self, now: float) -> None:
-        """Count a try of which single items were refused."""
+        """Count a try in which single items were refused."""
         self.refusals += 1
         self.refused_since = min(self.refused_since, now)
 

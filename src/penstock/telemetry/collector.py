@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StateCollector:
-    """Reads the open batchers or consumers at each scrape."""
+    """Collector that reads the open batchers or consumers at each scrape."""
 
     def __init__(self, readings: StateReadings, catalogue: Catalogue) -> None:
         self._readings = readings

@@ -31,7 +31,7 @@ LAG_EVERY = 15.0
 
 
 class ConsumerMetricsObserver(ConsumerObserver):
-    """Converts the events of a consumer into metrics."""
+    """Observer that converts the events of a consumer into metrics."""
 
     def __init__(
         self,

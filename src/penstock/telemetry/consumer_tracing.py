@@ -114,7 +114,7 @@ class ConsumerTracing(ConsumerObserver):
 
 
 class _Headers:
-    """Reads the headers of a message for propagators; headers that are not text are omitted."""
+    """Getter of a message's headers for propagators; headers that are not text are omitted."""
 
     def get(self, carrier: Any, key: str) -> list[str] | None:
         """Return the values of a header."""
@@ -143,7 +143,7 @@ def _text(value: object) -> str | None:
 
 
 class MessageSpans:
-    """Starts and ends the spans of single messages."""
+    """The spans of single messages."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class MessageSpans:
 
 
 class BatchSpans(MessageSpans):
-    """Starts and ends the spans of batches."""
+    """The spans of batches."""
 
     def __call__(self, messages: Sequence[Any]) -> Callable[[HandlerEnd], None]:
         """Start the span of a batch, and make it current."""

@@ -57,7 +57,7 @@ class Instruments(Protocol):
 
 
 class MetricsObserver(Observer):
-    """Converts events of batchers into metrics."""
+    """Observer that converts events of batchers into metrics."""
 
     def __init__(self, name: str | None, *, exemplars: bool, tenants: int) -> None:
         if name is not None and not name:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MonitorMetricsObserver(MonitorObserver):
-    """Shows the figures of a monitor as metrics."""
+    """Observer that shows the figures of a monitor as metrics."""
 
     def __init__(self, find: Callable[[], Instruments], *, name: str | None) -> None:
         self._find = find

@@ -1,4 +1,4 @@
-"""Handling messages in batches; `concurrency` is the number of batches that run at once.
+"""Work on messages in batches; `concurrency` is the number of batches that run at once.
 
 Each search for work lets the batch former take the ready messages. The engine's timekeeper searches
 when a batch becomes due.
@@ -28,7 +28,7 @@ BatchFunction: TypeAlias = "Callable[[list[Message]], Awaitable[object]]"
 
 
 class BatchMessages(Handling):
-    """Handles messages in batches."""
+    """Work that handles messages in batches."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class BatchMessages(Handling):
 
 
 class BatchWorker(Slot):
-    """Handles batches one after another."""
+    """A worker that handles batches one after another."""
 
     def __init__(self, shared: BatchMessages) -> None:
         super().__init__()

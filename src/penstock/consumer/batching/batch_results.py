@@ -5,7 +5,7 @@
 | `None` | is acknowledged | |
 | a list or tuple | has the result at its position | |
 | a shorter one | without a result is poison | has failed |
-| a longer one | as above; what is beyond is ignored, counted and logged | |
+| a longer one | as above; extra results are ignored, counted and logged | |
 | anything else | is poison | has failed |
 
 A poison message's error is a `BatchResultCountError`.

@@ -57,7 +57,7 @@ class _Return(NamedTuple):
 
 
 class BatchSettler:
-    """Settles the messages of batches."""
+    """Settler of the messages of batches."""
 
     def __init__(
         self,

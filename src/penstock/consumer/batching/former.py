@@ -80,7 +80,7 @@ class Unformed(NamedTuple):
 
 
 class BatchFormer:
-    """Forms batches of ready messages."""
+    """Former of batches from ready messages."""
 
     def __init__(self, limits: BatchLimits, ready: deque[Message], followed: list[Message]) -> None:
         self._limits = limits
@@ -88,7 +88,7 @@ class BatchFormer:
         self._followed = followed
         """Messages that entered the lane of an active key since the last `take_in`."""
         self._open: dict[Group, OpenBatch] = {}
-        """In the order in which they were opened."""
+        """Open batches, in the order in which they were opened."""
         self._suspects: list[OpenBatch] = []
         self._sealed: deque[OpenBatch] = deque()
         self._hurries = False

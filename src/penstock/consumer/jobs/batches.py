@@ -40,7 +40,7 @@ SHORTEST_DELAY = 0.001
 
 
 class ItemBatcher:
-    """Executes items of events in batches.
+    """A batcher that executes items of events in batches.
 
         async def write(items):
             await table.put([item.value for item in items])

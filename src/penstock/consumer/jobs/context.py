@@ -18,7 +18,7 @@ Finalise: TypeAlias = "Callable[[EventContext], Awaitable[object]]"
 
 
 class Completes(Protocol):
-    """Completes the events of a consumer."""
+    """Interface that completes the events of a consumer."""
 
     def job_complete(self, context: EventContext, finalise: Finalise) -> bool:
         """See `EventContext.job_complete`."""

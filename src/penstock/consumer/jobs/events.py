@@ -81,7 +81,7 @@ class Hurries(Protocol):
 
 
 class Events(SingleMessages):
-    """Handles one event at a time per lane, and completes events."""
+    """Work that handles one event at a time per lane, and completes events."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Events(SingleMessages):
     # -- forwarded items ---------------------------------------------------------------------------
 
     def with_forwarding(self, forwarding: Forwarding) -> None:
-        """Submit forwarded items with this object."""
+        """Use this object to submit forwarded items."""
         self._forwarding = forwarding
 
     def forward(self, context: EventContext, item: object) -> None:
@@ -226,7 +226,7 @@ class Events(SingleMessages):
         return self.stores.are_positioned
 
     def reading_told(self, claim: Claim) -> str:
-        """Return the progress of that, for operators."""
+        """Return the progress of reading the state, for operators."""
         return self.stores.told(claim)
 
     def store_of(self, partition: TopicPartition) -> StateStore:

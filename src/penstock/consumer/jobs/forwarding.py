@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class Forwarding:
-    """Submits the items of events, and completes the events when the items have arrived."""
+    """Submission of the items of events, and completion of the events when the items have
+    arrived.
+    """
 
     def __init__(self, batcher: TakesForwarded, end: Callable[[BaseException], object]) -> None:
         self._batcher = batcher

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Interjecting:
-    """Inserts interjections into the partitions of one consumer."""
+    """The interjections in the partitions of one consumer."""
 
     def __init__(self, engine: Engine, events: Events, interjectors: Sequence[Interjector]) -> None:
         self._claims = engine.claims

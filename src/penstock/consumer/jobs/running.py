@@ -27,7 +27,7 @@ TURNS_BEFORE_YIELD = 128
 
 
 class JobRun:
-    """Processes jobs with resident workers, which are started on demand."""
+    """Processing of jobs by resident workers, which are started on demand."""
 
     def __init__(
         self,
@@ -135,8 +135,8 @@ class JobRun:
                 await LOOP_CLOCK.sleep(0)
 
     async def _processed(self, job: Job, task: asyncio.Task[None]) -> BaseException | None:
-        """Run the processor; return its error. A cancellation ends the job, not the worker. An exit
-        of the program also ends the consumer.
+        """Run the processor; return its error. A cancellation ends the job, not the worker.
+        `KeyboardInterrupt` and `SystemExit` also end the consumer.
         """
         try:
             if self._retry is None:
@@ -202,7 +202,7 @@ async def _complete(_: EventContext) -> None:
 
 
 async def _failed(error: BaseException, _: EventContext) -> Nak:
-    """Leave an event whose processor ended the program."""
+    """Fail an event whose processor raised `KeyboardInterrupt` or `SystemExit`."""
     return Nak(error=error)
 
 

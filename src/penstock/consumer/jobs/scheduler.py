@@ -72,7 +72,7 @@ class JobStats:
 
 
 class JobScheduler(Generic[K, V]):
-    """Processes values of events in order per key, many keys at once, then completes the events.
+    """A scheduler of jobs: processes values of events in order per key, then completes the events.
 
         async def write(key, order):
             order.reply = await call_the_other_system(order)

@@ -1,6 +1,6 @@
 """The stores of one run's partitions: opened before the first turn, dropped with the claim.
 
-1. A store whose changes are stored with the position is opened before anything is fetched for its
+1. A store whose changes are saved with the position is opened before anything is fetched for its
    claim. A failed opening is retried, and does not count as a failed try of an event.
 2. A store that has lost its position gets no further turns. If the source does not end the claim,
    the run ends with the error.

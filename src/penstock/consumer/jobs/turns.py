@@ -1,8 +1,8 @@
-"""Stores whose changes are stored together with the position of their partition.
+"""Stores whose changes are saved together with the position of their partition.
 
 1. The changes of a turn are atomic: a turn that fails leaves the store unchanged.
-2. They are stored with the first position that passes their event, in one transaction. After a
-   crash the state is that of the events before the position, and the other events run again.
+2. They are saved with the first position that passes their event, in one transaction. After a crash
+   the state is that of the events before the position, and the other events run again.
 3. Such a claim therefore has no map of completed events beyond its position.
 4. When too many changes wait to be stored, no later event of the partition begins until they are
    stored.
@@ -49,7 +49,7 @@ class TurnStore(Protocol):
 
     @property
     def lost(self) -> Exception | None:
-        """Why the store can no longer be stored; `None` if it can."""
+        """Why its changes can no longer be saved; `None` if they can."""
         ...
 
 
