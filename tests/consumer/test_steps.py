@@ -411,7 +411,7 @@ async def test_an_answer_that_is_no_bool_skips_nothing(
 def test_bad_arguments_of_skip_seen_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"seen=.*a function of a key and a record"):
         skip_seen(lambda key: True, header="id")  # type: ignore[misc, arg-type]  # the mistake
-    with pytest.raises(ConfigError, match="key= or header= must say"):
+    with pytest.raises(ConfigError, match="key=None: must be given, or header="):
         skip_seen(Seen())
     with pytest.raises(ConfigError, match="header=''"):
         skip_seen(Seen(), header="")
