@@ -694,7 +694,7 @@ def test_the_settings_of_a_park_store_are_checked(fake_clock: FakeClock) -> None
     with pytest.warns(PenstockWarning, match="loses parked messages with this process") as told:
         Consumer(source, parked=MemoryParkStore())
     assert len(told) == 1
-    with pytest.raises(ConfigError, match="name='consumer': must be the consumer's own"):
+    with pytest.raises(ConfigError, match="name='consumer': must be set with parked="):
         Consumer(source, parked=DurableParkStore())
     with pytest.raises(ConfigError, match="poison='park_key': needs parked="):
         Consumer(source, poison="park_key")
