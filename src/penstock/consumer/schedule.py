@@ -5,7 +5,7 @@
 2. `ready` contains the first message of each lane that may start, once and in the order in which
    they became ready, so each ready key starts within one round. A worker that takes a message from
    it runs it, and ends its turn by `finish`, `back_off`, `block` or `put_back`. After the last
-   three, the message runs again, starting with its record's own value.
+   three, the message runs again with its record's own value.
 3. A message that backs off or is blocked keeps its key: no later message of the key starts before
    it. With `keeps_key=False` it releases its key, and enters its lane again when it is due.
 4. With `form_batches`, the batch former takes ready messages and the messages behind them. These
@@ -108,8 +108,7 @@ class Schedule:
             self.former.hurry(now)
 
     def next_due(self, now: float) -> float:
-        """Return the time at which the next backoff ends or the next batch is due; infinite if
-        never.
+        """Return when the next backoff ends or the next batch is due; infinite if never.
 
         A batch that is already due waits for a worker, not for its time.
         """
@@ -120,9 +119,7 @@ class Schedule:
     # -- claims ------------------------------------------------------------------------------------
 
     def lanes_for(self, partition: TopicPartition) -> Lanes[Message]:
-        """Return the lanes of a partition's scope; the same ones as an earlier claim's while
-        active.
-        """
+        """Return the lanes of a partition's scope; an earlier claim's while they are active."""
         return self._lanes.setdefault(self._keys.scope_of(partition), Lanes())
 
     def forget_idle_lanes(self, claims: Iterable[Claim]) -> None:
@@ -198,9 +195,7 @@ class Schedule:
         return broken
 
     def _looks(self) -> list[Callable[[Message], None]]:
-        """Return the functions to call for each record that waits in its lane; none on the fast
-        path.
-        """
+        """Return the functions to call for each waiting record; none on the fast path."""
         looks: list[Callable[[Message], None]] = []
         if self._followed is not None:
             looks.append(self._followed.append)
@@ -216,8 +211,7 @@ class Schedule:
     # -- the end of a turn -------------------------------------------------------------------------
 
     def acknowledge(self, message: Message) -> bool:
-        """Settle a handled message and `finish` it; return false if it is already settled or its
-        claim has ended.
+        """Settle a handled message and `finish` it; return whether that has an effect.
 
         The hot path: once per message.
         """
@@ -386,9 +380,7 @@ class Schedule:
         return in_lanes + sum(1 for _ in self.completed.behind())
 
     def waiting_behind(self) -> Iterable[Message]:
-        """Yield the messages in lanes, in order per lane, and events to be finalised that wait
-        behind others.
-        """
+        """Yield the messages in lanes, in order per lane, then events that wait behind others."""
         for lanes in self._lanes.values():
             for _, lane in lanes.lanes():
                 yield from lane
