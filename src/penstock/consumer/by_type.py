@@ -73,7 +73,7 @@ class HandlersByType(OfOneMessage):
             handler = self._default
         if handler is None:
             known = ", ".join(map(shown, self._handlers))
-            told = f"no handler for the type {shown(kind)} by {self._source}; there are: {known}"
+            told = f"no handler for the type {shown(kind)} by {self._source}; known types: {known}"
             raise NoHandlerError(told)
         return handler
 

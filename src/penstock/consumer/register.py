@@ -191,7 +191,7 @@ class HandlerRegister(OfOneMessage):
 
     def _told(self, kind: object) -> str:
         known = ", ".join(map(shown, self._known)) or "none"
-        return f"no handler for the type {shown(kind)} by {self._source}; there are: {known}"
+        return f"no handler for the type {shown(kind)} by {self._source}; known types: {known}"
 
     def __repr__(self) -> str:
         return f"HandlerRegister({self._source}, [{', '.join(map(shown, self._known))}])"
