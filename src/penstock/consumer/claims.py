@@ -173,7 +173,8 @@ class Claims:
         return self.are_short and not self._all_paused
 
     def wanted(self) -> list[Claim]:
-        """Return the claims to fetch from; the claim that was first last time is now last.
+        """Return the claims to fetch from, in rotation: the first one of the previous call is now
+        last.
 
         Claims with held-back records of a crowded key come after the others.
         """

@@ -44,7 +44,7 @@ _FAILED = "%s: a commit failed (%s); the next one follows in %.3g s"
 
 
 class Committer:
-    """The committer of the positions of open claims."""
+    """Commits the positions of open claims."""
 
     def __init__(
         self,

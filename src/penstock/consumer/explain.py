@@ -99,7 +99,7 @@ class Explanation:
 
 
 class Explainer:
-    """Explanation builder for one moment of a consumer."""
+    """Builds the explanation of a consumer at one moment."""
 
     def __init__(self, parts: Parts, samples: Samples, now: float, heart: Heartbeat) -> None:
         self._parts = parts

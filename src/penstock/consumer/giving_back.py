@@ -38,7 +38,7 @@ _GIVEN_UP = "%s: %s cannot be handled; the source keeps it as %s (%s)"
 
 
 class Returns:
-    """Return of messages to a source that takes them back."""
+    """Returns messages to a source that takes them back."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ _FAILED = "%s: %s failed (%s); next try in %.3g s"
 
 
 class Insisting:
-    """Repetition of failed calls, with a backoff."""
+    """Repeats failed calls after a backoff."""
 
     def __init__(self, commons: Commons, backoff: BackoffFunction) -> None:
         self._clock = commons.clock

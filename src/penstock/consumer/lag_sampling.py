@@ -1,4 +1,4 @@
-"""Sampling of a consumer's lag for observers: a scrape cannot wait for the source.
+"""Sampling of a consumer's lag for observers, since a scrape cannot wait for the source.
 
 A failed sample leaves no lag, since an old value would look like a current one.
 """

@@ -32,7 +32,7 @@ class Message(Entry):
     __slots__ = ("_connection", "_early", "_finalise", "_value", "claim", "index", "record", "size")
 
     lent_for = WaitReason.MANUAL
-    """The reason of its wait after a handler has ended without a result."""
+    """The reason for its wait after a handler has ended without a result."""
 
     def __init__(
         self, lane_key: Hashable, size: int, record: SourceRecord, claim: Claim, index: int

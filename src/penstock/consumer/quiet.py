@@ -49,7 +49,7 @@ def report_deaf(slot: Slot, commons: Commons) -> None:
 
 
 class Quiet:
-    """Shutdown of the activity in claims."""
+    """Ends all activity in claims."""
 
     def __init__(
         self,

@@ -209,7 +209,7 @@ def _check_source(source: object) -> None:
 def _check_left_to_source(
     poison: object, dead_letters: object, parked: object, on_nak: object
 ) -> None:
-    """Raise `ConfigError` for arguments that a source which takes records back decides itself."""
+    """Raise `ConfigError` for arguments that are decided by a source which takes records back."""
     check_left_to_source("poison", poison)
     for name, value, is_left in (
         ("dead_letters", dead_letters, dead_letters is None),
@@ -224,8 +224,8 @@ _LEFT = "is decided by this source, which keeps unhandled records itself; config
 
 
 def check_left_to_source(name: str, strategy: object) -> None:
-    """Raise `ConfigError` for a poison strategy that a source which takes records back decides
-    itself.
+    """Raise `ConfigError` for a poison strategy that is decided by a source which takes records
+    back.
     """
     if strategy is not None and strategy != "exit":
         raise checks.bad(name, strategy, _LEFT)

@@ -69,7 +69,7 @@ class StepsOut(Protocol):
         ...
 
     def job_of(self, message: Message) -> str:
-        """Return where the job of an event is, for operators."""
+        """Return the place of an event's job, for operators."""
         ...
 
     def result_of(self, message: Message, result: object) -> object:
@@ -83,7 +83,7 @@ class StepsOut(Protocol):
 
 
 class Settler:
-    """Executor of the results of messages."""
+    """Carries out the results of messages."""
 
     def __init__(
         self,

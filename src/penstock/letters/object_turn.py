@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("penstock.dlq")
 LEASE = 15.0
-"""Seconds."""
+"""Seconds after which an unchanged lease is taken over."""
 RENEWED = 3.0
-"""Seconds."""
+"""Seconds between two renewals of a lease."""
 
 
 class ReplayTurn:

@@ -41,7 +41,7 @@ ENOUGH_ALONE = 3
 ENOUGH_IF_QUIET = 3
 IN_A_ROW = 4
 QUIET = 60.0
-"""Seconds."""
+"""Seconds; see rule 5."""
 
 
 @dataclass(slots=True)

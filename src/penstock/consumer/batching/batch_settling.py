@@ -57,7 +57,7 @@ class _Return(NamedTuple):
 
 
 class BatchSettler:
-    """Settler of the messages of batches."""
+    """Settles the messages of batches."""
 
     def __init__(
         self,

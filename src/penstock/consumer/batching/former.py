@@ -80,7 +80,7 @@ class Unformed(NamedTuple):
 
 
 class BatchFormer:
-    """Former of batches from ready messages."""
+    """Groups ready messages into batches."""
 
     def __init__(self, limits: BatchLimits, ready: deque[Message], followed: list[Message]) -> None:
         self._limits = limits

@@ -206,7 +206,7 @@ class BatchRun:
             self._events.has_room(self._crowd.popleft().context.message)
 
     def place(self, group: BatchItems) -> str:
-        """Return where a group is, for operators."""
+        """Return the place of a group, for operators."""
         if group in self._crowd:
             return f"{self.former.inside} of {self._room} items"
         return f"{group.left} of {len(group.items)} items not executed"

@@ -285,7 +285,7 @@ class Events(SingleMessages):
         return message in self._without_room.get(lane, ())
 
     def job_of(self, message: Message) -> str:
-        """Return where the job of an event is, for operators; empty for a job of the application
+        """Return the place of an event's job, for operators; empty for a job of the application
         itself.
         """
         pending = self._pending.get(message)

@@ -1,4 +1,4 @@
-"""Results that an event waits for after the end of its turn."""
+"""Jobs that an event waits for after the end of its turn."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ class Pending(Incomplete):
         raise NotImplementedError
 
     def __str__(self) -> str:
-        """Return where it is, for operators."""
+        """Return its place, for operators."""
         raise NotImplementedError

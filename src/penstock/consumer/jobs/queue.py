@@ -100,7 +100,7 @@ class JobQueue:
         return True
 
     def place(self, job: Job) -> str:
-        """Return where a job that has not begun is, for operators."""
+        """Return the place of a job that has not begun, for operators."""
         if job in self._crowd:
             return f"{self.keys} of {self.max_keys} keys, {self.max_per_key} jobs per key at most"
         return "waiting for a worker" if job in self.ready else "behind earlier jobs of its key"

@@ -60,7 +60,7 @@ class JobRun:
         return sum(job is not None for job in self._workers.values())
 
     def place(self, job: Job) -> str:
-        """Return where a job is, for operators."""
+        """Return the place of a job, for operators."""
         return "running" if job in self._workers.values() else self.queue.place(job)
 
     # -- in ----------------------------------------------------------------------------------------

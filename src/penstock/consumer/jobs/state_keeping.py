@@ -42,7 +42,7 @@ _FAILED = "%s: a commit failed (%s), and changes of state wait for it; next try 
 
 
 class StateKeeping:
-    """The tasks of a run with such state."""
+    """The background tasks of a run whose state is stored with the position."""
 
     def __init__(self, engine: Engine, events: Events) -> None:
         self._engine = engine
