@@ -100,8 +100,8 @@ class ArrivalSchedule(Schedule):
         self.ready.extendleft(reversed(waiting))
 
     def end_turn(self, message: Message) -> None:
-        """End a turn of a parked key, whose claim may have ended. No other message waits for this
-        end.
+        """End a turn of a parked key, whose claim may have ended. No message waits for the end of
+        such a turn.
         """
         lanes, key = message.claim.lanes, message.lane_key
         if key in lanes.active:

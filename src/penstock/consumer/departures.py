@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Departures:
-    """Ends the turns of messages, and wakes the tasks that wait for these ends."""
+    """Ends the turns of messages, and wakes the waiting tasks."""
 
     def __init__(self, schedule: Schedule, circuit: LetterCircuit, commons: Commons) -> None:
         self._schedule = schedule

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .parts import Parts
 
 WITHIN = 10.0
-"""Seconds that the source has to return the ends of its partitions."""
+"""Seconds within which the source must return the ends of its partitions."""
 
 logger = logging.getLogger("penstock.consumer")
 

@@ -104,7 +104,7 @@ class SchemaError(PoisonError):
 
 
 class NoHandlerError(PoisonError):
-    """A message of a type for which there is no handler."""
+    """A message of a type without a handler."""
 
 
 class HandlerTimeout(TimedOutError):

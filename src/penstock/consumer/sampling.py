@@ -31,7 +31,7 @@ PERIOD = 1.0
 LOOKS = 4
 """Minimum number of samples per `stall_after`."""
 ENDS_WITHIN = 10.0
-"""Seconds that the source has to return its ends."""
+"""Seconds within which the source must return its ends."""
 
 logger = logging.getLogger("penstock.consumer")
 

@@ -191,7 +191,7 @@ class FileStore:
 
 
 def _opened(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:
-    """Open a file exclusively, after repair of its end."""
+    """Open a file exclusively, and repair its end."""
     packed = False
     if follows and path.exists():
         with path.open("rb") as file:

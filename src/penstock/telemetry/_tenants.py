@@ -29,7 +29,7 @@ class Top:
         self._shown: set[str] = set()
 
     def seen(self, tenant: str, items: int) -> str | None:
-        """Count `items` of a tenant; return the tenant hidden by this, if any."""
+        """Count `items` of a tenant; return the tenant that is hidden as a result, if any."""
         if tenant == OTHER:
             return None
         counted = self._counted

@@ -212,7 +212,7 @@ class BatchRun:
         return f"{group.left} of {len(group.items)} items not executed"
 
     def hurry(self) -> None:
-        """Let no item wait for others."""
+        """Stop waiting for more items."""
         self.former.hurry()
         self._changed.fire()
 

@@ -74,7 +74,7 @@ class Hurries(Protocol):
     """The run of a scheduler."""
 
     def hurry(self) -> None:
-        """Let no item wait for others."""
+        """Stop waiting for more items."""
 
     def close(self) -> None:
         """Cancel the run; the events inside are left."""
@@ -331,7 +331,7 @@ class Events(SingleMessages):
         self._runs = tuple(runs)
 
     def hurry(self, until: float) -> None:
-        """Let no item wait for others, since the consumer drains."""
+        """Stop waiting for more items, since the consumer drains."""
         del until
         for run in self._runs:
             run.hurry()

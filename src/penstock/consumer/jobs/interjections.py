@@ -94,7 +94,7 @@ class Interjection(Message):
         return False
 
     def completed(self, error: BaseException | None = None) -> None:
-        """Set the result of its end."""
+        """Set its result."""
         if not self.done.done():
             if error is None:
                 self.done.set_result(None)

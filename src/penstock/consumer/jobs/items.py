@@ -163,7 +163,7 @@ class ItemFormer:
         self.inside += len(entries)
 
     def hurry(self) -> None:
-        """Let no item wait for others any more."""
+        """Stop waiting for more items."""
         self.is_hurried = True
 
     @property
