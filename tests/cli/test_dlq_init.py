@@ -150,7 +150,7 @@ def test_a_column_that_an_earlier_release_did_not_create_is_added_beside_its_let
         ("ALTER number DROP IDENTITY", "number has no default"),
         (
             "ADD COLUMN owner text NOT NULL",
-            '"owner" is NOT NULL without a default, and no field of a letter',
+            '"owner" is NOT NULL without a default, and is not a field of a letter',
         ),
     ],
 )
@@ -161,7 +161,9 @@ def test_a_table_of_something_else_stays_unchanged_and_the_message_says_what_dif
     database.ask(f"ALTER TABLE dead_letters {change}, DROP COLUMN outcome")
     before = database.columns()
     cli("init", database.dsn, code=2)
-    assert cli.err.startswith("public.dead_letters exists, is no table of dead letters, and stays")
+    assert cli.err.startswith(
+        "public.dead_letters exists, but is not a table of dead letters, and stays"
+    )
     assert told in cli.err
     assert database.columns() == before, "nor is the missing column added"
 
@@ -182,7 +184,7 @@ def test_a_view_is_no_table(cli: Cli, database: Database) -> None:
     database.ask("CREATE VIEW dead_letters AS SELECT 1 AS key")
     try:
         cli("init", database.dsn, code=2)
-        assert "it is no table" in cli.err
+        assert "it is not a table" in cli.err
     finally:
         database.ask("DROP VIEW dead_letters")
 

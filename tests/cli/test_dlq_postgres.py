@@ -278,10 +278,10 @@ def test_a_store_that_is_none_is_told_without_the_password(cli: Cli, letters: Le
     assert found is not None
     secret = found[1]
     cases = [
-        ((letters.dsn, "--table", "nothing"), '"nothing" is no table of dead letters'),
+        ((letters.dsn, "--table", "nothing"), '"nothing" is not a table of dead letters'),
         (
             (letters.dsn, "--table", "events", "--schema", "public"),
-            '"public"."events" is no table of dead letters',
+            '"public"."events" is not a table of dead letters',
         ),
         ((letters.dsn.replace("/postgres", "/nowhere"),), "nowhere"),
         ((letters.dsn.replace(secret, "hush-hush"),), "no connection to 127.0.0.1"),

@@ -68,7 +68,7 @@ async def test_an_unknown_type_is_poison_for_its_record_alone(
     counts = ran.report.counts
     assert (counts.acked, counts.terminated, counts.naks, ran.position) == (2, 1, 1, 3)
     assert "NoHandlerError: no handler for the type" in caplog.text
-    assert "there are: 'order'" in caplog.text
+    assert "known types: 'order'" in caplog.text
 
 
 @pytest.mark.parametrize("kind", [[], "c", None])

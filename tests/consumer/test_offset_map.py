@@ -184,7 +184,7 @@ def test_a_map_is_true_only_beside_its_own_position() -> None:
     """consumer/C:C4: an offset moved by a tool that keeps the metadata skips no other record."""
     text, _ = encode(100, [(101, 150)])
     for position in (0, 99, 101, 150, 1 << 40):
-        with pytest.raises(ForeignMap, match=f"torn, or not of position {position}"):
+        with pytest.raises(ForeignMap, match=f"damaged, or not of position {position}"):
             decode(position, text)
 
 
@@ -221,7 +221,7 @@ def test_a_map_in_another_form_is_refused(unfinished: int) -> None:
     for seed in range(100):
         text, _ = encode(0, scattered(unfinished, 3_000, seed))
         other = {"!": "#", "#": "!"}[text[0]]
-        with pytest.raises(ForeignMap, match="torn"):
+        with pytest.raises(ForeignMap, match="damaged"):
             decode(0, other + text[1:])
 
 

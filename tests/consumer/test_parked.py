@@ -691,10 +691,10 @@ async def test_a_store_that_cannot_be_read_raises_from_unpark(fake_clock: FakeCl
 
 def test_the_settings_of_a_park_store_are_checked(fake_clock: FakeClock) -> None:
     source = MemorySource(MemoryLog(), clock=fake_clock)
-    with pytest.warns(PenstockWarning, match="forgets parked messages with this process") as told:
+    with pytest.warns(PenstockWarning, match="loses parked messages with this process") as told:
         Consumer(source, parked=MemoryParkStore())
     assert len(told) == 1
-    with pytest.raises(ConfigError, match="name='consumer': must be the consumer's own"):
+    with pytest.raises(ConfigError, match="name='consumer': must be set with parked="):
         Consumer(source, parked=DurableParkStore())
     with pytest.raises(ConfigError, match="poison='park_key': needs parked="):
         Consumer(source, poison="park_key")

@@ -188,7 +188,7 @@ async def test_a_message_without_a_handler_is_poison_alone(
     counts = (await consume(fake_clock, given, handlers)).report.counts
     assert (counts.acked, counts.terminated, counts.naks) == (2, 1, 1)
     assert "NoHandlerError: no handler for the type" in caplog.text
-    assert "by the header 'type'; there are: 'Placed'" in caplog.text
+    assert "by the header 'type'; known types: 'Placed'" in caplog.text
 
 
 async def _place(event: Placed) -> None:
@@ -205,7 +205,7 @@ async def test_it_may_be_skipped_and_is_counted(fake_clock: FakeClock) -> None:
 
 
 async def test_a_register_without_handlers_says_so(fake_clock: FakeClock) -> None:
-    with pytest.raises(NoHandlerError, match="there are: none"):
+    with pytest.raises(NoHandlerError, match="known types: none"):
         await consume(fake_clock, typed(("Placed", ONE)), HandlerRegister(), poison="exit")
 
 
@@ -479,7 +479,7 @@ def of_generator(event: Placed) -> Any:
 @pytest.mark.parametrize(
     ("handler", "told"),
     [
-        (of_message_or_class, "takes Message, which is for any class: it has to be alone"),
+        (of_message_or_class, "takes Message, which stands for any class and cannot be in a union"),
         (of_later, "the hint 'Decimal' of 'event' cannot be resolved"),
         (of_nothing, "must take the message as its first parameter"),
         (of_keyword, "must take the message as its first parameter"),

@@ -46,18 +46,18 @@ def test_a_destination_elsewhere_is_refused_at_construction(sink: Any) -> None:
 @pytest.mark.parametrize("strategy", ["skip", "block", "block_and_dead_letter", "park_key", "drop"])
 def test_what_becomes_of_a_job_that_cannot_be_handled_is_the_queues_own(strategy: Any) -> None:
     """Q9: the error says so, and names the argument."""
-    with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is the source's own"):
+    with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is decided by this source"):
         flow.transaction(source(), table(), on_rejected=strategy)
-    with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is the source's own"):
+    with pytest.raises(ConfigError, match=f"on_rejected='{strategy}': is decided by this source"):
         flow.pipe(source(), Batcher(table()), on_rejected=strategy)
 
 
 def test_dead_letters_are_the_queues_own() -> None:
     """Q9."""
     letters = MemorySink[Any]()
-    with pytest.raises(ConfigError, match=r"dead_letters=.*is the source's own"):
+    with pytest.raises(ConfigError, match=r"dead_letters=.*is decided by this source"):
         flow.transaction(source(), table(), dead_letters=letters)
-    with pytest.raises(ConfigError, match=r"dead_letters=.*is the source's own"):
+    with pytest.raises(ConfigError, match=r"dead_letters=.*is decided by this source"):
         flow.pipe(source(), Batcher(table()), dead_letters=letters)
 
 

@@ -123,7 +123,7 @@ def test_what_is_no_letter_is_told_and_left(cli: Cli, place: Folder | Bucket) ->
 
 def test_nothing_there_and_names_that_are_wrong(cli: Cli, place: Folder | Bucket) -> None:
     cli("list", place.url, code=2)
-    assert "there is no object of dead letters" in cli.err
+    assert "there are no objects of dead letters" in cli.err
     cli("list", "s3://key:secret-password@bucket", code=2)
     assert "secret-password" not in cli.err
     cli("init", place.url)
@@ -184,7 +184,7 @@ async def test_a_note_that_cannot_be_read_stops_replays(
         await store.hold()
         await store._store_note(b"torn")
     async with ObjectStore(place.url, lease=LEASE) as store:
-        with pytest.raises(StoreError, match="no note of a replay"):
+        with pytest.raises(StoreError, match="not a note of a replay"):
             await store.hold()
 
 

@@ -1,4 +1,4 @@
-"""The consumer: the records of a source, in order per key, with positions that never lie."""
+"""Consumers: handle the records of a source in order per key, and store correct positions."""
 
 from .._core.consumer_observer import ConsumerObserver, HandlerEnd
 from .._core.park_store import ParkedRecord, ParkStore

@@ -1,4 +1,4 @@
-"""What became of records that were to be taken in."""
+"""The result of admitting records."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 class Broken(NamedTuple):
-    """A message without a usable key or size, which no worker runs."""
+    """A message without a usable key or size; no worker runs it."""
 
     message: Message
     error: BaseException
 
 
 class Admitted(NamedTuple):
-    """How many of the given records were taken in, and which of them are broken."""
+    """The number of admitted records, and the broken messages among them."""
 
     taken: int
     broken: list[Broken]
     has_first_keyless: bool = False
-    """Whether these are the first records without a key, which are handled one by one."""
+    """Whether these are the first records without a key, which are handled one after another."""

@@ -1,7 +1,7 @@
 """A schedule without lanes: messages become ready in the order of their arrival.
 
-For work that keeps the order per key itself. Only parked keys have lanes: their records wait there
-to be written to the park store, one after another, or behind those that `unpark` replays.
+For work that keeps the order per key itself. Only parked keys have lanes. Their records wait there
+to be written to the park store one after another, or wait behind the records that `unpark` replays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class ArrivalSchedule(Schedule):
-    """Messages that become ready as they arrive; only those of parked keys wait for another one."""
+    """A schedule in which messages become ready on arrival; only those of parked keys wait for
+    others.
+    """
 
     def _enter(
         self,
@@ -52,7 +54,7 @@ class ArrivalSchedule(Schedule):
         return broken
 
     def acknowledge(self, message: Message) -> bool:
-        """Settle a message; return false if that has no effect any more.
+        """Settle a message; return false if it is already settled or its claim has ended.
 
         The hot path: once per message.
         """
@@ -71,11 +73,11 @@ class ArrivalSchedule(Schedule):
 
     @property
     def has_keys(self) -> bool:
-        """Whether records have keys, by which they may be parked."""
+        """Whether records have keys that can be parked."""
         return self._keys.by_key
 
     def waits_parked(self, message: Message) -> bool:
-        """Let a message wait in the lane of its parked key; return false if it is not parked."""
+        """Queue a message in the lane of its parked key; return false if the key is not parked."""
         if not self.parked or message.is_unparked or self.parked.of(message) is None:
             return False
         message.claim.lanes.wait(message)
@@ -83,11 +85,13 @@ class ArrivalSchedule(Schedule):
         return True
 
     def begin_parking(self, message: Message) -> None:
-        """Begin to park the key of a message, whose turn goes on."""
+        """Begin to park the key of a message whose turn continues."""
         message.claim.lanes.active.add(message.lane_key)
 
     def release(self, parked: ParkedKey) -> None:
-        """Let a parked key continue: what waits goes before what has arrived since."""
+        """Let a parked key continue: its waiting messages precede the messages that have arrived
+        since.
+        """
         message = self.parked.forget(parked) if parked in self.parked else None
         waiting: list[Message] = []
         while message is not None:
@@ -96,8 +100,8 @@ class ArrivalSchedule(Schedule):
         self.ready.extendleft(reversed(waiting))
 
     def end_turn(self, message: Message) -> None:
-        """End a turn of a parked key, whose claim may have ended; no other message waits for the
-        end of one.
+        """End a turn of a parked key, whose claim may have ended. No message waits for the end of
+        such a turn.
         """
         lanes, key = message.claim.lanes, message.lane_key
         if key in lanes.active:

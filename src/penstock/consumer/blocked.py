@@ -1,9 +1,9 @@
-"""Blocked messages: which they are, and how they continue.
+"""The blocked messages, and how they continue.
 
-1. A blocked message keeps its key, and its place in the window, until `unblock` or the end of its
-   claim. Then it is delivered again.
-2. `retry` begins its attempts again. `skip` gives it up: with a dead letter if there are dead
-   letters and it has none yet.
+1. A blocked message keeps its key and its place in the window until `unblock` or the end of its
+   claim. After the end of its claim it is delivered again.
+2. `retry` restarts its attempts. `skip` ends it without another try, with a dead letter if the
+   consumer has dead letters and the message has none yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Blocked:
         self._poison = poison
 
     def messages(self) -> tuple[BlockedMessage, ...]:
-        """The blocked messages, the longest blocked first."""
+        """Return the blocked messages; the one blocked longest comes first."""
         return tuple(
             [
                 BlockedMessage(
@@ -45,7 +45,7 @@ class Blocked:
         )
 
     def unblock(self, key: object, partition: TopicPartition | None, action: Unblocking) -> int:
-        """Continue with the blocked messages of a key; return how many there are.
+        """Continue with the blocked messages of a key; return their number.
 
         Raises `NoSuchKey` if there is none.
         """

@@ -22,7 +22,9 @@ _TYPE_OF = "must be the name of a header, or a plain function of a message"
 def typed_by(
     type_of: str | Callable[[Message], object],
 ) -> tuple[Callable[[Message], object], str]:
-    """The function that tells the type of a message, and its name. Raises `ConfigError`."""
+    """Return the function from a message to its type, and the function's name. Raises
+    `ConfigError`.
+    """
     if not isinstance(type_of, str):
         function = checks.function("type_of", type_of, _TYPE_OF)
         return function, getattr(type_of, "__qualname__", "type_of")
@@ -34,14 +36,14 @@ class HandlersByType(OfOneMessage):
     """A handler that calls the handler of a message's type.
 
     Args:
-        type_of: the name of the header that holds the type, as UTF-8; or a plain function from a
+        type_of: the name of the header that contains the type, as UTF-8; or a plain function from a
             message to its type.
         handlers: the handler of each type, async or plain.
         default: the handler of any other type, and of messages without a type.
 
-    Without a default, a message of another type is poison: `NoHandlerError`, at once and alone.
-    A handler with decoding or checks of its own is `with_steps(handler, decode(...))`. Raises
-    `ConfigError` for a bad argument.
+    Without a default, a message of another type is poison (`NoHandlerError`), without retries and
+    for this message alone. To give a handler its own decoding or checks, pass `with_steps(handler,
+    decode(...))`. Raises `ConfigError` for a bad argument.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class HandlersByType(OfOneMessage):
         self._default = None if default is None else as_handler(default, "default")
 
     async def __call__(self, message: Message) -> object:
-        """Handle a message. Raises `NoHandlerError`, and what the handler raises."""
+        """Handle a message. Raises `NoHandlerError`, and any exception of the handler."""
         handler = self._handler_of(self._type_of(message))
         return await handler(message)
 
@@ -71,7 +73,7 @@ class HandlersByType(OfOneMessage):
             handler = self._default
         if handler is None:
             known = ", ".join(map(shown, self._handlers))
-            told = f"no handler for the type {shown(kind)} by {self._source}; there are: {known}"
+            told = f"no handler for the type {shown(kind)} by {self._source}; known types: {known}"
             raise NoHandlerError(told)
         return handler
 

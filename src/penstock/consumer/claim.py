@@ -1,15 +1,15 @@
 """A claim: one assignment of one partition to this process.
 
-1. A claim is *open*, then *closing* (its records are neither taken in nor started), then *closed*.
-   It never opens again: when the partition returns, that is another claim.
-2. What is settled is settled in its tracker. A closed claim never commits, so what is settled in it
-   after its end has no effect.
-3. With a source that settles each record by itself, a claim remembers which settled records it has
-   told, and makes no maps.
-4. Attempts are counted per delivery index, and only for messages that failed: a message that
+1. A claim is *open*, then *closing* (its records are neither admitted nor started), then *closed*.
+   It never reopens: if the partition returns, it gets a new claim.
+2. Messages are settled in the claim's tracker. A closed claim never commits, so settling a message
+   after the end of its claim has no effect.
+3. With a source that settles records individually, a claim tracks which settled records were
+   reported, and makes no maps.
+4. Attempts are counted per delivery index, and only for messages that have failed: a message that
    succeeds at once costs nothing here.
-5. Where state is stored with the position, the state says how far the position may go, and there is
-   no map: events beyond the position run again.
+5. If state is stored with the position, the state limits the position, and there is no map: events
+   beyond the position run again.
 """
 
 from __future__ import annotations
@@ -32,48 +32,52 @@ if TYPE_CHECKING:
 
 
 class Desk(Protocol):
-    """Where a message is settled from outside its handler."""
+    """Interface for settling messages from outside their handlers."""
 
     def settle(self, message: Any, result: Result) -> bool:
-        """Settle a message whose handler answered `Manual`; return whether that has an effect."""
+        """Settle a message whose handler returned `Manual`; return whether the call has an
+        effect.
+        """
         ...
 
     def in_progress(self, message: Any) -> None:
-        """Begin the handler's timeout, and the source's, again."""
+        """Restart the timeout of the handler, and that of the source."""
 
 
 class StateOfClaim(Protocol):
-    """What is stored together with the position of a claim."""
+    """State stored together with the position of a claim."""
 
     def bound(self, offset: int) -> int:
-        """The last position up to `offset` that can be stored."""
+        """Return the last position up to `offset` that can be stored."""
         ...
 
     def owes(self, offset: int) -> bool:
-        """Whether something waits to be stored with this position."""
+        """Return whether state waits to be stored with this position."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """The failed tries of one message. Times are the clock's monotonic seconds."""
+    """Failed tries of one message. Times are the clock's monotonic seconds."""
 
     failed: int = 0
-    """All failed tries."""
+    """Number of all failed tries."""
     counted: int = 0
-    """Those that use up the policy's attempts."""
+    """Number of failed tries that use up the policy's attempts."""
     first_at: float = 0.0
     outage_since: float | None = None
-    """The first of the uninterrupted uncounted failures."""
+    """Time of the first of the uninterrupted uncounted failures."""
     outages: float = 0.0
-    """Seconds of uninterrupted uncounted failures that are over."""
+    """Total duration of earlier series of uncounted failures, in seconds."""
     error: BaseException | None = None
     """The error of the last try."""
     batch_limit: int = 0
-    """The most messages of the next batch with this one, after a batch of more failed; 0: any."""
+    """Maximum size of the next batch with this message, after a larger batch failed; 0: no
+    limit.
+    """
 
     def and_one(self, now: float, error: BaseException, *, counts: bool) -> Attempts:
-        """These and one more, which failed with `error` now."""
+        """Return these attempts plus one that failed with `error` now."""
         since = self.outage_since
         over = now - since if counts and since is not None else 0.0
         return replace(
@@ -91,7 +95,7 @@ NEVER_FAILED = Attempts()
 
 
 class Claim:
-    """The progress of one assignment: which records are settled, and which were before it."""
+    """The progress of one assignment: its settled records, including those settled before it."""
 
     __slots__ = (
         "_state",
@@ -123,16 +127,16 @@ class Claim:
     ) -> None:
         self.partition = partition
         self.number = number
-        """Increases over all claims of the process."""
+        """Increases across all claims of the process."""
         self.start = start
         self.lanes = lanes
-        """The lanes of the claim's scope, which other claims may share."""
+        """The lanes of the claim's scope; other claims may share them."""
         self.desk = desk
         self.tracker = Tracker(start.offset, tells_each=tells_each)
         self.attempts: dict[int, Attempts] = {}
         self.committed = start
         self.is_cut = False
-        """Whether the last map did not fit, and was cut."""
+        """Whether the last map was too large and was cut."""
         self.is_closed = self.is_closing = self.is_paused = False
         self.redelivered = 0
         self.replay = self._replay(start)
@@ -154,33 +158,33 @@ class Claim:
         self._state = state
 
     def owes(self, position: Position) -> bool:
-        """Whether a commit of this position stores something new."""
+        """Return whether a commit of this position would store something new."""
         state = self._state
         return position != self.committed or (state is not None and state.owes(position.offset))
 
     def pause(self, *, paused: bool) -> None:
-        """Stop or continue fetching from it."""
+        """Stop or continue fetching from this claim."""
         self.is_paused = paused
 
     def close(self) -> None:
-        """Stop taking records in; what is running may still be settled and committed."""
+        """Stop admitting records; running messages may still be settled and committed."""
         self.is_closing = True
 
     def end(self) -> None:
-        """End the claim: nothing of it is committed any more."""
+        """End the claim: from now on nothing of it is committed."""
         self.is_closing = self.is_closed = True
 
     def has_failed(self, tries: int, now: float) -> None:
-        """Count these failed tries of the next record, made in earlier claims."""
+        """Count failed tries of the next record that were made in earlier claims."""
         self.attempts[self.tracker.next_index] = Attempts(tries, tries, now)
 
     def limit_batch(self, index: int, most: int) -> None:
-        """Try a message in a batch of at most this many messages from now on."""
+        """Limit the size of the next batches with this message."""
         tries = self.attempts.get(index, NEVER_FAILED)
         self.attempts[index] = replace(tries, batch_limit=most)
 
     def settled(self, index: int) -> bool:
-        """Settle a message; return whether that has an effect."""
+        """Settle a message; return whether the call has an effect."""
         if self.is_closed:
             return False
         if self.attempts:
@@ -188,37 +192,41 @@ class Claim:
         return self.tracker.done(index)
 
     def settled_unhandled(self, index: int) -> bool:
-        """Settle a message that was not handled; return whether that has an effect."""
+        """Settle a message that was not handled; return whether the call has an effect."""
         if not self.is_closed:
             self.tracker.give_up(index)
         return self.settled(index)
 
     def take_settled(self) -> Settled:
-        """The records that were settled since the last call."""
+        """Return the records settled since the last call."""
         offsets, given_up = self.tracker.take_settled()
         return Settled(offsets, given_up)
 
     @property
     def has_news(self) -> bool:
-        """Whether something is settled that the source has not been told."""
+        """Whether a settled record has not been reported to the source."""
         return self.tracker.has_untold if self.tracker.tells_each else self.has_moved
 
     def pass_settled(self, offset: int, least: int) -> int:
-        """The end of the span at `offset` that was settled before, if it is long enough to skip."""
+        """Return the end of the span at `offset` that was settled before, if it is long enough to
+        skip.
+        """
         return self.replay.pass_span(offset, least)
 
     def advance(self, offset: int) -> None:
-        """Everything before this offset has been delivered, has no record, or was passed."""
+        """Record that every offset before this one was delivered, has no record, or was passed
+        over.
+        """
         self.replay.count_passed(offset)
         self.tracker.advance(offset)
 
     @property
     def has_moved(self) -> bool:
-        """Whether the position, without its map, is not stored yet."""
+        """Whether the position, apart from its map, has not been stored yet."""
         return self.tracker.seen_position() != self.committed.offset
 
     def snapshot(self) -> Position:
-        """Position and map of this instant."""
+        """Return the current position and map."""
         if self.tracker.tells_each:
             return Position(self.tracker.seen_position())
         if self._state is not None:
@@ -226,9 +234,9 @@ class Claim:
         return self._position(self.tracker.position(), self.tracker.done_ranges())
 
     def snapshot_through(self, index: int, count: int) -> Position:
-        """Position and map as they are once every message up to this one is settled.
+        """Return the position and map as if every message up to this one were settled.
 
-        Raises `ValueError` unless `count` messages are left up to there.
+        Raises `ValueError` unless exactly `count` messages up to there are unsettled.
         """
         tracker = self.tracker
         if (left := tracker.unfinished_through(index)) != count:
@@ -243,11 +251,11 @@ class Claim:
         return Position(position, encoded.text)
 
     def stored(self, position: Position) -> None:
-        """Note a position that the source has stored."""
+        """Record the position that the source has stored."""
         self.committed = position
 
     def new_of(self, records: Sequence[SourceRecord]) -> Sequence[SourceRecord]:
-        """Those that were not delivered before; a source may deliver some again."""
+        """Return the records that were not delivered before; a source may deliver some again."""
         known = self.tracker.next_offset
         if not records or records[0].offset >= known:
             return records
@@ -258,7 +266,7 @@ class Claim:
     def unsettled(
         self, records: Sequence[SourceRecord], sizes: Sequence[int], indices: Sequence[int]
     ) -> tuple[list[SourceRecord], list[int], list[int]]:
-        """What an earlier claim has not settled; the rest is settled at once."""
+        """Return the records that no earlier claim has settled; settle the others at once."""
         left: list[tuple[SourceRecord, int, int]] = []
         for record, size, index in zip(records, sizes, indices, strict=True):
             if self.replay.skips(record.offset):
@@ -273,7 +281,9 @@ class Claim:
 
 
 class Replayed:
-    """The records that were settled in an earlier claim, by its map, and what was replayed."""
+    """Records settled in earlier claims according to the stored map, and the counts of their
+    replay.
+    """
 
     __slots__ = (
         "_at",
@@ -295,16 +305,16 @@ class Replayed:
         self._passed: list[tuple[int, int]] = []
         self._counted = 0
         self.end = ranges[-1][1] if ranges else 0
-        """The offset after the last settled record; nothing is skipped from there on."""
+        """The offset after the last settled record; no record is skipped from there on."""
         self.skipped = 0
-        """The settled records that were delivered again."""
+        """Settled records that were delivered again."""
         self.passed = 0
-        """The offsets of settled spans that were passed without a delivery."""
+        """Offsets of settled spans that were passed over without a delivery."""
         self.replayed = 0
-        """The records before `end` that run again."""
+        """Records before `end` that run again."""
 
     def skips(self, offset: int) -> bool:
-        """Whether the record of this offset was settled. Offsets must not decrease."""
+        """Return whether the record at this offset was settled. Offsets must not decrease."""
         ranges, at = self._ranges, self._at
         while at < len(ranges) and ranges[at][1] <= offset:
             at += 1
@@ -317,15 +327,15 @@ class Replayed:
         return is_settled
 
     def beyond(self, offset: int) -> Iterator[tuple[int, int]]:
-        """The settled ranges from `offset` on."""
+        """Yield the settled ranges from `offset` on."""
         if offset < self.end:
             for start, end in self._ranges:
                 if end > offset:
                     yield max(start, offset), end
 
     def pass_span(self, offset: int, least: int) -> int:
-        """The end of the settled span at `offset`, noted as passed, if `least` are left of it;
-        otherwise `offset`.
+        """Return the end of the settled span at `offset`, and record it as passed over, if at least
+        `least` offsets of it are left; otherwise return `offset`.
         """
         if offset >= self.end:
             return offset
@@ -337,7 +347,7 @@ class Replayed:
         return end
 
     def count_passed(self, offset: int) -> None:
-        """Count the passed spans before this offset, which have been taken in."""
+        """Count the spans passed over before this offset."""
         while self._counted < len(self._passed) and self._passed[self._counted][1] <= offset:
             start, end = self._passed[self._counted]
             self.passed += end - start
@@ -346,7 +356,9 @@ class Replayed:
     def with_passed(
         self, position: int, done: Iterator[tuple[int, int]]
     ) -> Iterable[tuple[int, int]]:
-        """Settled ranges together with the spans behind `position` that were passed."""
+        """Return the settled ranges merged with the spans beyond `position` that were
+        passed over.
+        """
         if not self._passed:
             return done
         return merge(

@@ -1,10 +1,12 @@
-"""The claims of this process, as its source gives and takes them.
+"""The claims of this process, which its source begins and ends.
 
-1. A revoke closes the claims: their queued messages leave at once, running ones have until the
-   deadline and are cut then, and the positions of that moment are committed by the source.
-2. A loss ends the claims at once. What still runs keeps its key until it ends, and is not settled.
-3. A pause belongs to the partition, not to the claim: a partition that returns is still paused.
-4. The claims are fetched from in turns.
+1. A revoke closes the claims. Their queued messages leave at once; running ones are cancelled at
+   the deadline. The source then commits the positions of that moment.
+2. A loss ends the claims at once. Messages that still run keep their keys until they end, and are
+   not settled.
+3. A pause belongs to the partition, not to the claim: a partition that is assigned again is still
+   paused.
+4. Claims take turns at being fetched from.
 """
 
 from __future__ import annotations
@@ -65,17 +67,17 @@ class Claims:
         self._paused: set[TopicPartition] = set()
         self._all_paused = False
         self._unread: set[Claim] | None = set() if reads_parked else None
-        """The claims whose parked keys, or state, are not known yet; nothing is fetched for them."""
+        """Claims whose parked keys or state have not been read yet; nothing is fetched for them."""
         self.windows = CrashWindows()
-        """What became of stored maps."""
+        """Crash windows of the claims."""
         self.trouble: str | None = None
-        """Why the source cannot deliver, in its own words."""
+        """Why the source cannot deliver, in the source's own words."""
         self.was_assigned = False
 
     # -- the host of the source --------------------------------------------------------------------
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
-        """Begin claims. Raises `ValueError` for a partition that has one."""
+        """Begin claims. Raises `ValueError` for a partition that already has one."""
         made: list[Claim] = []
         for partition, start in starts.items():
             old = self._claims.get(partition)
@@ -98,7 +100,9 @@ class Claims:
     async def revoked(
         self, claims: Collection[SourceClaim], within: float
     ) -> Mapping[SourceClaim, Position]:
-        """Close claims and let what runs end, for `within` or `drain` seconds; return positions."""
+        """Close claims, wait at most `within` or `drain` seconds for running messages, and return
+        the positions.
+        """
         mine = self._mine(claims)
         for claim in mine:
             claim.close()
@@ -110,7 +114,7 @@ class Claims:
         return {claim: claim.snapshot() for claim in mine if not claim.is_closed}
 
     def ended(self, claims: Collection[SourceClaim]) -> None:
-        """End claims, revoked or lost ones; what still runs of them keeps its key."""
+        """End claims, revoked or lost. Messages that still run keep their keys."""
         mine = self._mine(claims)
         lost = [claim for claim in mine if not claim.is_closing]
         unsettled = [claim for claim in mine if claim.tracker.unfinished]
@@ -127,12 +131,12 @@ class Claims:
         self._tell("lost", lost)
 
     def reported(self, trouble: str | None) -> None:
-        """Note why the source cannot deliver; `None`: it can."""
+        """Record why the source cannot deliver; `None` if it can."""
         self.trouble = trouble
         self._commons.signals.state.fire()
 
     def _tell(self, change: ClaimChange, claims: Sequence[Claim]) -> None:
-        """Log a change of claims, and tell the observers."""
+        """Log a change of claims, and notify the observers."""
         if not claims or self.are_short:
             return
         name, partitions = self._commons.name, [claim.partition for claim in claims]
@@ -155,23 +159,24 @@ class Claims:
         return len(self._claims)
 
     def get(self, partition: TopicPartition) -> Claim | None:
-        """The claim of a partition that this process owns."""
+        """Return the claim of a partition that this process owns, or `None`."""
         return self._claims.get(partition)
 
     @property
     def are_short(self) -> bool:
-        """Whether the source begins and ends them with the records."""
+        """Whether claims are leases of a few records, which the source begins and ends."""
         return self._traits.short_claims
 
     @property
     def may_begin(self) -> bool:
-        """Whether the source may be asked for records, and with them for claims."""
+        """Whether the source may be queried for records that begin new claims."""
         return self.are_short and not self._all_paused
 
     def wanted(self) -> list[Claim]:
-        """The claims to fetch from, the one that was first the last time now last.
+        """Return the claims to fetch from, in rotation: the first one of the previous call is now
+        last.
 
-        Those with held-back records of a crowded key come after the others.
+        Claims with held-back records of a crowded key come after the others.
         """
         if self._all_paused:
             return []
@@ -187,15 +192,15 @@ class Claims:
         return wanted
 
     def unread(self) -> list[Claim]:
-        """The claims whose parked keys or state are to be read, before anything is fetched."""
+        """Return the claims whose parked keys or state must be read before anything is fetched."""
         return [claim for claim in self._unread or () if not claim.is_closing]
 
     def read_first(self) -> None:
-        """Fetch nothing for a claim, now or later, before its state is `read`."""
+        """Fetch nothing for current and future claims before their state is `read`."""
         self._unread = {claim for claim in self if not claim.is_closing}
 
     def read(self, *claims: Claim) -> None:
-        """Note that the parked keys, or the state, of claims are known, or need not be."""
+        """Record that the parked keys or the state of claims are known, or not needed."""
         if self._unread is not None:
             self._unread.difference_update(claims)
             self._changed.fire()
@@ -206,9 +211,9 @@ class Claims:
             await wait_until(self._commons.clock, math.inf, self._changed)
 
     def close_all(self) -> list[Claim]:
-        """Stop taking records in, for a drain; return the claims.
+        """Stop admitting records, for a drain; return the claims.
 
-        The batch that is being formed stays, to be handled.
+        The batch being formed stays, and is handled.
         """
         claims = list(self._claims.values())
         for claim in claims:
@@ -217,15 +222,15 @@ class Claims:
         return claims
 
     def pause(self, partitions: Collection[TopicPartition] | None) -> None:
-        """Fetch nothing of these partitions, now or later; `None` means all."""
+        """Stop fetching from these partitions, including future claims; `None` means all."""
         self._set_paused(partitions, paused=True)
 
     def resume(self, partitions: Collection[TopicPartition] | None) -> None:
-        """Fetch again; `None` means all, also those paused by name."""
+        """Fetch again from these partitions; `None` means all, including those paused by name."""
         self._set_paused(partitions, paused=False)
 
     def is_paused(self, claim: Claim) -> bool:
-        """Whether nothing is fetched for this claim, by its own pause or that of all."""
+        """Whether nothing is fetched for this claim, because it or the whole consumer is paused."""
         return self._all_paused or claim.is_paused
 
     def _set_paused(self, partitions: Collection[TopicPartition] | None, *, paused: bool) -> None:

@@ -1,15 +1,16 @@
-"""Committing positions: what is settled in order, and the map of what is settled beyond it.
+"""Commits of positions, with maps of the records settled beyond them.
 
 1. A commit is due every `every` seconds, after `after` settled messages, on demand, and at the end
-   of a drain. Only claims with something new are in it. The messages are counted once per
-   `LOOK_EVERY` seconds; a count below `SMALL` is compared whenever messages are settled, which
-   costs more.
-2. Position and map are one snapshot, taken in one stretch. One commit is in flight at a time; a
-   failed one is followed by one with a newer snapshot, never by its own repetition.
-3. A closing claim is committed by its source, within the revoke; at the drain, here.
+   of a drain. It contains only claims with new positions. Messages are counted once per
+   `LOOK_EVERY` seconds; if `after` is below `SMALL`, they are counted whenever messages are
+   settled, which costs more.
+2. Position and map form one snapshot, taken without suspending. One commit is in flight at a time;
+   a failed commit is not repeated, but followed by one with a newer snapshot.
+3. A closing claim is committed by its source during a revoke, and by the committer during the
+   drain.
 4. With short claims, or a source that settles each record, a commit is due as soon as a message is
-   settled. Those that are settled during a commit share the next one.
-5. What a source that settles each record was told, it keeps if its commit fails: the next commit
+   settled. Messages settled during a commit share the next one.
+5. A source that settles each record keeps the reported records if its commit fails: the next commit
    names all claims.
 """
 
@@ -43,7 +44,7 @@ _FAILED = "%s: a commit failed (%s); the next one follows in %.3g s"
 
 
 class Committer:
-    """Stores the positions of open claims."""
+    """Commits the positions of open claims."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Committer:
         """The error of the last commit; `None` if it succeeded."""
 
     async def run(self) -> None:
-        """Commit whenever it is due, until cancelled."""
+        """Commit whenever a commit is due, until cancelled."""
         while True:
             await self._wait_until_due()
             try:
@@ -100,7 +101,7 @@ class Committer:
             now = self._clock.now()
 
     async def commit(self, *, closing: bool = False) -> None:
-        """Commit what is new. Raises the source's error; a later commit takes newer positions.
+        """Commit new positions. Raises the source's error; a later commit uses newer positions.
 
         Suspends until the source has answered. A cancelled commit may have been stored.
         """
@@ -122,7 +123,7 @@ class Committer:
             self._tell({claim: new[claim] for claim in stored})
 
     def _has_news(self) -> bool:
-        """Whether something is settled in an open claim that no commit has told."""
+        """Return whether a message was settled in an open claim since its last report."""
         return any(each.has_news for each in self._claims if not each.is_closing)
 
     def _tell(

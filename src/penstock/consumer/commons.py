@@ -1,4 +1,4 @@
-"""What all parts of an open consumer share."""
+"""Objects shared by all parts of an open consumer."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class Commons:
     observers: ConsumerObservers = field(default_factory=ConsumerObservers)
 
     def tell_state(self, state: ConsumerState) -> None:
-        """Tell the observers of a state."""
+        """Notify the observers of a state."""
         self.observers.tell(lambda observer: observer.on_state(self.name, state))

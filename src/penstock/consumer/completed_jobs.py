@@ -1,11 +1,12 @@
-"""Events whose handler has ended before they are complete, and their way back into their order. Pure.
+"""Events whose handlers have ended before the events are complete, and their return to the order.
+Pure.
 
-1. An event that is *out* has no turn: what follows it in its lane is handled. It keeps its place in the
-   window, and its position is not passed.
-2. Once its job is done it comes in again, in front of what waits in its lane, and behind what came in
-   before it: finalisers run in the order in which the jobs were done, exclusive with handlers.
-3. A lane may be *held*, while an event waits for room for its job: no later event begins, but finalisers
-   do, so that jobs which are done make room.
+1. An event that is *out* has no turn: later events of its lane are handled. It keeps its place in
+   the window, and the position does not pass it.
+2. When its job is done, it returns to the front of its lane, behind the events that returned before
+   it: finalisers run in the order in which the jobs were done, and exclude handlers.
+3. A lane is *held* while an event waits for room for its job: no later event begins, but finalisers
+   do, so that completed jobs make room.
 """
 
 from __future__ import annotations
@@ -22,38 +23,42 @@ if TYPE_CHECKING:
 
 
 class CompletedJobs:
-    """The events that are out, and those that are to be finalised."""
+    """The events that are out, and those that wait to be finalised."""
 
     def __init__(self, ready: deque[Message]) -> None:
         self.out: set[Message] = set()
         self._ready = ready
         self.contexts: dict[Message, EventContext] = {}
-        """Of the events that are not complete, from their handler on."""
+        """Contexts of incomplete events, from the start of their handler on."""
         self.inside: set[Message] = set()
-        """Those that wait for their turn to be finalised."""
+        """Events that wait for their turn to be finalised."""
         self._waiting: dict[tuple[int, Hashable], deque[Message]] = {}
-        """The same by lane, in order; the first one is in front of its lane, the others only here."""
+        """The same events by lane, in order. The first of each lane is in front of the lane; the
+        others are stored only here.
+        """
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def has(self, message: Message) -> bool:
-        """Whether an event is out, or waits to be finalised."""
+        """Return whether an event is out, or waits to be finalised."""
         return message in self.out or message in self.inside
 
     def behind(self) -> Iterator[Message]:
-        """Those that wait behind another one that is to be finalised."""
+        """Yield the events that wait behind another event to be finalised."""
         for queue in tuple(self._waiting.values()):
             yield from tuple(queue)[1:]
 
     def length_behind(self, message: Message) -> int:
-        """How many messages wait in the lane of a message, with these."""
+        """Return the number of messages behind this one in its lane, including events to be
+        finalised.
+        """
         lanes, key = message.claim.lanes, message.lane_key
         queue = self._waiting.get((id(lanes), key))
         return lanes.length(key) + (0 if queue is None else len(queue) - 1)
 
     def come_in(self, message: Message) -> None:
-        """An event that was out is to be finalised."""
+        """Queue an event that was out to be finalised."""
         self.out.remove(message)
         self.inside.add(message)
         lanes, key = message.claim.lanes, message.lane_key
@@ -65,7 +70,9 @@ class CompletedJobs:
         self._place(lanes, key, message)
 
     def begin(self, message: Message) -> None:
-        """The turn of an event begins that was to be finalised; the next one follows it."""
+        """Begin the turn of an event to be finalised; the next such event of its lane
+        follows it.
+        """
         lanes, key = message.claim.lanes, message.lane_key
         queue = self._waiting.get((id(lanes), key))
         if queue is None or queue[0] is not message:
@@ -85,7 +92,9 @@ class CompletedJobs:
         self.go_on(lanes, key)
 
     def go_on(self, lanes: Lanes[Message], key: Hashable) -> None:
-        """Begin the turn of the next event to be finalised, if its lane is held and none is going."""
+        """Begin the turn of the next event to be finalised, if its lane is held and has no running
+        turn.
+        """
         lane, queue = lanes.lane(key), self._waiting.get((id(lanes), key))
         if lane is None or queue is None or not lane.held or lane.going:
             return
@@ -93,7 +102,7 @@ class CompletedJobs:
             self._ready += lanes.take_held(key, 1)
 
     def drop_after(self, message: Message) -> list[Message]:
-        """Remove what is later than a message in its lane, and of its claim; return it."""
+        """Remove and return the later messages of the same lane and claim."""
         claim, key = message.claim, message.lane_key
 
         def is_later(other: Message) -> bool:
@@ -102,7 +111,7 @@ class CompletedJobs:
         return [*claim.lanes.drop_where(is_later), *self.forget(is_later)]
 
     def forget(self, is_dead: Callable[[Message], bool]) -> list[Message]:
-        """Forget those that have been dropped from the lanes; return those that were in no lane."""
+        """Forget events that were dropped from the lanes; return those that were in no lane."""
         gone = [message for message in self.behind() if is_dead(message)]
         self.inside = {message for message in self.inside if not is_dead(message)}
         for where, queue in list(self._waiting.items()):

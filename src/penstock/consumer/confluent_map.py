@@ -1,15 +1,16 @@
-"""Reading the offset map that Confluent's parallel consumer stores, to take over its groups. Pure.
+"""Reader of the offset maps that Confluent's parallel consumer stores, to take over its groups.
+Pure.
 
-1. The metadata is base64 of a magic byte and a payload. Its offsets count from the position.
-2. `n` and `e`: lengths of runs, big endian, of 16 and of 32 bits. Runs alternate, and the first one
-   is unfinished; it alone may have length 0.
-3. `l` and `o`: the number of offsets, of 16 and of 32 bits, then a bit for each, the lowest first
-   in its byte, set for a finished one. More bytes than needed may follow.
+1. The metadata is base64 of a magic byte and a payload. Offsets are relative to the position.
+2. `n` and `e`: lengths of runs, big endian, of 16 and 32 bits. Runs alternate between unfinished
+   and finished, starting with unfinished; only the first may have length 0.
+3. `l` and `o`: the number of offsets, of 16 and 32 bits, then one bit per offset, lowest bit first,
+   set if the offset is finished. More bytes than needed may follow.
 4. `J`, `p`, `a`, `s`: the payloads of `n`, `e`, `l`, `o`, compressed with zstd.
-5. 1 and 2 are no map: Kafka Streams writes them.
+5. 1 and 2 are not maps: Kafka Streams writes them.
 
-Offsets that do not exist count as finished there, so a range may span holes. The format has no
-checksum: text is refused for its structure only, and torn runs may read as the beginning of them.
+The format counts nonexistent offsets as finished, so a range may span holes. It has no checksum:
+text is refused only for its structure, and truncated runs may be read as a shorter map.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from base64 import b64decode
 from .foreign_map import ForeignMap
 
 _MOST_BYTES = 1 << 18
-"""Most bytes of a payload: bits of two million offsets."""
+"""Maximum payload size in bytes: the bits of two million offsets."""
 _MOST_MEMORY = 1 << 23
-"""Most bytes that decompression may need; the format's own compressor needs a quarter of it."""
+"""Maximum memory of the decompression in bytes; the format's own compressor needs a quarter
+of it.
+"""
 _SLICE = 64
-"""Compressed bytes at a time: they cannot make more than two megabytes."""
+"""Compressed bytes decompressed at a time; they expand to at most two megabytes."""
 
 _COMPRESSED = {b"J": b"n", b"p": b"e", b"a": b"l", b"s": b"o"}
 _RUNS = {b"n": "h", b"e": "i"}
@@ -33,7 +36,9 @@ _STREAMS = {b"\1", b"\2"}
 
 
 def confluent_ranges(position: int, text: str) -> list[tuple[int, int]]:
-    """The finished ranges from `position` on: half open, ascending. Raises `ForeignMap`."""
+    """Return the finished ranges from `position` on, half open and ascending. Raises
+    `ForeignMap`.
+    """
     try:
         content = b64decode(text, validate=True)
     except ValueError as error:
@@ -54,7 +59,7 @@ def _of_runs(position: int, payload: bytes, code: str) -> list[tuple[int, int]]:
     count, rest = divmod(len(payload), struct.calcsize(f">{code}"))
     runs = struct.unpack(f">{count}{code}", payload[: len(payload) - rest])
     if rest or not runs or runs[0] < 0 or min(runs[1:], default=1) < 1:
-        message = f"{len(payload)} bytes are no lengths of runs"
+        message = f"{len(payload)} bytes are not lengths of runs"
         raise ForeignMap(message)
     ranges: list[tuple[int, int]] = []
     at = position

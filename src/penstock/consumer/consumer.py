@@ -1,4 +1,4 @@
-"""The face of a consumer."""
+"""The public class of a consumer."""
 
 from __future__ import annotations
 
@@ -38,53 +38,63 @@ if TYPE_CHECKING:
 
 
 class Consumer(Operated):
-    """Handles the records of a source: in order per key, parallel across keys, and with a stored
-    position that never passes a message that is not settled.
+    """A consumer of a source's records, in order per key and in parallel across keys. The stored
+    position never passes an unsettled message.
 
     Args:
-        source: where the records come from.
-        name: names the consumer in logs, metrics, dead letters and the park store; there it has to
-            be the same in every process of a group, and another in every other group.
-        concurrency: the most handlers that run at once.
-        max_in_flight: the most messages inside: queued, running, in a batch, backing off or
-            blocked. The source is not asked for more while they are.
-        max_in_flight_bytes: the same in bytes of values; one larger record is taken alone.
-        max_per_key: the most messages of a key that wait in its lane. Later ones are held back:
-            they count in `max_in_flight`, and their partition is fetched from after the others.
-            This reserves no room: once the window is full of a key, everything waits for it.
-        fetch_max: the most records of one fetch.
-        refill_below: fetch again when the messages inside have fallen to this part of a bound.
-        ordering: `key`: messages of one key one after another; `partition`: those of a partition;
-            `unordered`: all at once.
+        source: the origin of the records.
+        name: the consumer's name in logs, metrics, dead letters and the park store. With a park
+            store it must be the same in every process of a group, and different in every other
+            group.
+        concurrency: the maximum number of handlers that run at once; default 100.
+        max_in_flight: the maximum number of messages inside the consumer: queued, running, in a
+            batch, backing off or blocked; default 1,000. At the limit, nothing is fetched.
+        max_in_flight_bytes: the same limit in bytes of values; default 64 MiB. One larger record is
+            accepted alone.
+        max_per_key: the maximum number of messages of a key that wait in its lane; default: no
+            limit. Further messages of the key are held back. They still count in `max_in_flight`,
+            and their partition is fetched last. No room is reserved for other keys: a window full
+                of one key stops them all.
+        fetch_max: the maximum number of records of one fetch; default 500.
+        refill_below: fetch again when the messages inside fall below this fraction of a limit;
+            default 0.75.
+        ordering: `key` (default): messages of a key one after another; `partition`: those of a
+            partition one after another; `unordered`: no order.
         key: a function from a record to its key; default: the record's own key.
-        key_scope: whether equal keys of two partitions are one key: `partition` (no), `topic` (in
-            one topic) or `group` (always).
-        keyless: `serial`: records without a key are in order among themselves; `parallel`: each is
-            alone.
+        key_scope: whether equal keys of two partitions are the same key: `partition` (default: no),
+            `topic` (within a topic) or `group` (always).
+        keyless: `serial` (default): records without a key are in order among themselves;
+            `parallel`: they are independent of each other.
         size_of: a function from a record to its size in bytes; default: the length of its value.
-        on_nak: `block`: a message that failed is tried again before later ones of its key.
-            `redeliver`: later ones may pass it, which gives up the order for this message.
+        on_nak: `block` (default): a failed message is retried before later messages of its key.
+            `redeliver`: later messages may pass it, so this message loses its place in the order.
         retry: attempts and backoff. Default: 5 attempts (3 for unknown errors), 0.1 s doubled up to
             30 s, with full jitter; another policy has jitter only with `backoff=FullJitter()`.
-        poison: what becomes of a message that cannot be handled: `skip`, `block`,
-            `block_and_dead_letter`, `park_key`, or `exit`: the run ends and raises its error.
-            Default: `park_key` with a store, else `block_and_dead_letter` with dead letters, else
-            `block`.
+        poison: the treatment of a message that cannot be handled: `skip`, `block`,
+            `block_and_dead_letter`, `park_key`, or `exit`, which ends the run and raises the error.
+            Default: `park_key` with a park store, else `block_and_dead_letter` with dead letters,
+                else `block`.
         dead_letters: the sink, or stack of sinks, of dead letters.
-        parked: the store of parked messages.
-        max_dead_letter_ratio: stop if more than this part of a partition's recent messages became
-            dead letters.
-        max_consecutive_dead_letters: stop after this number of them in a row in a partition.
-        timeout: the most seconds of a handler, with its steps; then it is cancelled, a failed try.
-            Handlers are looked at ten times per timeout, but at most every 5 ms and at least every
-            0.5 s; one is cancelled up to that much later, and never earlier.
-        budget: seconds of a run, after which it drains as after `stop`; default: no limit. The
-            report's `work_remaining` says whether another run has something to do.
-        drain: seconds for running handlers to end when the consumer stops or loses a partition.
-        commit_every: seconds between commits.
-        commit_after: commit after this number of settled messages, too.
-        stall_after: seconds without progress after which the consumer is reported as stalled.
-        steps: functions of a message that run before the handler, in order: decoding, checks.
+        parked: the park store.
+        max_dead_letter_ratio: stop if more than this fraction of a partition's recent messages
+            became dead letters.
+        max_consecutive_dead_letters: stop after this number of dead letters in a row in a
+            partition.
+        timeout: the maximum duration of a handler and its steps, in seconds; a handler that exceeds
+            it is cancelled, which is a failed try. Running handlers are checked ten times per
+            timeout, but at most every 5 ms and at least every 0.5 s. The cancellation is late by up
+            to that interval, and never early.
+        budget: the maximum duration of a run in seconds, after which it drains as after `stop`;
+            default: no limit. The report's `work_remaining` shows whether another run has work to
+            do.
+        drain: seconds for running handlers to end when the consumer stops or loses a partition;
+            default 5.
+        commit_every: seconds between commits; default 1.
+        commit_after: also commit after this number of settled messages; default 10,000.
+        stall_after: seconds without progress after which the consumer is reported as stalled;
+            default 60.
+        steps: functions of a message that run before the handler, in order, such as decoding and
+            checks.
         observers: metrics and traces; see `penstock.telemetry`.
         clock: the source of time.
 
@@ -111,21 +121,21 @@ class Consumer(Operated):
         trace: TracebackType | None,
     ) -> None:
         if self._engine is not None and not self._has_run:
-            self._engine.claims.close_all()  # given back, not lost
+            self._engine.claims.close_all()  # a normal end of each claim, not a loss
         await self._stack.aclose()
 
     async def run(self, handler: MessageHandler) -> DrainReport:
-        """Handle messages until `stop`, a cancellation, the end of the budget or of the source; then
-        drain.
+        """Handle messages until `stop`, a cancellation, the end of the budget, or the end of the
+        source; then drain. Returns the report of the drain.
 
-        `handler` takes a `Message` and returns `None` when it has handled it, or another result.
-        An exception is a failed try. A plain function runs in a thread, which cannot be stopped:
-        its key waits until it returns, also when it is cut. Returns the report of the drain. Raises
-        an error of the source or of the consumer itself, with `poison="exit"` that of a message
-        which cannot be handled, and a handler's `SystemExit` or `KeyboardInterrupt`, after the
-        drain. A cancellation drains, too, and is raised then; a
-        second one ends the drain at once. Raises `ConfigError` for what is no handler, before
-        anything starts.
+        `handler` takes a `Message` and returns `None` if it has handled the message, or another
+        result. An exception is a failed try. A plain function runs in a thread, which cannot be
+        stopped: even after a timeout or a cancellation, its key waits until the function returns.
+
+        Raises, after the drain, an error of the source or of the consumer itself, a handler's
+        `SystemExit` or `KeyboardInterrupt` and, with `poison="exit"`, the error of a message that
+        cannot be handled. A cancellation is also raised after the drain; a second one ends the
+        drain at once. Raises `ConfigError` for an invalid handler, before anything starts.
         """
         call = with_steps(handler, *self._settings.steps)
         engine = self._begin()
@@ -142,27 +152,31 @@ class Consumer(Operated):
         interjections: Sequence[Interjector] = (),
         forward_to: TakesForwarded | None = None,
     ) -> DrainReport:
-        """As `run`, with events that may be completed later.
+        """Like `run`, with events that may be completed later.
 
-        `handler` takes an `EventContext`, async, or plain to run in a thread. What it returns counts as
-        for `run`; with `Incomplete()`, or what a `JobScheduler` or an `ItemBatcher` returns, the event
-        gives its turn up, and is completed by a finaliser in its order. With `ordering="partition"`,
-        handlers, finalisers and interjections of a partition run one at a time, in the order of its records.
+        `handler` takes an `EventContext`. It is async, or plain to run in a thread. Its result has
+        the same meaning as for `run`. With `Incomplete()`, or the result of a `JobScheduler` or an
+        `ItemBatcher`, the event ends its turn, and a finaliser completes it later in its order.
+        With `ordering="partition"`, the handlers, finalisers and interjections of a partition run
+        one at a time, in the order of its records.
 
         Args:
             handler: the function of each event's context.
-            jobs: the `JobScheduler`s and `ItemBatcher`s that handlers use; each serves this consumer only.
-            state: where the state of the partitions is; needs `ordering="partition"`. `PostgresState` of
-                `penstock.flow` stores it together with the positions.
+            jobs: the `JobScheduler`s and `ItemBatcher`s that handlers use; each serves this
+                consumer only.
+            state: the backend of the state of the partitions; needs `ordering="partition"`.
+                `PostgresState` of `penstock.flow` stores the state together with the positions.
             interjections: periodic work in the order of each partition.
-            forward_to: the `Batcher` that `context.forward` submits to. It is open before the run begins and
-                until it has ended; an event whose items are refused fails, and is tried again.
+            forward_to: the `Batcher` that `context.forward` adds items to. It must be open during
+                the whole run. An event whose items are refused fails, and is retried.
 
-        Raises `ConfigError` for a bad argument, and as `run`.
+        Raises `ConfigError` for a bad argument, and the same errors as `run`.
         """
         call = as_handler(handler)
         if (state is not None or interjections) and self._settings.ordering != "partition":
-            rule = 'needs Consumer(ordering="partition"): turns of a partition have to exclude each other'
+            rule = (
+                'needs Consumer(ordering="partition"): turns of a partition must exclude each other'
+            )
             raise checks.bad("state" if state is not None else "interjections", "...", rule)
         if isinstance(state, PositionedBackend):
             state.check_source(self._source)
@@ -179,18 +193,19 @@ class Consumer(Operated):
     async def interject(
         self, function: Callable[[EventContext], object], partition: TopicPartition | None = None
     ) -> None:
-        """Run a function once in the order of a partition, or of each; suspend until it is complete.
+        """Run a function once in the order of a partition, or of each partition; suspend until it
+        is complete.
 
-        Only beside `run_events`. Raises `ConfigError` without it, `NotAssigned` for a partition that is not
-        this process's, or is given up meanwhile, and what the function raises. A cancelled call leaves the
-        interjection where it is.
+        Works only during `run_events`. Raises `ConfigError` without it, `NotAssigned` if this
+        process does not own the partition or loses it meanwhile, and any exception of the function.
+        A cancelled call does not cancel the interjection.
         """
         if self._events is None:
             raise ConfigError("interject() needs a consumer that runs events; see run_events")
         await self._events.interjecting.now(partition, function)
 
     async def receive(self, handler: MessageHandler) -> DrainReport:
-        """Open, `run` and close."""
+        """Open the consumer, `run` it and close it."""
         as_handler(handler)  # refused before the source is opened
         async with self:
             return await self.run(handler)
@@ -199,27 +214,29 @@ class Consumer(Operated):
     async def run_batch(
         self, handler: BatchHandler, **options: Unpack[BatchOptions]
     ) -> DrainReport:
-        """As `run`, with batches of messages; `concurrency` batches run at once.
+        """Like `run`, with batches of messages; `concurrency` batches run at once.
 
-        `handler` takes a list of messages, of any keys and partitions, those of one key in order,
-        and returns one result for each by position, or `None`: all are handled. Of each key, only
-        the acknowledgements before its first other result count; the messages behind that one are
-        handled again, after it, also if they were acknowledged. An exception fails the batch: its
-        messages are tried again in ever smaller batches, until the message that causes it is alone
-        and uses up its attempts.
+        `handler` takes a list of messages of any keys and partitions; messages of one key are in
+        order. It returns a list with one result per message, or `None` if all are handled. For each
+        key, only the acknowledgements before its first other result count. Later messages of the
+        key are handled again after that one, even if they were acknowledged. An exception fails the
+        batch: its messages are retried in smaller and smaller batches, until the message that
+        causes the failure is alone and uses up its attempts.
 
         Args:
             handler: a function of a list of messages, async, or plain to run in a thread.
-            size: the most messages of a batch.
-            max_wait: seconds that a batch which is not full waits for more messages, from its first
-                one on; 0 does not wait, `None` has no limit.
-            max_bytes: the most bytes of a batch; one larger message is a batch by itself.
-            max_per_key: the most messages of a key in a batch.
-            on_mismatch: what becomes of messages without a result in a list that is too short, or
-                of all if no list is returned: `terminate` them as poison, or `retry`.
+            size: the maximum number of messages of a batch.
+            max_wait: seconds that an incomplete batch waits for more messages, counted from its
+                first one; 0 does not wait, `None` waits without limit.
+            max_bytes: the maximum size of a batch in bytes; one larger message is a batch by
+                itself.
+            max_per_key: the maximum number of messages of a key in a batch.
+            on_mismatch: the treatment of the messages without a result if the list is too short, or
+                of all messages if no list is returned: `terminate` treats them as poison, `retry`
+                retries them.
 
-        With `ordering="partition"`, a batch holds messages of one partition. At the end, the batch
-        that is being formed is handled, too. Raises `ConfigError` for a bad argument.
+        With `ordering="partition"`, a batch contains messages of one partition only. At the end,
+        the incomplete batch is handled too. Raises `ConfigError` for a bad argument.
         """
         call = as_batch_handler(handler)
         limits = checked_limits(self._settings, **options)
@@ -230,14 +247,14 @@ class Consumer(Operated):
     async def receive_batch(
         self, handler: BatchHandler, **options: Unpack[BatchOptions]
     ) -> DrainReport:
-        """Open, `run_batch` and close."""
+        """Open the consumer, `run_batch` and close it."""
         as_batch_handler(handler)  # refused before the source is opened
         checked_limits(self._settings, **options)
         async with self:
             return await self.run_batch(handler, **options)
 
     def stats(self) -> ConsumerStats:
-        """A snapshot of counts and levels. May be called in any thread."""
+        """Return a snapshot of counts and levels. Thread-safe."""
         return self._open().views.stats()
 
     def _begin(self) -> Engine:

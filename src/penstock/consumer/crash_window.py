@@ -1,7 +1,7 @@
-"""What a claim made of its stored map: records that were skipped, and records that ran again.
+"""The effect of a stored map on a claim: records that were skipped, and records that ran again.
 
-The map lists records behind the stored position that were settled. After a crash or a rebalance
-they are skipped, and only the others up to the end of the map run again.
+The map lists settled records beyond the stored position. After a crash or a rebalance they are
+skipped, and only the other records up to the end of the map run again.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class CrashWindow:
     end: int
     """The offset after the last record of the map."""
     skipped: int
-    """Records that had been settled. A span that the source passed counts by its offsets."""
+    """Records that were already settled. A span that the source passed over counts by its offsets.
+    """
     replayed: int
-    """Records that run, perhaps for the second time."""
+    """Records that run, possibly for the second time."""
 
     def __str__(self) -> str:
         return (
@@ -38,14 +39,14 @@ class CrashWindow:
 
 
 class CrashWindows:
-    """The crash windows of a consumer's claims, each reported once, and their sums."""
+    """The crash windows of a consumer's claims, each reported once, and their totals."""
 
     def __init__(self) -> None:
         self._reported: set[Claim] = set()
         self._past = Deliveries()
 
     def passed(self, claims: Iterable[Claim]) -> list[CrashWindow]:
-        """The windows that have been passed and were not returned before."""
+        """Return the windows that have been passed and were not returned before."""
         new = [
             claim
             for claim in claims
@@ -71,7 +72,7 @@ class CrashWindows:
         self._past = _with(self._past, claim)
 
     def total(self, claims: Iterable[Claim]) -> Deliveries:
-        """The sums over these claims and all that have ended."""
+        """Return the totals over these claims and all ended claims."""
         total = self._past
         for claim in claims:
             total = _with(total, claim)
@@ -80,18 +81,19 @@ class CrashWindows:
 
 @dataclass(frozen=True, slots=True)
 class Deliveries:
-    """Records as the source delivered them, and why some did not run, or run again."""
+    """Records as delivered by the source, and why some did not run or ran again."""
 
     received: int = 0
-    """Delivered by the source, those of a stored map included, unless it passed them."""
+    """Records delivered by the source, including those of a stored map that it did not pass over.
+    """
     redelivered: int = 0
-    """Delivered twice in one claim; the second delivery was ignored."""
+    """Records delivered twice within one claim; the second delivery was ignored."""
     skipped: int = 0
-    """Settled before, by the stored map. A long span that the source passes without delivering it
-    counts by its offsets, those without a record included.
+    """Records settled earlier according to the stored map. A long span that the source passes over
+    without delivering it counts by its offsets, including offsets without a record.
     """
     replayed: int = 0
-    """Among the records of a stored map, and not settled: they run, perhaps again."""
+    """Records in the range of a stored map that were not settled: they run, possibly again."""
 
 
 def _with(total: Deliveries, claim: Claim) -> Deliveries:

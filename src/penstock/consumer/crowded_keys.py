@@ -1,11 +1,11 @@
 """Keys with more waiting records than `max_per_key`. No clock, no task, no I/O.
 
-1. A lane takes `max_per_key` waiting records. Later ones of the key are *held back*: they keep the
-   order of their arrival and count in the window, which bounds them.
-2. A claim with held-back records is fetched from after the others, so these get the room first. It
-   is still fetched from if they leave some: other keys of it go on until the window is full.
-3. A key is looked at when records of it have arrived and have to wait, and before each fetch while
-   it is crowded. Nothing is done while fewer records wait than a lane takes.
+1. A lane accepts `max_per_key` waiting records. Later records of the key are *held back*: they keep
+   the order of their arrival and count in the window, which limits them.
+2. A claim with held-back records is fetched from last, so the other claims get the room first. It
+   is still fetched from if room remains, so its other keys continue until the window is full.
+3. A key is checked when its records arrive and must wait, and before each fetch while it is
+   crowded. There is no check while fewer records wait than one lane accepts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CrowdedKeys:
 
     def __init__(self, most: int | None) -> None:
         self.most = most
-        """`max_per_key`; `None`: no key is ever crowded."""
+        """The limit `max_per_key`; with `None` no key is ever crowded."""
         self._keys: dict[Claim, set[Hashable]] = {}
 
     def __bool__(self) -> bool:
@@ -32,14 +32,15 @@ class CrowdedKeys:
         return bool(self._keys)
 
     def arrived(self, message: Message) -> None:
-        """Note a record that waits in its lane."""
+        """Check the key of a record that waits in its lane."""
         if self._held_back(message.claim, message.lane_key):
             self._keys.setdefault(message.claim, set()).add(message.lane_key)
 
     def look(self, claim: Claim, first: int) -> None:
-        """Note the records that wait in their lanes, of the delivery indices from `first` on.
+        """Check the keys of waiting records with delivery indices from `first` on.
 
-        Of each key the last one is enough. Costs nothing while fewer wait than one lane takes.
+        Only the last record of each key is checked. Costs nothing while fewer records wait than one
+        lane accepts.
         """
         if self.most is None or claim.lanes.waiting <= self.most:
             return
@@ -51,7 +52,7 @@ class CrowdedKeys:
                 self.arrived(last)
 
     def holds_back(self, claim: Claim) -> bool:
-        """Whether a lane that the claim has crowded still has more than it takes."""
+        """Return whether a lane crowded by this claim still exceeds its limit."""
         keys = self._keys.get(claim)
         if keys is None:
             return False
@@ -66,5 +67,5 @@ class CrowdedKeys:
             self._keys.pop(claim, None)
 
     def _held_back(self, claim: Claim, key: Hashable) -> int:
-        """The held-back records of a key."""
+        """Return the number of held-back records of a key."""
         return 0 if self.most is None else max(0, claim.lanes.length(key) - self.most)

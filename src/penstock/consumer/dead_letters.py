@@ -1,13 +1,13 @@
-"""The dead letters of a consumer: what is written, and how.
+"""The dead letters of a consumer: their content, and how they are written.
 
 1. A letter's item is the record with its coordinates, exactly as the source delivered it, so that
    it can be handled again (`penstock dlq replay --handler`).
-2. The letters of one record and consumer have one key. So a store skips a letter that is written
-   twice: by a try whose answer was lost, or after a redelivery.
-3. A letter is written when `bury` returns; a failure raises, and the caller tries again.
-4. Letters that wait while another is being written share the next write. If such a write fails, and
-   the destination is up, each of them is written alone from then on: a letter that is refused
-   delays no other.
+2. All letters of one record and consumer have the same key. A store therefore skips a letter that
+   is written twice: by a try whose response was lost, or after a redelivery.
+3. When `bury` returns, the letter is written; after a failure it raises, and the caller retries.
+4. Letters that wait during a write share the next one. If a shared write fails although the
+   destination is available, each of its letters is written alone from then on, so that a refused
+   letter does not delay others.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.consumer")
 
 MOST = 500
-"""The most letters of one write."""
+"""Maximum number of letters of one write."""
 _DOWN = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE})
 _BURIED = "%s: %d dead letters are written, the first for %s (%s)"
 
 
 class QueuedLetter:
-    """A letter on its way, and what came of it."""
+    """A letter waiting to be written, and the result."""
 
     __slots__ = ("error", "is_open", "record")
 
@@ -61,13 +61,13 @@ class QueuedLetter:
         self.error: BaseException | None = None
 
     def end(self, error: BaseException | None = None) -> None:
-        """Note the result of its write; `None` if it is written, or no longer wanted."""
+        """Set the result of its write; `None` if it was written or is no longer needed."""
         self.error = error
         self.is_open = False
 
 
 class LetterWriter:
-    """Writes dead letters of a consumer's messages to a sink, which `open` opens."""
+    """Writer of a consumer's dead letters to a sink, which `open` opens."""
 
     def __init__(self, target: Sink[Any], name: str, clock: Clock) -> None:
         self._target = target
@@ -76,19 +76,19 @@ class LetterWriter:
         self._writing = asyncio.Lock()
         self._queue: list[QueuedLetter] = []
         self._alone: set[str] = set()
-        """The keys of letters whose shared write has failed."""
+        """Keys of letters whose shared write failed."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Self]:
-        """Keep the sink open in the context."""
+        """Keep the sink open inside the context."""
         async with opened(self._target):
             yield self
 
     async def bury(self, message: Message, error: BaseException) -> None:
         """Write the letter of a message that failed with `error`.
 
-        Suspends until the sink has confirmed it. Raises the sink's error if it did not; the letter
-        may have been written then, and so it may if the call is cancelled.
+        Suspends until the sink has confirmed it. Otherwise raises the sink's error. After an error
+        or a cancellation, the letter may nevertheless have been written.
         """
         letter = QueuedLetter(self._record(message, error))
         key = letter.record.key
@@ -132,7 +132,9 @@ class LetterWriter:
     def _failed(
         self, letter: QueuedLetter, error: BaseException, *, is_shared: bool
     ) -> BaseException:
-        """The error that the letter's caller gets: one of its own, if the write was shared."""
+        """Return the error for the letter's caller; after a shared write, each caller gets its own
+        error.
+        """
         if classified(error, classifier_of(self._target)) not in _DOWN:
             self._alone.add(letter.record.key)
         if not is_shared:
@@ -165,15 +167,15 @@ class LetterWriter:
 
 
 def letter_key(name: str, message: Message) -> str:
-    """The key of a message's letter, as `billing/orders/3@1044#1700000000000`.
+    """Return the key of a message's letter, such as `billing/orders/3@1044#1700000000000`.
 
-    The record's time is part of it: offsets begin again in a topic that was created again.
+    The record's time is part of the key, since offsets restart in a recreated topic.
     """
-    own = name.replace("%", "%25").replace("/", "%2F")  # names and topics may hold a slash
+    own = name.replace("%", "%25").replace("/", "%2F")  # names and topics may contain a slash
     return f"{own}/{message.coordinates}#{message.timestamp}"
 
 
 def _id(records: Sequence[DeadLetterRecord[Any]]) -> str:
-    """A batch id, the same for the same letters."""
+    """Return a batch id that depends only on the letters."""
     keys = "\0".join(record.key for record in records)
     return f"letters-{hashlib.blake2b(keys.encode(), digest_size=16).hexdigest()}"

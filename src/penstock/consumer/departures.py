@@ -1,7 +1,7 @@
-"""How messages leave the consumer other than by an acknowledgement.
+"""Ways in which messages leave the consumer other than by an acknowledgement.
 
-A message that leaves frees its key and its place in the window. It is settled, so that its position
-may be passed, or it is left to a later claim.
+A message that leaves frees its key and its place in the window. Either it is settled, so that the
+position may pass it, or it is left to a later claim.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Departures:
-    """Ends the turns of messages, and wakes what waits for that."""
+    """Ends the turns of messages, and wakes the waiting tasks."""
 
     def __init__(self, schedule: Schedule, circuit: LetterCircuit, commons: Commons) -> None:
         self._schedule = schedule
@@ -27,7 +27,7 @@ class Departures:
         self._signals = commons.signals
 
     def settle(self, message: Message, fate: Fate) -> None:
-        """Settle a message that was not acknowledged; without effect once its claim has ended."""
+        """Settle a message that was not acknowledged; no effect if its claim has ended."""
         claim = message.claim
         settle = claim.settled if fate == "skipped" else claim.settled_unhandled
         if settle(message.index):
@@ -43,12 +43,12 @@ class Departures:
         self.free(message)
 
     def returned(self, message: Message, fate: ReturnedAs) -> None:
-        """Note a message that its source has taken back, which ended its claim."""
+        """Count a message that its source has taken back, which ended its claim."""
         self._counts.count("returned" if fate == "blocked" else fate)
         self.free(message)
 
     def free(self, message: Message) -> None:
-        """Free the key and the place of a message."""
+        """Free the key of a message and its place in the window."""
         self._schedule.finish(message)
         self._signals.work.fire()
         self._signals.room.fire()

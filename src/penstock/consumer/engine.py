@@ -2,10 +2,11 @@
 
 The order of a drain, bounded by its deadline:
 
-1. Stop fetching, and drop what is queued: it is delivered again.
-2. Let running handlers and errands end; a batch that is being formed is handled.
-3. A fifth of the deadline, at most a second, before its end: cut what still runs.
-4. Commit what is settled.
+1. Stop fetching, and drop queued messages: they are delivered again.
+2. Let running handlers and errands end; the batch being formed is handled.
+3. Cancel the handlers and errands that still run, at one fifth of the deadline (at most one second)
+   before its end.
+4. Commit the settled positions.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ if TYPE_CHECKING:
     from .workers import Work
 
 LAST_COMMIT = 0.1
-"""Seconds that the last commit has at least."""
+"""Minimum time for the last commit, in seconds."""
 
 
 class Engine:
-    """Everything of a consumer that exists only while it is open."""
+    """The state of a consumer that exists only while it is open."""
 
     def __init__(
         self,
@@ -131,16 +132,16 @@ class Engine:
     # -- the desk of messages ----------------------------------------------------------------------
 
     def settle(self, message: Message, result: Result) -> bool:
-        """Settle a message whose handler answered `Manual`."""
+        """Settle a message whose handler returned `Manual`."""
         is_running = message in self.workers.running
         return self.settler.settle_later(message, result, is_running=is_running)
 
     def in_progress(self, message: Message) -> None:
-        """Begin the handler's timeout again, and the source's."""
+        """Restart the timeout of the handler, and that of the source."""
         self._sweeper.in_progress(message)
 
     def batches(self, handler: BatchFunction, limits: BatchLimits) -> BatchMessages:
-        """The work of handling batches."""
+        """Return the work of handling batches."""
         retry, commons = self._settings.retry, self.commons
         return BatchMessages(
             self.schedule,
@@ -157,13 +158,13 @@ class Engine:
     # -- the run -----------------------------------------------------------------------------------
 
     def opening(self) -> None:
-        """Tell the observers that the consumer opens."""
+        """Notify the observers that the consumer opens."""
         name, stats, observers = self.commons.name, self.views.stats, self.commons.observers
         observers.tell(lambda observer: observer.on_open(name, stats))
         self.commons.tell_state("opening")
 
     def closed(self) -> None:
-        """End what was not run, and tell the observers that the consumer is closed."""
+        """End a consumer that may not have run, and notify the observers that it is closed."""
         self.ending.begin()
         self.commons.tell_state("closed")
 
@@ -217,7 +218,7 @@ class Engine:
         return [loop.create_task(run(), name=f"{name} {what}") for what, run in work.items()]
 
     async def _until_end(self, tasks: list[asyncio.Task[None]]) -> bool:
-        """Return whether the source has ended, and all of it was handled that is not blocked."""
+        """Return whether the source has ended and every message that is not blocked was handled."""
         for task in tasks:
             task.add_done_callback(self._task_ended)
         clock, ending, poller = self._settings.clock, self.ending, tasks[0]
@@ -242,7 +243,7 @@ class Engine:
         self.ending.signal.fire()
 
     async def _keep_time(self) -> None:
-        """Make ready what has backed off, and wake workers for what others made ready."""
+        """Make ready the messages whose backoff has ended, and wake workers for ready messages."""
         clock = self._settings.clock
         while True:
             self.schedule.release_due(clock.now())
@@ -261,14 +262,14 @@ class Engine:
         self.schedule.complete(began)
         claims = self.claims.close_all()
         self.workers.hurry(began + drain - min(1.0, drain / 5))
-        going = {*claims, *self._quiet.busy()}  # also what runs of claims that have ended
+        going = {*claims, *self._quiet.busy()}  # including messages that still run in ended claims
         self.workers.stop()
         cut: list[Message] = []
         since = self.views.sampler.busy_since()
         until = began + drain
         try:
             await self._quiet.wait(going, until - min(1.0, drain / 5), cut)
-        except asyncio.CancelledError as error:  # now
+        except asyncio.CancelledError as error:  # drain at once
             self.ending.hasten(error)
             until = clock.now()
             self.workers.hurry(until)
@@ -320,7 +321,9 @@ class Engine:
 
 
 def _key_rules(settings: ConsumerSettings, *, are_short: bool) -> KeyRules:
-    """The lanes of records. A short claim has one key, which other claims of its topic may have."""
+    """Return the rules for lanes. A short claim has one key, which other claims of its topic may
+    have.
+    """
     ordering, key = settings.ordering, settings.key
     if are_short:
         return KeyRules(ordering, key, "topic", "parallel")

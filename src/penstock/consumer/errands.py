@@ -1,7 +1,7 @@
 """Tasks that settle messages outside the workers: dead letters, parked records.
 
-An errand's message keeps its key and its place in the window. An errand that is cut leaves its
-message to a later claim. An error of an errand that is not its message's fails the consumer.
+An errand's message keeps its key and its place in the window. A cancelled errand leaves its message
+to a later claim. An exception of an errand ends the consumer with an error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Errand(NamedTuple):
-    """A running errand, and what it does."""
+    """A running errand, and its purpose."""
 
     task: asyncio.Task[None]
     doing: WaitReason
 
 
 class Errands:
-    """The running errands, by their messages. `settled` fires after the end of each."""
+    """The running errands, by message. `settled` fires after the end of each errand."""
 
     def __init__(self, failed: Callable[[BaseException], None], settled: Signal) -> None:
         self._running: dict[Message, Errand] = {}
@@ -40,13 +40,13 @@ class Errands:
         cut: Callable[[], None],
         doing: WaitReason = WaitReason.DEAD_LETTER,
     ) -> None:
-        """Run `work` for a message; call `cut` instead of its end if it is cancelled."""
+        """Run `work` for a message; call `cut` if it is cancelled or fails."""
         task = asyncio.get_running_loop().create_task(work, name=f"errand {message.coordinates}")
         self._running[message] = Errand(task, doing)
 
         def ended(task: asyncio.Task[None]) -> None:
             errand = self._running.get(message)
-            if errand is not None and errand.task is task:  # otherwise another has followed it
+            if errand is not None and errand.task is task:  # else another has followed it
                 del self._running[message]
             if task.cancelled():
                 cut()
@@ -65,16 +65,16 @@ class Errands:
 
     @property
     def running(self) -> frozenset[Message]:
-        """The messages with an errand that is not done; one that was cut is, after its `cut`."""
+        """Messages with an unfinished errand; a cancelled errand counts until its `cut` has run."""
         return frozenset(
             [message for message, errand in self._running.items() if not _is_done(errand.task)]
         )
 
     def doing(self, message: Message) -> WaitReason:
-        """What the errand of a message does."""
+        """Return the purpose of the errand of a message."""
         return self._running[message].doing
 
 
 def _is_done(task: asyncio.Task[None]) -> bool:
-    """Whether an errand has ended by itself, so that its message is elsewhere."""
+    """Return whether an errand has ended by itself, so that its message is elsewhere."""
     return task.done() and not task.cancelled() and task.exception() is None

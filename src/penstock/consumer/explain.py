@@ -1,10 +1,10 @@
-"""Why a consumer's partitions do not move: each reason, and what ends it.
+"""Why a consumer's partitions do not advance: each reason, and the condition that ends it.
 
-1. The oldest unfinished message decides the position of its partition. If it waits in a lane, the
-   message that holds its key decides, perhaps one of another partition.
-2. Nothing new is fetched while the partition is paused or given up, the window is full, or the
-   source has trouble.
-3. One explanation costs a few passes over the window, and changes nothing.
+1. The oldest unfinished message determines the position of its partition. If it waits in a lane,
+   the cause is the message that occupies its key, possibly in another partition.
+2. Nothing is fetched while the partition is paused or being revoked, the window is full, or the
+   source reports trouble.
+3. An explanation costs a few passes over the window, and changes nothing.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
     from .standing import Standing
 
 MOST_NAMED = 5
-"""The most parked keys that are named."""
+"""The maximum number of parked keys that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class OldestRecord:
-    """The first unfinished record of a partition, where its position stands."""
+    """The first unfinished record of a partition; the position stays at it."""
 
     offset: int
     key: object
-    """The key that it is in order with others of; `None` while it is being taken in."""
+    """The key that determines its order; `None` while the record is being taken in."""
     attempt: int
     seconds: float | None
-    """How long it has been the first one, at least: it is sampled."""
+    """Minimum time for which it has been the oldest; sampled."""
 
     def __str__(self) -> str:
         since = "" if self.seconds is None else f", the oldest for at least {self.seconds:.1f} s"
@@ -53,7 +53,7 @@ class OldestRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionExplanation:
-    """Where a partition stands, and why."""
+    """The position of a partition, and why it does not advance."""
 
     partition: TopicPartition
     position: int
@@ -63,10 +63,10 @@ class PartitionExplanation:
     """Records that were delivered and are not settled."""
     oldest: OldestRecord | None
     causes: tuple[WaitCause, ...]
-    """That of the oldest unfinished record first."""
+    """The cause of the oldest unfinished record comes first."""
 
     def lines(self) -> Iterator[str]:
-        """The lines of the explanation."""
+        """Yield the lines of the explanation."""
         stored = "" if self.committed == self.position else f" (stored: {self.committed})"
         yield f"{self.partition}: position {self.position}{stored}, {self.unfinished} unfinished"
         if self.oldest is not None:
@@ -76,18 +76,18 @@ class PartitionExplanation:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a consumer does not move, partition by partition. `str()` is for operators."""
+    """Why a consumer does not advance, by partition. `str()` is for operators."""
 
     name: str
     messages: int
-    """Messages inside."""
+    """Number of messages inside."""
     causes: tuple[WaitCause, ...]
-    """What holds the whole consumer."""
+    """Causes that affect the whole consumer."""
     partitions: tuple[PartitionExplanation, ...]
 
     @property
     def reasons(self) -> frozenset[WaitReason]:
-        """Every reason, of the consumer and of its partitions."""
+        """All reasons, of the consumer and of its partitions."""
         own = [each.causes for each in self.partitions]
         return frozenset([cause.reason for causes in (self.causes, *own) for cause in causes])
 
@@ -99,7 +99,7 @@ class Explanation:
 
 
 class Explainer:
-    """Explains one moment of a consumer."""
+    """Builds the explanation of a consumer at one moment."""
 
     def __init__(self, parts: Parts, samples: Samples, now: float, heart: Heartbeat) -> None:
         self._parts = parts
@@ -127,7 +127,7 @@ class Explainer:
         self._heart = heart
 
     def explanation(self) -> Explanation:
-        """The explanation of all partitions."""
+        """Return the explanation of all partitions."""
         parts = self._parts
         causes = tuple(self._of_all())
         return Explanation(
@@ -138,7 +138,7 @@ class Explainer:
         )
 
     def _of_all(self) -> Iterator[WaitCause]:
-        """What holds the whole consumer."""
+        """Yield the causes that affect the whole consumer."""
         parts, window = self._parts, self._parts.schedule.window
         if not self._heart.is_beating:
             yield WaitCause(WaitReason.NOT_RUNNING)
@@ -182,9 +182,9 @@ class Explainer:
         return OldestRecord(offset, message.order_key, message.attempt, seconds)
 
     def _holding(self, claim: Claim) -> Iterator[WaitCause]:
-        """Why nothing is fetched from a partition, whatever its messages do."""
+        """Yield the reasons why nothing is fetched from a partition, regardless of its messages."""
         if claim.is_closing and not self._parts.ending.is_begun:
-            yield WaitCause(WaitReason.DRAINING, "(the partition is given up)")
+            yield WaitCause(WaitReason.DRAINING, "(the partition is being revoked)")
         if self._parts.claims.is_paused(claim):
             yield WaitCause(WaitReason.PAUSED)
         if claim in self._unread:
@@ -196,7 +196,7 @@ class Explainer:
                 yield WaitCause(WaitReason.READING_PARKED)
 
     def _jobs(self, claim: Claim) -> Iterator[WaitCause]:
-        """What happens beside the oldest unfinished record."""
+        """Yield the causes other than the oldest unfinished record."""
         oldest = self._oldest.get(claim)
         for standing in self._beside.get(claim, ()):
             if isinstance(standing.message, Interjection):
@@ -209,7 +209,7 @@ class Explainer:
                 yield WaitCause(WaitReason.HELD, told, cause.seconds)
 
     def _notes(self, claim: Claim) -> Iterator[WaitCause]:
-        """What an operator should know, although it holds nothing."""
+        """Yield notes for operators that do not explain a wait."""
         if (parked := self._parked.get(id(claim.lanes))) is not None:
             more = ", ..." if len(parked) > MOST_NAMED else ""
             named = ", ".join([shown(key) for key in parked[:MOST_NAMED]]) + more
@@ -222,7 +222,7 @@ class Explainer:
 
     def _of_oldest(self, claim: Claim) -> WaitCause:
         standing = self._oldest.get(claim)
-        if standing is None:  # dropped, or on its way in
+        if standing is None:  # dropped, or still being taken in
             return WaitCause(WaitReason.DRAINING if claim.is_closing else WaitReason.ARRIVING)
         if standing.reason is WaitReason.QUEUED_BEHIND:
             return self._queued(standing.message)
@@ -251,7 +251,7 @@ class Explainer:
         return WaitCause(reason, since, seconds)
 
     def _until(self, standing: Standing, left: float) -> WaitCause:
-        """The cause of a wait that ends `left` seconds from now at the latest."""
+        """Return the cause of a wait that ends at most `left` seconds from now."""
         if standing.reason is WaitReason.FORMING:
             told = "(without max_wait)" if math.isinf(left) else f"(for {left:.1f} s at most)"
             return WaitCause(standing.reason, told, None if math.isinf(left) else left)

@@ -1,4 +1,4 @@
-"""The parts that deal with messages which cannot be handled, put together."""
+"""Assembly of the parts that deal with messages which cannot be handled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class FailureParts(NamedTuple):
-    """The strategies for poison messages, and what operators do about these."""
+    """The parts that carry out poison strategies, and operators' actions on poison messages."""
 
     poison: Poison
     blocked: Blocked
@@ -47,7 +47,7 @@ def failures(
     stop: Callable[[BaseException], None],
     letters: Letters | None,
 ) -> FailureParts:
-    """Make the parts that these settings need; `stop` ends the consumer with an error."""
+    """Create the parts that these settings need; `stop` ends the consumer with an error."""
     circuit = LetterCircuit(settings.max_dead_letter_ratio, settings.max_consecutive_dead_letters)
     departures = Departures(schedule, circuit, commons)
     insisting = Insisting(commons, settings.retry.backoff)

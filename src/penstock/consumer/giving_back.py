@@ -1,10 +1,11 @@
-"""Records that the source takes back: those that wait for long, and poison.
+"""Records that the source takes back: records with a long backoff, and poison.
 
-1. The turn of the message goes on until the source has stored it. A failure is repeated: nothing is
-   given up for the source's fault.
-2. The source ends the claim of a record that it has taken back. So what was delivered behind it
-   leaves before the key is free, and comes again behind it.
-3. A message whose claim ends otherwise meanwhile is left: it comes again, as after any lost claim.
+1. The turn of the message continues until the source has stored it. A failed call is repeated: no
+   message is lost because of the source.
+2. The source ends the claim of a record that it has taken back. Records delivered behind it
+   therefore leave before the key is free, and are delivered again behind it.
+3. If the claim ends meanwhile for another reason, the message is left: it is delivered again, as
+   after any lost claim.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     from .message import Message
 
 Call: TypeAlias = "Callable[[SourceClaim, int, SourceRecord], Awaitable[ReturnedAs | None]]"
-"""Gives back a record of a claim, of which everything before an offset is settled."""
+"""Returns a record of a claim to its source; all records before the given offset are settled."""
 
 logger = logging.getLogger("penstock.consumer")
 
-_GIVEN_UP = "%s: %s cannot be handled, and the source has it as %s (%s)"
+_GIVEN_UP = "%s: %s cannot be handled; the source keeps it as %s (%s)"
 
 
 class Returns:
-    """Gives messages back to a source that takes them."""
+    """Returns messages to a source that takes them back."""
 
     def __init__(
         self,
@@ -53,10 +54,10 @@ class Returns:
         self._insisting = insisting
         self._name = commons.name
         self.after = source.back_after
-        """Seconds of a backoff from which on a message is given back."""
+        """A message with a backoff of at least this many seconds is returned to the source."""
 
     def put_back(self, message: Message, delay: float) -> None:
-        """Give back a message that is to be tried again later."""
+        """Return a message that is to be retried later."""
         tries = message.attempts
         put_back = partial(
             self._source.put_back, error=tries.error, delay=delay, tries=tries.counted
@@ -64,7 +65,7 @@ class Returns:
         self._start(message, put_back)
 
     def give_up(self, message: Message, error: BaseException, *, bury: bool = False) -> None:
-        """Give back a message that cannot be handled."""
+        """Return a message that cannot be handled."""
         tries = max(1, message.attempts.failed)
         call = partial(self._source.give_up, error=error, tries=tries, bury=bury)
         self._start(message, call, error)
@@ -97,7 +98,7 @@ class Returns:
 
         try:
             await self._insisting.on(attempt, f"giving back {message.coordinates}", message.claim)
-        except ClosedError:  # the source has closed, and given back what it held
+        except ClosedError:  # the source has closed, and has returned its records
             fate = None
         if fate is None:
             self._departures.leave(message)

@@ -1,12 +1,12 @@
-"""How long handlers have been running, by samples. Pure.
+"""Running times of handlers, by sampling. Pure.
 
-1. Nothing is stamped when a handler begins. Its time begins with the first look that finds it
-   running: it is never found overdue early, and at most one period late.
-2. A turn is a message with its failed tries, or a batch. So a message that is tried again in the
-   same worker begins anew.
-3. `restart` begins a turn's time again. Seconds in which the loop was blocked count for no turn:
-   one handler that blocks would make all others overdue.
-4. A handler that still runs `grace` seconds after its cut was seen is deaf.
+1. No time is recorded when a handler begins. Its time starts with the first sample that finds it
+   running, so it is never found overdue early, and at most one period late.
+2. A turn is identified by a message and its number of failed tries, or by a batch. A retry in the
+   same worker is therefore a new turn.
+3. `restart` restarts a turn's time. Time in which the loop was blocked does not count: otherwise
+   one blocking handler would make all others overdue.
+4. A handler that still runs `grace` seconds after its cancellation was seen is deaf.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """What a look has found."""
+    """The result of a sample."""
 
     overdue: list[Slot]
-    """Handlers that have run for the timeout, and have not been cut."""
+    """Handlers that have exceeded the timeout and have not been cancelled."""
     deaf: list[Slot]
-    """Handlers that ignore their cut; found at every look."""
+    """Handlers that ignore their cancellation; listed in every sample."""
     next_due: float
-    """When the next one may be overdue or deaf; infinite if none may."""
+    """The time at which the next handler may become overdue or deaf; infinite if none may."""
 
 
 class HandlerTurn:
-    """A running handler, as it was seen."""
+    """A running handler as last seen."""
 
     __slots__ = ("cut_at", "running", "since", "tries")
 
@@ -44,20 +44,20 @@ class HandlerTurn:
         self.cut_at = math.inf
 
     def is_of(self, slot: Slot) -> bool:
-        """Whether the slot still runs this turn."""
+        """Return whether the slot still runs this turn."""
         return slot.running is self.running and _tries(self.running) == self.tries
 
     def move(self, since: float) -> None:
-        """Let its time begin at `since`."""
+        """Set the start of its time to `since`."""
         self.since = since
 
     def see_cut(self, now: float) -> None:
-        """Note that it has been cut."""
+        """Record that it has been cancelled."""
         self.cut_at = min(self.cut_at, now)
 
 
 class HandlerClock:
-    """The running handlers, and since when they run."""
+    """The running handlers, and the start of each."""
 
     def __init__(self, timeout: float | None, grace: float) -> None:
         self._timeout = math.inf if timeout is None else timeout
@@ -66,7 +66,7 @@ class HandlerClock:
         self._restarted: dict[Message, float] = {}
 
     def look(self, now: float, slots: Iterable[Slot]) -> Found:
-        """Note what runs at `now`, and find what has to be cut, or is deaf."""
+        """Take a sample at `now`; return the overdue and the deaf handlers."""
         found, next_due = Found([], [], math.inf), math.inf
         turns, self._turns = self._turns, {}
         for slot in slots:
@@ -81,7 +81,7 @@ class HandlerClock:
         return found._replace(next_due=next_due)
 
     def _judge(self, slot: Slot, turn: HandlerTurn, now: float, found: Found) -> float:
-        """Put a turn where it belongs; return when it may belong elsewhere."""
+        """Classify a turn; return the time at which its class may change."""
         if self._restarted:
             asked = [self._restarted.get(message, turn.since) for message in slot.messages()]
             turn.move(max(asked))
@@ -96,16 +96,16 @@ class HandlerClock:
         return math.inf
 
     def restart(self, message: Message, now: float) -> None:
-        """Begin the time of the message's handler again; no effect once it is cut."""
+        """Restart the time of the message's handler; no effect after its cancellation."""
         self._restarted[message] = now
 
     def skip(self, seconds: float) -> None:
-        """Leave out time in which nothing could run."""
+        """Exclude time in which no handler could run."""
         for turn in self._turns.values():
             turn.move(turn.since + seconds)
 
     def running(self) -> list[Message]:
-        """The messages that ran at the last look."""
+        """Return the messages that were running at the last sample."""
         return [message for turn in self._turns.values() for message in _messages(turn.running)]
 
 
@@ -114,5 +114,5 @@ def _messages(running: Message | list[Message]) -> list[Message]:
 
 
 def _tries(running: Message | list[Message]) -> int:
-    """The failed tries; a batch is another list each time."""
+    """Return the number of failed tries; a batch is a new list each time."""
     return 0 if isinstance(running, list) else running.attempts.failed

@@ -1,9 +1,9 @@
-"""What a caller passes as a handler, checked, and as the async function that workers call.
+"""Checks of a caller's handler, and its conversion to the async function that workers call.
 
-1. An `async def` is called as it is: nothing is wrapped around it, since it runs once per message.
-2. A plain function runs in the loop's thread pool. A thread cannot be stopped: a handler that is
-   cut keeps its key, and its worker, until its function has returned.
-3. What cannot be a handler is refused before anything starts, with the remedy.
+1. An `async def` is called directly, without a wrapper, since it runs once per message.
+2. A plain function runs in the loop's thread pool. A thread cannot be stopped: a cancelled handler
+   keeps its key and its worker until its function has returned.
+3. An invalid handler is refused before anything starts; the error names the remedy.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ BatchHandler: TypeAlias = "Callable[[list[Message]], object]"
 
 
 class OfOneMessage:
-    """A handler object that takes single messages, and so cannot handle batches."""
+    """A handler object that takes single messages only, and therefore cannot handle batches."""
 
 
 def as_handler(handler: object, name: str = "handler") -> Callable[[Any], Awaitable[object]]:
-    """The async function of a handler of messages. Raises `ConfigError` for what is none."""
+    """Return the async function of a handler of messages. Raises `ConfigError` for an invalid
+    handler.
+    """
     return _checked(handler, name, "the message")
 
 
 def as_batch_handler(handler: object, name: str = "handler") -> Callable[[Any], Awaitable[object]]:
-    """The async function of a handler of lists of messages. Raises `ConfigError` for what is none."""
+    """Return the async function of a handler of lists of messages. Raises `ConfigError` for an
+    invalid handler.
+    """
     if isinstance(handler, OfOneMessage):
         raise bad(name, handler, "handles one message at a time; pass it to run()")
     return _checked(handler, name, "the list of messages")
@@ -49,7 +53,9 @@ def _checked(handler: object, name: str, argument: str) -> Callable[[Any], Await
 
 
 def why_no_function(handler: object, argument: str) -> str | None:
-    """Why something is no function of `argument`, and what to write; `None` for one, async or not."""
+    """Return why an object is not a function of `argument`, and the remedy; `None` if it is one,
+    async or not.
+    """
     if isinstance(handler, type):
         return f"is a class; pass a function of {argument}, or an instance with `async __call__`"
     if inspect.iscoroutine(handler):
@@ -66,20 +72,22 @@ def _is_generator(function: object) -> bool:
 
 
 class InThread:
-    """A plain function as a handler. A call ends only when the function does, also when it is cut."""
+    """A plain function as a handler. A call ends only when the function returns, even after a
+    cancellation.
+    """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
 
     async def __call__(self, handled: Any) -> object:
-        """Call the function in a thread; await what it returns if that is an awaitable."""
+        """Call the function in a thread; await its result if that is an awaitable."""
         answer = await in_thread(self._call, handled)
         return await answer if inspect.isawaitable(answer) else answer
 
     def _call(self, handled: Any) -> Any:
         try:
             return self._function(handled)
-        except StopIteration as error:  # no future takes it: its waiter would wait for ever
+        except StopIteration as error:  # a future does not accept it: its waiter would hang
             raise RuntimeError("the handler raised StopIteration") from error
 
     def __repr__(self) -> str:

@@ -11,7 +11,8 @@
 | has ended | no | no |
 | has an event loop that is blocked | as before | no |
 
-A stall makes neither: a destination that is away makes one, and a restart does not cure that.
+A stall affects neither: it may be caused by an unavailable destination, which a restart does not
+cure.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ BLOCKED_AFTER = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Why a consumer is not ready, not alive, or stalled; `None` where it is not so."""
+    """Why a consumer is not ready, not alive, or stalled; `None` for each that does not apply."""
 
     not_ready: str | None
     not_alive: str | None
@@ -46,7 +47,7 @@ class Health:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the consumer goes on; one that does not needs a restart."""
+        """Whether the consumer can continue; otherwise it needs a restart."""
         return self.not_alive is None
 
 
@@ -54,40 +55,40 @@ NOT_OPEN = Health("it is not open", None, None)
 
 
 class Heartbeat:
-    """The signs of life of a consumer's event loop. May be read in any thread."""
+    """The heartbeat of a consumer's event loop. Thread-safe to read."""
 
     def __init__(self) -> None:
         self._clock: LoopClock | None = None
         self._last = 0.0
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to beat on this loop."""
+        """Start the heartbeat on this loop."""
         self._clock = LoopClock(loop)
         self.beat()
 
     def beat(self) -> None:
-        """Give a sign of life."""
+        """Record a heartbeat."""
         if self._clock is not None:
             self._last = self._clock.now()
 
     def end(self) -> None:
-        """Beat no more."""
+        """Stop the heartbeat."""
         self._clock = None
 
     @property
     def is_beating(self) -> bool:
-        """Whether it has begun, and has not ended."""
+        """Whether the heartbeat has started and not stopped."""
         return self._clock is not None
 
     @property
     def late(self) -> float:
-        """Seconds since the last sign of life; 0 before and after."""
+        """Seconds since the last heartbeat; 0 before the first and after the end."""
         clock = self._clock
         return 0.0 if clock is None else clock.now() - self._last
 
 
 def why_not_ready(parts: Parts, heart: Heartbeat) -> str | None:
-    """Why nothing is fetched and handled."""
+    """Return why nothing is fetched and handled; `None` if the consumer is ready."""
     if parts.ending.is_begun:
         return "it drains" if heart.is_beating else "it has ended"
     if not heart.is_beating:
@@ -102,7 +103,7 @@ def why_not_ready(parts: Parts, heart: Heartbeat) -> str | None:
 
 
 def why_not_alive(parts: Parts, heart: Heartbeat) -> str | None:
-    """Why the consumer needs a restart."""
+    """Return why the consumer needs a restart; `None` if it is alive."""
     if (error := parts.ending.error) is not None:
         return f"it has failed: {for_log(error)}"
     if parts.ending.is_begun and not heart.is_beating:

@@ -1,8 +1,8 @@
-"""Which messages a handler takes, by the type hint of its first parameter.
+"""The messages that a handler takes, by the type hint of its first parameter.
 
-1. A message class is a dataclass, a model of pydantic, or any class with a `__type__`. A handler of
-   a union takes the messages of each class in it.
-2. `Envelope[OrderPlaced]` takes the same messages as `OrderPlaced`, with the `Message` beside the
+1. A message class is a dataclass, a pydantic model, or any class with a `__type__`. A handler of a
+   union takes the messages of each class in it.
+2. `Envelope[OrderPlaced]` takes the same messages as `OrderPlaced`, and adds the `Message` to the
    value. `Message` itself takes the messages of every class without a handler.
 3. Only the hint of the first parameter is resolved: others may exist for type checkers only.
 """
@@ -46,30 +46,30 @@ _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True, slots=True)
 class Envelope(Generic[T]):
-    """A decoded value, and the message that it came in."""
+    """A decoded value with its message."""
 
     value: T
     message: Message
 
 
 class Wanted(NamedTuple):
-    """What a handler takes for the messages of one class."""
+    """The argument of a handler for messages of one class."""
 
     kind: type[Any]
-    """The message class; `Message` for any."""
+    """The message class; `Message` for any class."""
     in_envelope: bool = False
 
 
 class Signature(NamedTuple):
-    """What is to be passed to a handler."""
+    """The parameters of a handler."""
 
     wanted: tuple[Wanted, ...]
     extra: tuple[str, ...]
-    """The other parameters that have no default."""
+    """The other parameters without a default."""
 
 
 def signature_of(handler: Callable[..., object]) -> Signature:
-    """Read the hints of a handler. Raises `ConfigError` where they name no message class."""
+    """Read the hints of a handler. Raises `ConfigError` if they do not name message classes."""
     try:
         parameters = list(inspect.signature(handler).parameters.values())
     except (TypeError, ValueError, NameError) as error:
@@ -83,13 +83,15 @@ def signature_of(handler: Callable[..., object]) -> Signature:
     hint = _resolved(handler, first)
     wanted = tuple(dict.fromkeys(_wanted(handler, first.name, hint)))
     if len(wanted) > 1 and any(each.kind is Message for each in wanted):
-        raise bad("handler", handler, "takes Message, which is for any class: it has to be alone")
+        raise bad(
+            "handler", handler, "takes Message, which stands for any class and cannot be in a union"
+        )
     extra = [each.name for each in others if each.default is each.empty and each.kind not in _REST]
     return Signature(wanted, tuple(extra))
 
 
 def _resolved(handler: Callable[..., object], parameter: inspect.Parameter) -> object:
-    """The type of a parameter, also where its hint is text."""
+    """Return the type of a parameter, even if its hint is a string."""
     holder = type("Holder", (), {"__annotations__": {"hint": parameter.annotation}})
     try:
         return get_type_hints(holder, _globals_of(handler))["hint"]
@@ -135,27 +137,27 @@ def _is_message_class(hint: object) -> bool:
 
 
 def _is_model(kind: object) -> bool:
-    """Whether it is a model of pydantic, which need not be installed."""
+    """Return whether it is a pydantic model, without importing pydantic."""
     return hasattr(kind, "model_validate_json")
 
 
 def type_name(kind: type[Any]) -> str:
-    """The type name of a message class: its own `__type__`, or its name."""
+    """Return the type name of a message class: its own `__type__`, or its name."""
     name: str = vars(kind).get("__type__", kind.__name__)
     return name
 
 
 def subclasses_of(kind: type[Any]) -> Iterator[type[Any]]:
-    """All its subclasses, an older one of the same name first."""
+    """Return all subclasses; if two have the same name, the older one comes first."""
     for each in kind.__subclasses__():
         yield each
         yield from subclasses_of(each)
 
 
 def decode_json(kind: type[Any], value: object) -> object:
-    """Make an instance of a message class of a JSON object, or of what was decoded of one.
+    """Create an instance of a message class from a JSON object, as text or already decoded.
 
-    A model of pydantic validates it. Any other class is called with its members as keywords.
+    A pydantic model validates it. Any other class is called with its members as keywords.
     """
     if isinstance(value, kind):
         return value
@@ -167,5 +169,5 @@ def decode_json(kind: type[Any], value: object) -> object:
     if model is not None:
         return model.model_validate(value)
     if not isinstance(value, Mapping):
-        raise TypeError(f"{kind.__qualname__} is made of a JSON object, not of other JSON")
+        raise TypeError(f"{kind.__qualname__} needs a JSON object, not other JSON")
     return kind(**cast("Mapping[str, Any]", value))

@@ -1,7 +1,7 @@
-"""Writes that are repeated until they succeed: dead letters and parked messages.
+"""Writes repeated until they succeed: dead letters and parked messages.
 
-A message is never given up for the fault of its dead letters or of its park store: it waits, and
-other keys go on.
+A failure of the dead letters or of the park store never loses a message: it waits, and other keys
+continue.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FAILED = "%s: %s failed (%s); next try in %.3g s"
 
 
 class Insisting:
-    """Calls again, after a backoff, what has failed."""
+    """Repeats failed calls after a backoff."""
 
     def __init__(self, commons: Commons, backoff: BackoffFunction) -> None:
         self._clock = commons.clock
@@ -35,7 +35,7 @@ class Insisting:
         self._backoff = backoff
 
     async def on(self, call: Callable[[], Awaitable[object]], what: str, *claims: Claim) -> bool:
-        """Call until it succeeds; `what` names it in the log.
+        """Call until it succeeds; `what` names the call in the log.
 
         Returns false if all of the claims had ended before a repetition.
         """
@@ -57,6 +57,8 @@ class Insisting:
 
 
 def _is_cut(error: BaseException) -> bool:
-    """Whether this task was cancelled; a store may raise `CancelledError` for its own reasons."""
+    """Return whether this task was cancelled; a store may raise `CancelledError` for its own
+    reasons.
+    """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)

@@ -1,11 +1,12 @@
-"""The lane of a record: which records are handled one after another.
+"""The lane of a record, that is, the records that are handled one after another.
 
-1. `ordering="key"`: records of one key, by the record's own key or a function of the record. With
-   `partition`, those of one partition; with `unordered`, each record by itself.
-2. The scope says how far a key reaches: records of equal keys on two partitions share a lane with
-   `key_scope="topic"` or `"group"`, and are strangers with `"partition"`.
-3. Keys are compared as `_core.order.keys` says. A key that cannot be one makes its record poison.
-4. Records without a key are in order among themselves; with `keyless="parallel"` each is alone.
+1. With `ordering="key"`, a lane contains the records of one key, which is the record's own or
+   computed by a function. With `partition`, it contains the records of one partition; with
+   `unordered`, a single record.
+2. The scope decides whether equal keys of two partitions share a lane: they do with
+   `key_scope="topic"` or `"group"`, and do not with `"partition"`.
+3. Keys are compared by the rules of `_core.order.keys`. A record with an invalid key is poison.
+4. Records without a key share one lane; with `keyless="parallel"` each has its own.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SingleRecord(NamedTuple):
 
 
 class KeyRules:
-    """Finds the lane of a record."""
+    """Rules that determine the lane of a record."""
 
     def __init__(
         self,
@@ -50,19 +51,21 @@ class KeyRules:
         self._scope = scope
         self._keyless = keyless
         self.takes_record_key = ordering == "key" and key is None and keyless == "serial"
-        """Whether a record's own key is its lane, once it is an identity: the fast path."""
+        """Whether a record's own key, as an identity, is its lane: the fast path."""
         self.by_key = ordering == "key"
-        """Whether records have keys; otherwise they are alone, or all of a partition together."""
+        """Whether records have keys; otherwise each record, or each partition, has its own lane."""
         self._has_keyless = False
 
     def scope_of(self, partition: TopicPartition) -> Hashable:
-        """Partitions of equal scopes share their lanes."""
+        """Return the scope of a partition; partitions of equal scopes share their lanes."""
         if self._ordering != "key" or self._scope == "partition":
             return partition
         return partition.topic if self._scope == "topic" else None
 
     def lane_of(self, record: SourceRecord) -> Hashable:
-        """The lane's key. Raises what the key function raises, and `TypeError` for a bad key."""
+        """Return the lane's key. Raises any exception of the key function, and `TypeError` for a
+        bad key.
+        """
         if self._ordering == "partition":
             return None
         if self._ordering == "unordered":
@@ -73,7 +76,9 @@ class KeyRules:
         return key if type(key) in PLAIN else identity(key)
 
     def named(self, partition: TopicPartition, name: str, record: SourceRecord) -> Hashable:
-        """The lane's key of a record with this name: by the rules of today, if these differ."""
+        """Return the lane's key of a record stored under this name; by the current rules, if they
+        differ.
+        """
         single = alone(record)
         if self.name_of(partition, single) == name:
             return single
@@ -83,18 +88,18 @@ class KeyRules:
             return single
 
     def scope_name(self, partition: TopicPartition) -> str:
-        """The beginning of the names of all keys of a partition's scope in a store."""
+        """Return the common prefix of the names of all keys of a partition's scope in a store."""
         scope = self.scope_of(partition)
         if scope is None:
             return ""
         return f"{str(scope).replace('%', '%25').replace(' ', '%20')} "
 
     def name_of(self, partition: TopicPartition, key: Hashable) -> str:
-        """The name of a lane's key in a store, as `orders/3 customer-7`."""
+        """Return the name of a lane's key in a store, such as `orders/3 customer-7`."""
         return f"{self.scope_name(partition)}{text_of(shown(key))}"
 
     def has_first_keyless(self, active: Collection[Hashable]) -> bool:
-        """Whether records without a key are, for the first time, among these active keys."""
+        """Return whether these active keys contain records without a key for the first time."""
         if self._has_keyless or self._ordering != "key" or None not in active:
             return False
         self._has_keyless = True
@@ -102,5 +107,5 @@ class KeyRules:
 
 
 def alone(record: SourceRecord) -> SingleRecord:
-    """A lane for this record only."""
+    """Return a lane for this record only."""
     return SingleRecord(record.topic, record.partition, record.offset)

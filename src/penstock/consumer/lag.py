@@ -1,4 +1,4 @@
-"""How far a consumer is behind its source."""
+"""The lag of a consumer behind its source."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the position of a partition is behind."""
+    """The lag of a partition's position."""
 
     messages: int
-    """The records from the position on; settled ones behind it count, too. Most sources count by
-    offsets, the end of the partition less the position, so records count that compaction or a
-    transaction has removed. `PostgresStreamSource` counts messages that can be read."""
+    """Records from the position on, including settled ones beyond it. Most sources count offsets:
+    the end of the partition minus the position, including records removed by compaction or a
+    transaction. `PostgresStreamSource` counts readable messages.
+    """
     seconds: float | None
-    """The age of the oldest unfinished record by its timestamp, in wall time; 0 without a lag;
-    `None` if that record has not been delivered yet, or has no timestamp. `PostgresStreamSource`
-    tells it before the delivery, too, by the server's clock."""
+    """Age of the oldest unfinished record by its timestamp, in wall time; 0 without a lag; `None`
+    if that record has not been delivered yet or has no timestamp. `PostgresStreamSource` reports it
+    before the delivery too, by the server's clock.
+    """
 
 
 async def lags_of(parts: Parts) -> dict[TopicPartition, Lag]:
-    """The lag of each claim that is open before and after the source's answer."""
+    """Return the lag of each claim that is open both before and after the query of the source."""
     asked = [claim for claim in parts.claims if not claim.is_closing]
     source = parts.source
     if isinstance(source, CountsLag):

@@ -1,6 +1,6 @@
-"""The lag of a consumer, sampled while an observer wants it: a scrape cannot wait for the source.
+"""Sampling of a consumer's lag for observers, since a scrape cannot wait for the source.
 
-A sample that fails leaves no lag: an old one would look like a current one.
+A failed sample leaves no lag, since an old value would look like a current one.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from .parts import Parts
 
 WITHIN = 10.0
-"""The most seconds that the source has for its ends."""
+"""Seconds within which the source must return the ends of its partitions."""
 
 logger = logging.getLogger("penstock.consumer")
 
-_FAILED = "%s: the lag is unknown, since the source did not tell its ends (%s)"
+_FAILED = "%s: the lag is unknown, since the source did not return its ends (%s)"
 
 
 class LagSampler:
-    """Asks the source for its ends, as often as the observers want."""
+    """Sampler of the lag, at the interval that the observers set."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -37,11 +37,11 @@ class LagSampler:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether an observer wants the lag."""
+        """Whether an observer uses the lag."""
         return self._every is not None
 
     def latest(self) -> dict[TopicPartition, Lag]:
-        """The last sample, of the partitions that this process still owns; in any thread."""
+        """Return the last sample for the partitions that this process still owns. Thread-safe."""
         owned, lags = self._parts.claims, self._lags
         return {
             claim.partition: lags[claim.partition] for claim in owned if claim.partition in lags
@@ -63,6 +63,6 @@ class LagSampler:
         try:
             async with clock.timeout_at(clock.now() + WITHIN):
                 return await lags_of(self._parts)
-        except Exception as error:  # the source tells of its trouble itself
+        except Exception as error:  # the source reports its trouble itself
             say(logger, logging.DEBUG, _FAILED, name, for_log(error))
             return {}

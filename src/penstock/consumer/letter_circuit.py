@@ -1,10 +1,11 @@
-"""The dead-letter circuit: stops a consumer whose partition would move to the dead letters. Pure.
+"""The dead-letter circuit: stops a consumer that would move a whole partition to the dead letters.
+Pure.
 
-1. Counted are the messages of one claim that failed for good, against those that were handled, in
-   the order in which they ended. A message that blocks its key is not counted: nothing moves.
-2. Handled messages are not counted one by one: their number is what the tracker has settled since
-   the last failure, less what was settled otherwise.
-3. The judgement comes before the dead letter is written.
+1. For each claim, messages that failed for good are compared with handled messages, in the order in
+   which they ended. A message that blocks its key is not counted, since it moves nowhere.
+2. Handled messages are not counted one by one: their number is the number of records settled by the
+   tracker since the last failure, minus those settled in other ways.
+3. The decision is made before the dead letter is written.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if TYPE_CHECKING:
     from .claim import Claim
 
 WINDOW = 1000
-"""Messages of which `max_dead_letter_ratio` is a part."""
+"""Number of messages that `max_dead_letter_ratio` refers to."""
 ARGUMENTS = ("max_dead_letter_ratio", "max_consecutive_dead_letters")
 
 
 class LetterCircuit:
-    """The limits of all partitions; `None` for both limits is no circuit."""
+    """The limits of all partitions; with `None` for both there is no circuit."""
 
     def __init__(self, max_ratio: float | None, max_consecutive: int | None) -> None:
         self._limits = max_ratio, max_consecutive
@@ -35,13 +36,15 @@ class LetterCircuit:
         self._runs: dict[TopicPartition, PartitionRun] = {}
 
     def judge(self, claim: Claim, error: BaseException) -> DeadLetterLimit | None:
-        """Count a message that failed for good; the error that stops the consumer, if any."""
+        """Count a message that failed for good; return the error that stops the consumer,
+        if any.
+        """
         if not self._is_on:
             return None
         return self._run(claim).after(error)
 
     def settled(self, claim: Claim) -> None:
-        """Count a settled message that was not handled: one that failed, or was parked."""
+        """Count a settled message that was not handled, but failed or was parked."""
         if self._is_on:
             self._run(claim).leave_out()
 
@@ -54,7 +57,7 @@ class LetterCircuit:
 
 
 class PartitionRun:
-    """The failures of one claim."""
+    """Failures of one claim."""
 
     def __init__(self, claim: Claim, limit: LetterLimit) -> None:
         self.claim = claim
@@ -69,7 +72,7 @@ class PartitionRun:
         self._left_out += 1
 
     def after(self, error: BaseException) -> DeadLetterLimit | None:
-        """Count a failure; the error that stops the consumer, if any."""
+        """Count a failure; return the error that stops the consumer, if any."""
         claim = self.claim
         handled = claim.tracker.settled - claim.replay.skipped - self._left_out
         new, self._handled = handled - self._handled, handled

@@ -1,4 +1,4 @@
-"""The message that a handler is given: a record, its claim, and its place in its lane."""
+"""The message passed to a handler: a record, its claim, and its place in its lane."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Finaliser: TypeAlias = "Callable[[Any], Awaitable[object]]"
 class Message(Entry):
     """A record to handle.
 
-    `value` is what the record holds, or what the consumer's `decode` made of it; `record` is the
-    record as the source delivered it.
+    `value` is the record's value, or the result of the consumer's `decode` step; `record` is the
+    record as delivered by the source.
     """
 
     __slots__ = ("_connection", "_early", "_finalise", "_value", "claim", "index", "record", "size")
 
     lent_for = WaitReason.MANUAL
-    """What it waits for once its handler has ended without a result."""
+    """The reason for its wait after a handler has ended without a result."""
 
     def __init__(
         self, lane_key: Hashable, size: int, record: SourceRecord, claim: Claim, index: int
     ) -> None:
-        # not super().__init__: this runs once per message
+        # `super().__init__` is not called, since this runs once per message
         self.lane_key = lane_key
         self.size = size
         self.behind = None
@@ -47,21 +47,21 @@ class Message(Entry):
 
     @property
     def value(self) -> Any:
-        """The record's value, decoded if the consumer decodes."""
+        """The record's value, after decoding if the consumer has a decoding step."""
         try:
             return self._value
         except AttributeError:
             return self.record.value
 
     def decoded(self, value: object) -> None:
-        """Replace the value that handlers see; the record keeps its own."""
+        """Replace the value that handlers see; the record keeps the original."""
         self._value = value
 
     @property
     def connection(self) -> Any:
         """The connection whose transaction commits together with the position of this message.
 
-        It is there while the handler of a `flow.transaction` into `PostgresEffects` runs. Raises
+        It exists only while the handler of a `flow.transaction` into `PostgresEffects` runs. Raises
         `ClosedError` otherwise.
         """
         connection = getattr(self, "_connection", None)
@@ -73,11 +73,11 @@ class Message(Entry):
         return connection
 
     def lend(self, connection: object | None) -> None:
-        """Set the connection of a running handler; `None` takes it back."""
+        """Set the connection of a running handler; `None` removes it."""
         self._connection = connection
 
     def begin_again(self) -> None:
-        """Forget the decoded value, unless only its finaliser runs again, and an early result."""
+        """Discard an early result, and the decoded value unless only the finaliser runs again."""
         if hasattr(self, "_value") and self.finalise is None:
             del self._value
         if hasattr(self, "_early"):
@@ -85,15 +85,17 @@ class Message(Entry):
 
     @property
     def finalise(self) -> Finaliser | None:
-        """What is to run in its next turn instead of the handler; `None`: the handler."""
+        """The finaliser to run in its next turn; `None` runs the handler."""
         return getattr(self, "_finalise", None)
 
     def finish_by(self, finalise: Finaliser | None) -> None:
-        """Run this in its next turn; `None`: nothing yet."""
+        """Set the finaliser to run in its next turn; `None` sets none."""
         self._finalise = finalise
 
     def settle_early(self, result: Result) -> bool:
-        """Note the first result that `settle` is called with while the handler is running."""
+        """Store the first result passed to `settle` while the handler is running; return whether it
+        is the first.
+        """
         is_first = self.early is None
         if is_first:
             self._early = result
@@ -101,13 +103,13 @@ class Message(Entry):
 
     @property
     def early(self) -> Result | None:
-        """What `settle` was called with while the handler was running."""
+        """The result passed to `settle` while the handler was running, or `None`."""
         return getattr(self, "_early", None)
 
     def header(self, name: str) -> str | None:
-        """The last value of a header as text; `None` without one.
+        """Return the last value of a header as text; `None` without the header.
 
-        What is no UTF-8 is escaped.
+        Invalid UTF-8 is escaped.
         """
         for known, value in reversed(self.record.headers):
             if known == name:
@@ -122,7 +124,7 @@ class Message(Entry):
 
     @property
     def order_key(self) -> object:
-        """The key that this message is in order with others of."""
+        """The key that determines the order of this message."""
         return shown(self.lane_key)
 
     @property
@@ -152,36 +154,37 @@ class Message(Entry):
 
     @property
     def attempts(self) -> Attempts:
-        """The failed tries so far, in this process."""
+        """Failed tries so far, in this process."""
         return self.claim.attempts.get(self.index, NEVER_FAILED)
 
     @property
     def is_unparked(self) -> bool:
-        """Whether it comes from the park store, so that its position is passed already."""
+        """Whether it comes from the park store, so that the position has already passed it."""
         return self.index < 0
 
     @property
     def attempt(self) -> int:
-        """The number of this try, from 1. It begins again in another process, unless the source counts
+        """Number of this try, from 1. It restarts in another process, unless the source counts
         deliveries or tries (JetStream, a queue in PostgreSQL).
         """
         return self.attempts.failed + 1
 
     def in_progress(self) -> None:
-        """Begin the handler's timeout again, and the source's, if it has one."""
+        """Restart the handler's timeout, and the source's if it has one."""
         self.claim.desk.in_progress(self)
 
     def settle(self, result: Result) -> bool:
-        """Settle a message whose handler answers `Manual()`, from the loop's thread.
+        """Settle a message whose handler returns `Manual()`. To be called in the loop's thread.
 
-        Called before the handler has ended, it counts if the handler answers `Manual()` then.
-        Returns whether this has an effect: false if it is settled already, or its claim has ended.
+        A result passed before the handler has ended counts if the handler then returns `Manual()`.
+        Returns whether the call has an effect: false if the message is already settled or its claim
+        has ended.
         """
         return self.claim.desk.settle(self, result)
 
     @property
     def coordinates(self) -> str:
-        """Topic, partition and offset, as `orders/3@1044`."""
+        """Topic, partition and offset, such as `orders/3@1044`."""
         record = self.record
         return f"{record.topic}/{record.partition}@{record.offset}"
 

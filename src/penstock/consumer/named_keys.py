@@ -1,4 +1,4 @@
-"""Order keys as operators name them, in `unblock` and `unpark`."""
+"""Order keys as operators write them, in `unblock` and `unpark`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from .._core.source import TopicPartition
 
 MOST_NAMED = 5
-"""Blocked or parked keys that an error names."""
+"""Maximum number of blocked or parked keys named in an error."""
 
 
 def is_same(one: object, other: object) -> bool:
-    """Whether two order keys are one key."""
+    """Return whether two order keys are the same key."""
     return accepted(one) == accepted(other)
 
 
 def none_of(
     state: str, key: object, partition: TopicPartition | None, shown: Iterable[str]
 ) -> NoSuchKey:
-    """The error for a key that is not blocked, or not parked; `shown` are those that are."""
+    """Return the error for a key that is not blocked or not parked; `shown` are those that are."""
     known = list(shown)
     more = "" if len(known) <= MOST_NAMED else f" and {len(known) - MOST_NAMED} more"
     what = f"{', '.join(known[:MOST_NAMED])}{more}" if known else "nothing"

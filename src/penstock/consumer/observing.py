@@ -1,6 +1,6 @@
-"""Reporting the turns of a handler to the observers that ask for it.
+"""Reports of a handler's turns to the observers that request them.
 
-Without such an observer the handler is called as it is.
+Without such an observer the handler is called directly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 def observed(
     handler: Callable[[Any], Awaitable[object]], commons: Commons, *, is_batch: bool = False
 ) -> Callable[[Any], Awaitable[object]]:
-    """A handler whose turns the observers hear of; the handler itself if none wants to."""
+    """Return a handler that reports its turns; without an interested observer, the handler
+    itself.
+    """
     observers, name = commons.observers, commons.name
     watches: list[tuple[ConsumerObserver, HandlerWatch]] = []
     for observer in observers:
@@ -36,7 +38,7 @@ def observed(
 
 
 class ObservedHandler:
-    """A handler of messages or batches, and what hears of its turns."""
+    """A handler of messages or batches, and the observers of its turns."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class ObservedHandler:
 def outcome_of(
     result: object, *, is_batch: bool = False
 ) -> tuple[HandlerOutcome, BaseException | None]:
-    """What a handler's result means, and its error."""
+    """Return the outcome of a handler's result, and its error."""
     if result is None:
         return "ack", None
     if is_batch:
@@ -107,7 +109,7 @@ def outcome_of(
 
 
 def _outcome_of_batch(result: object) -> tuple[HandlerOutcome, BaseException | None]:
-    """`mixed` with the first error, unless every message is acknowledged."""
+    """Return `mixed` with the first error, unless every message is acknowledged."""
     if not isinstance(result, (list, tuple)):
         return "invalid", None
     found = [outcome_of(each) for each in cast("Sequence[object]", result)]

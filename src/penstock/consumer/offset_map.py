@@ -1,19 +1,20 @@
-"""The map of finished offsets beyond a position, as text in the metadata of its commit. Pure.
+"""The map of finished offsets beyond a position, stored as text in the metadata of its commit.
+Pure.
 
 1. The map lists ranges as pairs (gap, run): unfinished or missing offsets, then finished ones, each
-   a LEB128 number. Its size depends on the number of ranges, not of records.
-2. The text is one character for the form, then base85 of a checksum and of the pairs, deflated if
-   that is shorter. Metadata is ASCII and at most 4,096 bytes: a broker refuses more.
-3. The checksum covers the form and the position. A map is only true beside its own position, and
-   tools that move a group's offset may keep its metadata. Torn text and such a map are refused.
-4. A map over the limit is cut, never refused: the ranges nearest to the position are kept. Cut
-   ranges are handled again after a crash, so a cut costs repetition and loses nothing.
+   a LEB128 number. Its size depends on the number of ranges, not on the number of records.
+2. The text is one character for the form, followed by base85 of a checksum and of the pairs,
+   deflated if that is shorter. Metadata is ASCII and at most 4,096 bytes: a broker refuses more.
+3. The checksum covers the form and the position. A map is only valid with its own position, and
+   tools that move a group's offset may keep its metadata. Damaged text and such maps are refused.
+4. A map over the limit is cut, never refused: the ranges nearest to the position are kept. Records
+   of the removed ranges are handled again after a crash, so a cut causes repetition, but no loss.
 5. Work is bounded in both directions: a map has at most `MOST_RANGES` ranges, a cut reads and
-   compresses at most twice what it keeps, a dozen times, and inflating ends at a limit.
+   compresses at most twice the kept size, a dozen times, and inflating stops at a limit.
 
-Huffman codes alone suit runs of random lengths: 16,000 unfinished of 32,000 take as much as a
-bitmap, which is why there is no bitmap. Repeated patterns need the full algorithm, which is slower
-and tried only if codes alone do not fit.
+Huffman coding alone suits runs of random lengths: 16,000 unfinished records of 32,000 take as much
+space as a bitmap, so there is no bitmap. Repeated patterns need the full algorithm, which is slower
+and tried only if Huffman coding alone does not fit.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["LIMIT", "MOST_RANGES", "EncodedMap", "ForeignMap", "decode", "encode", "joined"]
 
 LIMIT = 4_000
-"""Most characters of a map: what a Kafka broker takes (4,096 bytes), less a margin."""
+"""Maximum number of characters of a map: a Kafka broker's limit (4,096 bytes) minus a margin."""
 MOST_RANGES = 16_384
-"""Most ranges of a map. Ranges beyond are cut, and a text with more of them is refused."""
+"""Maximum number of ranges of a map. Further ranges are cut, and a text with more is refused."""
 
-# The first character. None of them is in the base64 alphabet, with which other formats begin.
+# The first character. It is not in the base64 alphabet, with which other formats begin.
 _PLAIN = "!"
 _DEFLATED = "#"
 
@@ -52,16 +53,16 @@ class EncodedMap(NamedTuple):
     """A map as text."""
 
     text: str
-    """ASCII, within the limit; empty if there is nothing to tell."""
+    """ASCII text within the limit; empty if there are no ranges."""
     cut: bool
-    """Whether ranges are missing."""
+    """Whether ranges were cut."""
 
 
 def encode(position: int, ranges: Iterable[tuple[int, int]], limit: int = LIMIT) -> EncodedMap:
     """Encode finished ranges beyond `position`, in at most `limit` characters.
 
-    `ranges` are half open and ascending, do not touch, and begin at the position at the earliest;
-    raises `ValueError` otherwise. They are read only as far as they may fit.
+    `ranges` must be half open, ascending and not adjacent, and must not begin before the position;
+    otherwise raises `ValueError`. They are read only as far as they may fit.
     """
     pairs = _Pairs(position, ranges)
     text, kept = _longest(pairs, _seed(position), _room(limit))
@@ -69,10 +70,11 @@ def encode(position: int, ranges: Iterable[tuple[int, int]], limit: int = LIMIT)
 
 
 def joined(*parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Ranges of several parts, in the order of their starts, with those that touch as one.
+    """Yield the ranges of several parts in the order of their starts, and merge adjacent ones.
 
-    A claim begins with the map of the claim before it. Until all of that has been delivered again,
-    the rest of it belongs to each commit, or the next crash would repeat it.
+    A claim begins with the map of the previous claim. Until all of that map has been delivered
+    again, the rest of it must be part of each commit. Otherwise the next crash would repeat its
+    records.
     """
     start = end = -1
     for low, high in chain.from_iterable(parts):
@@ -86,10 +88,10 @@ def joined(*parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def decode(position: int, text: str | None) -> list[tuple[int, int]]:
-    """The finished ranges of metadata stored beside `position`: half open, ascending.
+    """Return the finished ranges of metadata stored with `position`, half open and ascending.
 
-    No metadata is an empty map. Reads the form of Confluent's parallel consumer, too. Raises
-    `ForeignMap` for anything else that is not a whole map of this position.
+    Missing metadata is an empty map. Also reads the format of Confluent's parallel consumer. Raises
+    `ForeignMap` for anything else that is not a complete map of this position.
     """
     if not text:
         return []
@@ -102,7 +104,7 @@ def decode(position: int, text: str | None) -> list[tuple[int, int]]:
         raise ForeignMap(message) from error
     form, checksum, body = text[0], content[:_CHECKSUM], content[_CHECKSUM:]
     if checksum != _checksum(form, body, _seed(position)):
-        message = f"torn, or not of position {position}"
+        message = f"damaged, or not of position {position}"
         raise ForeignMap(message)
     return _ranges(position, body if form == _PLAIN else _inflated(body))
 
@@ -120,16 +122,16 @@ class _Pairs:
         return len(self._ends)
 
     def first(self, count: int) -> bytes:
-        """The first `count` pairs."""
+        """Return the first `count` pairs."""
         return bytes(self._pairs[: self._ends[count - 1]])
 
     def within(self, size: int) -> int:
-        """How many pairs take at most `size` bytes."""
+        """Return the number of pairs that take at most `size` bytes."""
         return bisect_right(self._ends, size)
 
     def read(self, size: int) -> None:
-        """Read until there are more than `size` bytes, or more pairs than a map may have. If there
-        are no more, there are no more ranges.
+        """Read until there are more than `size` bytes or `MOST_RANGES` pairs, or until the ranges
+        end.
         """
         pairs, ends = self._pairs, self._ends
         if len(pairs) > size or len(ends) > MOST_RANGES:
@@ -152,7 +154,9 @@ class _Pairs:
 
 
 def _append(pairs: bytearray, number: int) -> None:
-    """LEB128: seven bits a byte, the lowest first, the eighth bit set on all but the last."""
+    """Append in LEB128: seven bits per byte, lowest first, the eighth bit set on all but the last
+    byte.
+    """
     while number > _SEVEN_BITS:
         pairs.append(number & _SEVEN_BITS | 0x80)
         number >>= 7
@@ -160,11 +164,12 @@ def _append(pairs: bytearray, number: int) -> None:
 
 
 def _longest(pairs: _Pairs, seed: int, room: int) -> tuple[str, int]:
-    """The text of the longest beginning of the pairs that fits, give or take a little, and how many
-    pairs it has.
+    """Return the text of approximately the longest prefix of the pairs that fits, and its number of
+    pairs.
 
-    Starts with what fits without compression, doubles it until that fails, then halves the step. Of
-    a map of any size, it reads and compresses at most twice what can be kept.
+    Starts with the size that fits without compression, doubles it until it no longer fits, then
+    halves the step. For a map of any size, it reads and compresses at most twice the size that can
+    be kept.
     """
     kept, text = 0, ""
     size = max(room, 0)
@@ -183,7 +188,9 @@ def _longest(pairs: _Pairs, seed: int, room: int) -> tuple[str, int]:
 def _halved(
     pairs: _Pairs, seed: int, room: int, fits: tuple[int, str], fails: int
 ) -> tuple[str, int]:
-    """The same, between a number of pairs that fits and one that does not."""
+    """Return the same, for a limit between a number of pairs that fits and a number that
+    does not.
+    """
     kept, text = fits
     for _ in range(_HALVINGS):
         middle = (kept + fails) // 2
@@ -198,7 +205,7 @@ def _halved(
 
 
 def _text(pairs: bytes, seed: int, room: int) -> str | None:
-    """The pairs as text, `None` if no form of them takes at most `room` bytes."""
+    """Return the pairs as text; `None` if no form of them takes at most `room` bytes."""
     deflated = _deflated(pairs, zlib.Z_HUFFMAN_ONLY)
     if len(deflated) > room and len(pairs) > room:
         deflated = _deflated(pairs, zlib.Z_DEFAULT_STRATEGY)
@@ -209,8 +216,9 @@ def _text(pairs: bytes, seed: int, room: int) -> str | None:
 
 
 def _room(limit: int) -> int:
-    """Bytes that fit into `limit` characters, beside the form and the checksum. Base85 makes five
-    characters of four bytes, and one more than the bytes of a last, shorter group.
+    """Return the number of bytes that fit into `limit` characters, besides the form and the
+    checksum. Base85 turns four bytes into five characters, and a last, shorter group into one
+    character more than its bytes.
     """
     groups, rest = divmod(limit - 1, 5)
     return 4 * groups + max(rest - 1, 0) - _CHECKSUM
@@ -243,10 +251,10 @@ def _checksum(form: str, body: bytes, seed: int) -> bytes:
 
 
 def _ranges(position: int, pairs: bytes) -> list[tuple[int, int]]:
-    """The ranges of the pairs, strictly."""
+    """Return the ranges of the pairs, with strict checks."""
     numbers = _numbers(pairs)
     if not numbers or len(numbers) % 2 or len(numbers) > 2 * MOST_RANGES or not all(numbers[1:]):
-        message = f"{len(numbers)} numbers, {numbers.count(0)} of them 0, are no gaps and runs"
+        message = f"{len(numbers)} numbers, {numbers.count(0)} of them 0, are not gaps and runs"
         raise ForeignMap(message)
     ranges: list[tuple[int, int]] = []
     at = position

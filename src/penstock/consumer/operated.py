@@ -1,4 +1,4 @@
-"""What operators see of a consumer or a pipe, and what they do to it."""
+"""The operators' interface of a consumer or a pipe."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class Operated:
-    """Reads a source, and shows what becomes of its records: the part that a consumer and a pipe
-    have in common.
+    """Reader of a source with views and actions for operators: the common part of a consumer and a
+    pipe.
     """
 
     _opened_by = "`async with`"
@@ -63,7 +63,7 @@ class Operated:
         return engine
 
     def stop(self) -> None:
-        """Begin the drain: `run` returns its report. No effect a second time."""
+        """Begin the drain: `run` returns its report. A second call has no effect."""
         self._open().ending.begin()
 
     async def commit(self) -> None:
@@ -71,9 +71,9 @@ class Operated:
         await self._open().committer.commit()
 
     def pause(self, *partitions: TopicPartition) -> None:
-        """Fetch nothing of these partitions, or of any; what is inside is still handled.
+        """Stop fetching from these partitions, or from all; messages inside are still handled.
 
-        A pause of a partition holds over rebalances, until `resume`.
+        The pause of a partition lasts across rebalances, until `resume`.
         """
         self._open().claims.pause(partitions or None)
 
@@ -88,7 +88,9 @@ class Operated:
 
     @property
     def blocked(self) -> tuple[BlockedMessage, ...]:
-        """The messages that could not be handled and keep their keys, the longest blocked first."""
+        """Messages that could not be handled and keep their keys; the one blocked longest comes
+        first.
+        """
         return self._open().failures.blocked.messages()
 
     def unblock(
@@ -98,19 +100,19 @@ class Operated:
         partition: TopicPartition | None = None,
         action: Unblocking = "retry",
     ) -> int:
-        """Continue with the blocked messages of a key, and with what waits behind them.
+        """Continue with the blocked messages of a key, and with the messages behind them.
 
         Args:
-            key: the order key, as `blocked` shows it; `None` for records without one, and for a
+            key: the order key, as `blocked` shows it; `None` for records without a key, and for a
                 consumer with `ordering="partition"`.
-            partition: only of this partition; default: of any.
-            action: `retry`: handle them again, their attempts from 1. `skip`: give them up, with a
-                dead letter if there are dead letters and they have none yet; otherwise they are
-                counted as `terminated` and logged.
+            partition: only messages of this partition; default: of any.
+            action: `retry`: handle them again, with attempts from 1. `skip`: settle them without
+                another try, with a dead letter if the consumer has dead letters and they have none
+                yet; otherwise they are counted as `terminated` and logged.
 
-        Returns how many there are. Does not suspend: a dead letter is written in the background,
-        and the key waits for it. Raises `NoSuchKey`, which names what is blocked, if nothing of the
-        key is, and `ConfigError` for another action.
+        Returns their number. Does not suspend: a dead letter is written in the background, and the
+        key waits for it. Raises `NoSuchKey`, which lists the blocked keys, if the key has no
+        blocked message, and `ConfigError` for another action.
         """
         checks.choice("action", action, UNBLOCKING)
         return self._open().failures.blocked.unblock(key, partition, action)
@@ -118,35 +120,36 @@ class Operated:
     # -- for operators -----------------------------------------------------------------------------
 
     def explain(self) -> Explanation:
-        """Why each partition is where it is, and what would move it; `str()` is for operators.
+        """Return why each partition does not advance, and the condition that ends each wait;
+        `str()` is for operators.
 
         Costs a few passes over the messages inside. Call it in the loop's thread.
         """
         return self._open().views.explain()
 
     async def lag(self) -> Mapping[TopicPartition, Lag]:
-        """How far each partition is behind its end, in messages (by offsets) and in seconds.
+        """Return how far each partition is behind its end, in messages (by offsets) and in seconds.
 
-        Suspends until the source has told its ends. Raises the source's error.
+        Suspends until the source has returned its ends. Raises the source's error.
         """
         return await self._open().views.lag()
 
     def health(self) -> Health:
-        """Readiness and liveness with their reasons. May be called in any thread, at any time."""
+        """Return readiness and liveness, with reasons. Thread-safe, at any time."""
         return NOT_OPEN if self._engine is None else self._engine.views.health()
 
     @property
     def ready(self) -> bool:
-        """Whether records are fetched and handled: false before the source's first assignment,
-        while the source has trouble or the parked keys, or the state, of a partition are read, and
-        from the beginning of the drain on.
+        """Whether records are fetched and handled. False before the source's first assignment,
+        while the source reports trouble, while the parked keys or the state of a partition are
+        being read, and from the start of the drain on.
         """
         return self.health().is_ready
 
     @property
     def alive(self) -> bool:
-        """Whether the consumer goes on: false after a failure or its end, and while the event loop
-        is blocked.
+        """Whether the consumer can continue. False after a failure or its end, and while the event
+        loop is blocked.
         """
         return self.health().is_alive
 
@@ -156,25 +159,25 @@ class Operated:
         return self.health().stalled is not None
 
     async def wait_ready(self) -> None:
-        """Suspend until `ready`. Raises `ClosedError` if the consumer ends before."""
+        """Suspend until `ready`. Raises `ClosedError` if the consumer ends first."""
         await self._open().views.wait_ready()
 
     async def unpark(self, key: object, *, partition: TopicPartition | None = None) -> Unparked:
         """Handle the parked records of a key, in order, and then continue with the key.
 
         Args:
-            key: the order key; as for `unblock`.
-            partition: only of this partition's scope; default: of any.
+            key: the order key, as for `unblock`.
+            partition: only in this partition's scope; default: in any.
 
-        Records are handled as any message, their attempts from 1, and removed from the park store
-        one by one. One that fails for good stays parked, with those behind it. New records of the
-        key wait meanwhile.
+        The records are handled like any message, with attempts from 1, and removed from the park
+        store one by one. If a record fails for good, it and the records behind it stay parked. New
+        records of the key wait meanwhile.
 
-        Suspends until that is done, or until the partition is lost or the consumer stops: then the
-        rest stays parked. A cancelled call ends the replay after the message that is being handled.
-        Do not await it in a handler, whose worker it may need.
-        Raises `NoSuchKey`, which names what is parked, if the key is not parked here, and the
-        store's error if it cannot be read.
+        Suspends until that is done, or until the partition is lost or the consumer stops; then the
+        remaining records stay parked. A cancelled call ends the replay after the message that is
+        currently handled. Do not await it in a handler: it may need that handler's worker. Raises
+        `NoSuchKey`, which lists the parked keys, if the key is not parked here, and the store's
+        error if it cannot be read.
         """
         engine = self._open()
         if engine.failures.replays is None:
@@ -184,7 +187,7 @@ class Operated:
 
     @property
     def parked(self) -> tuple[object, ...]:
-        """The parked keys of the partitions that this consumer owns, as `unpark` takes them."""
+        """The parked keys of the partitions that this consumer owns, as passed to `unpark`."""
         return tuple([shown(each.key) for each in self._open().schedule.parked])
 
     def _open(self) -> Engine:

@@ -1,10 +1,10 @@
 """The parked keys of this process. No clock, no task, no I/O.
 
-1. A parked key is *held* in its lanes: nothing of it starts, and its later records wait in its lane
-   until they are written to the park store.
-2. A record of it is written, or replayed, one at a time: that is the key's turn.
-3. A key is parked here as long as its scope is claimed. With the last claim of the scope it is
-   forgotten, and the next owner reads it back from the store.
+1. A parked key is *held* in its lanes: none of its records starts, and later records wait in its
+   lane until they are written to the park store.
+2. Its records are written or replayed one at a time; each such step is a turn of the key.
+3. A key is parked here while its scope is claimed. It is forgotten with the last claim of the
+   scope, and the next owner reads it from the store.
 """
 
 from __future__ import annotations
@@ -28,21 +28,23 @@ class ParkedKey:
         self.lanes = lanes
         self.key = key
         self.name = name
-        """Its name in the store."""
+        """The key's name in the store."""
         self.is_replayed = False
 
     def replay(self, *, begins: bool) -> None:
-        """Begin, or end, to replay its parked records; new ones wait in the lane meanwhile."""
+        """Begin or end the replay of its parked records; new records wait in the lane meanwhile."""
         self.is_replayed = begins
 
     @property
     def is_going(self) -> bool:
-        """Whether a turn of the key goes on."""
+        """Whether a turn of the key is running."""
         lane = self.lanes.lane(self.key)
         return lane is not None and lane.going
 
     def next(self) -> Message | None:
-        """Begin a turn with the next record to park; `None` without one, or in another turn."""
+        """Begin a turn with the next record to park; return `None` without one, or during another
+        turn.
+        """
         if self.is_replayed or self.is_going or not self.lanes.length(self.key):
             return None
         return self.lanes.take_held(self.key, 1)[0]
@@ -66,23 +68,23 @@ class ParkedKeys:
         return self._keys.get((id(parked.lanes), parked.key)) is parked
 
     def of(self, message: Message) -> ParkedKey | None:
-        """The parked key of a message."""
+        """Return the parked key of a message, or `None`."""
         return self._keys.get((id(message.claim.lanes), message.lane_key))
 
     def has(self, lanes: Lanes[Message], key: Hashable) -> bool:
-        """Whether a key is parked."""
+        """Return whether a key is parked."""
         return (id(lanes), key) in self._keys
 
     def begin(self, claim: Claim) -> None:
-        """Note a claim of a scope."""
+        """Add a claim to its scope."""
         self._claims.setdefault(id(claim.lanes), []).append(claim)
 
     def claims_of(self, parked: ParkedKey) -> list[Claim]:
-        """The claims in the scope of a key."""
+        """Return the claims in the scope of a key."""
         return self._claims.get(id(parked.lanes), [])
 
     def park(self, lanes: Lanes[Message], key: Hashable, name: str) -> ParkedKey:
-        """Hold a key, whether it is idle or a turn of it goes on."""
+        """Hold a key, whether it is idle or has a running turn."""
         known = self._keys.get((id(lanes), key))
         if known is not None:
             return known
@@ -116,13 +118,15 @@ class ParkedKeys:
         return [message for message in found if message is not None]
 
     def arrived(self, message: Message) -> None:
-        """Note a record that waits in its lane, if its key is parked."""
+        """Mark the key of a record that waits in its lane, if the key is parked."""
         parked = self.of(message)
         if parked is not None:
             self._fed[parked] = None
 
     def feed(self, parked: ParkedKey) -> bool:
-        """Note a key whose records wait for the end of a turn of it, if there are any; return whether."""
+        """Mark a key if its records wait for the end of its running turn; return whether
+        they do.
+        """
         waits = parked in self and parked.is_going and not parked.is_replayed
         if waits and (waits := parked.lanes.length(parked.key) > 0):
             self._fed[parked] = None
@@ -130,11 +134,11 @@ class ParkedKeys:
 
     @property
     def are_fed(self) -> bool:
-        """Whether records wait for the end of an older turn of their key."""
+        """Whether records wait to be parked."""
         return bool(self._fed)
 
     def take_fed(self) -> list[ParkedKey]:
-        """The keys with new records since the last call; those in a turn stay for the next one."""
+        """Return the marked keys and unmark them; keys with a running turn stay marked."""
         fed = [parked for parked in self._fed if not parked.is_going]
         for parked in fed:
             del self._fed[parked]

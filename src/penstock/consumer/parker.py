@@ -1,12 +1,12 @@
 """Parking: the records of a poisoned key go to the park store, in order, until `unpark`.
 
 1. The poison record parks its key. Every later record of the key is written behind it, one after
-   another, and each before its position may be passed. Other keys go on.
-2. A write that fails is repeated; the key's other records wait behind it. A write that is cut, by a
-   revoke or a drain, leaves its record to the next owner. The store has each record once, so one
-   that was written and not committed is written again without effect.
-3. A new claim is not fetched from until the parked keys of its scope are read from the store:
-   nothing of a parked key runs, whichever process has parked it.
+   another, before the position may pass it. Other keys continue.
+2. A failed write is repeated, and the key's other records wait behind it. A write cancelled by a
+   revoke or a drain leaves its record to the next owner. The store keeps each record once, so
+   writing a record again that was written but not committed has no effect.
+3. Nothing is fetched for a new claim until the parked keys of its scope are read from the store: no
+   record of a parked key runs, regardless of the process that parked it.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class NewClaims(Protocol):
     """The claims whose parked keys are not known yet."""
 
     def unread(self) -> Sequence[Claim]:
-        """Those of them that are open."""
+        """Return the open ones among them."""
         ...
 
     def read(self, *claims: Claim) -> None:
-        """Note that the parked keys of claims are known."""
+        """Record that the parked keys of claims are known."""
 
 
 class NamedKey(NamedTuple):
@@ -64,7 +64,7 @@ class NamedKey(NamedTuple):
 
 
 class Parker:
-    """Writes the records of parked keys to the park store."""
+    """Writer of the records of parked keys to the park store."""
 
     def __init__(
         self,
@@ -90,7 +90,9 @@ class Parker:
     # -- writing -----------------------------------------------------------------------------------
 
     def take(self, message: Message, error: BaseException) -> None:
-        """Park a poison message, and later ones of its key; its turn goes on until it is parked."""
+        """Park a poison message and later ones of its key; its turn continues until it is
+        parked.
+        """
         say(logger, logging.ERROR, _PARKED, self._name, message.coordinates, told.for_log(error))
         claim, key = message.claim, message.lane_key
         name = self._keys.name_of(claim.partition, key)
@@ -99,7 +101,7 @@ class Parker:
         self._start(message, name, error)
 
     def look(self) -> None:
-        """Begin to write what has arrived of parked keys."""
+        """Begin to write the records of parked keys that have arrived."""
         parked = self._schedule.parked
         for each in parked.take_fed():
             self.go_on(each)
@@ -107,8 +109,8 @@ class Parker:
             self._signals.parked.fire()
 
     def go_on(self, parked: ParkedKey) -> None:
-        """Begin to write the next record of a key; after the turn of it that goes on, if there is one, as
-        of an event that is finalised.
+        """Begin to write the next record of a key, or mark the key if one of its turns is running,
+        such as that of an event being finalised.
         """
         message = parked.next() if parked in self._schedule.parked else None
         if message is not None:
@@ -163,7 +165,9 @@ class Parker:
     # -- reading back ------------------------------------------------------------------------------
 
     async def run(self, claims: NewClaims) -> None:
-        """Read the parked keys of new claims, and park what waits for the end of older turns."""
+        """Read the parked keys of new claims, and park records that wait for the end of older
+        turns.
+        """
         parked, signals = self._schedule.parked, self._signals
         while True:
             while new := claims.unread():  # others may be assigned during a read
@@ -192,7 +196,7 @@ class Parker:
                 await self._read_keys(claim, parked[claim], claims)
 
     async def _read_keys(self, claim: Claim, names: Sequence[str], claims: NewClaims) -> None:
-        """Find the keys of these names, which may take a record of each."""
+        """Find the keys of these names, which may require a record of each."""
         found: list[NamedKey] = []
 
         async def read() -> None:
@@ -202,7 +206,7 @@ class Parker:
             self._known({claim: found}, claims)
 
     def _known(self, found: Mapping[Claim, Sequence[NamedKey]], claims: NewClaims) -> None:
-        """Park the keys, and let the claims be fetched from."""
+        """Park the keys, and allow fetching for the claims."""
         parked, going = self._schedule.parked, [each for each in found if not each.is_closing]
         for claim in going:
             parked.begin(claim)

@@ -1,4 +1,4 @@
-"""The parts of an open consumer that its views for operators read, and never change."""
+"""The parts of an open consumer that the operators' views read and never change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Whatever `stats`, `explain`, `lag` and `health` look at."""
+    """The objects that `stats`, `explain`, `lag` and `health` read."""
 
     commons: Commons
     source: Source

@@ -1,19 +1,19 @@
-"""What becomes of messages that cannot be handled.
+"""The treatment of messages that cannot be handled.
 
 | strategy | the message | its key |
 |---|---|---|
-| `skip` | to the dead letters, if there are any; else given up, logged as an error | continues |
-| `block` | stays; its position is not passed | waits for `unblock` |
+| `skip` | to the dead letters, if there are any; else settled, logged as an error | continues |
+| `block` | stays; the position does not pass it | waits for `unblock` |
 | `block_and_dead_letter` | to the dead letters, and stays | waits for `unblock` |
 | `park_key` | to the park store, and so do later messages of its key | waits for `unpark` |
-| `exit` | stays; its position is not passed | waits: the run ends and raises the error |
+| `exit` | stays; the position does not pass it | waits: the run ends and raises the error |
 
-1. A dead letter is written before its message is settled. If the write fails, it is written again
-   until it succeeds; the message is never given up for the dead letters' fault.
-2. The circuit judges before anything is written. A message that opens it stays as if blocked, so
-   that nothing later of its key is handled before it while the consumer stops.
-3. A message that has come back from the park store returns to it, whatever the strategy.
-4. A source that takes records back does with poison what it is set to do, unless the run is to exit.
+1. A dead letter is written before its message is settled. A failed write is repeated until it
+   succeeds; a failure of the dead letters never loses a message.
+2. The circuit is checked before anything is written. A message that opens it stays as if blocked,
+   so that no later message of its key is handled before it while the consumer stops.
+3. A message replayed from the park store returns to it, regardless of the strategy.
+4. A source that takes records back decides about poison by its own settings, except with `exit`.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _EXITS = "%s: %s cannot be handled, which ends the run; it is delivered again (%
 
 
 class Letters(Protocol):
-    """Writes dead letters of source records."""
+    """Writer of dead letters of source records."""
 
     async def bury(self, message: Message, error: BaseException) -> None:
-        """Write one; it is durable when this returns. Raises if it is not."""
+        """Write a dead letter; it is durable when this returns. Raises if the write failed."""
 
 
 class Poison:
-    """Carries out the strategy for poison messages, and writes dead letters."""
+    """The strategy for poison messages, including their dead letters."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Poison:
             self._replays.handled(message)
 
     def take(self, message: Message, error: BaseException) -> None:
-        """Carry out the strategy for a poison message, whose turn goes on until it is settled."""
+        """Carry out the strategy for a poison message, whose turn continues until it is settled."""
         self._tell(message, error, self._strategy)
         if message.is_unparked and self._replays is not None:
             self._replays.failed(message, error)
@@ -123,7 +123,9 @@ class Poison:
             self._give_up(message, error)
 
     def block(self, message: Message, error: BaseException) -> None:
-        """Keep a message and its key until `unblock`, whatever the strategy; rule 3 still holds."""
+        """Keep a message and its key until `unblock`, regardless of the strategy; rule 3 still
+        applies.
+        """
         if message.is_unparked:
             self.take(message, error)
             return
@@ -131,7 +133,9 @@ class Poison:
         self._block(message, error)
 
     def bury(self, message: Message, error: BaseException) -> None:
-        """Write a message to the dead letters and continue its key; without any it is poison."""
+        """Write a message to the dead letters and continue its key; without dead letters it is
+        poison.
+        """
         if self._returns is not None:
             self._tell(message, error, "dead_letter")
             self._returns.give_up(message, error, bury=True)
@@ -146,14 +150,16 @@ class Poison:
     # -- blocked messages --------------------------------------------------------------------------
 
     def try_again(self, message: Message) -> None:
-        """Make a blocked message ready, its attempts from 1 again."""
+        """Make a blocked message ready, with attempts from 1."""
         message.claim.attempts.pop(message.index, None)
         self._buried.discard(message)
         self._schedule.unblock(message)
         self._commons.signals.work.fire()
 
     def skip(self, message: Message) -> None:
-        """Give a blocked message up, with a dead letter if there are dead letters."""
+        """Settle a blocked message without another try, with a dead letter if there are dead
+        letters.
+        """
         error = self._schedule.blocked[message]
         self._schedule.take_blocked(message)
         if message in self._buried:
@@ -235,7 +241,7 @@ class Poison:
             self._departures.leave(message)
 
     def dropped(self, messages: Sequence[Message]) -> None:
-        """Note messages that were removed with their claims before their turn ended."""
+        """Record messages that were removed with their claims before their turn ended."""
         if self._replays is not None:
             self._replays.dropped(messages)
 
@@ -244,7 +250,7 @@ class Poison:
         self._commons.observers.tell(lambda seen: seen.on_poison(name, message, error, action))
 
     def look(self) -> None:
-        """Park what has arrived of parked keys."""
+        """Park records of parked keys that have arrived."""
         if self._parker is not None and self._schedule.parked:
             self._parker.look()
 

@@ -1,10 +1,12 @@
-"""Fetching: from the claims that may be fetched from, as much as the window has room for.
+"""Fetching of records from open claims, limited by the room in the window.
 
-1. Nothing is fetched while the window is full. It is full until it has fallen below the threshold.
-2. What was fetched and does not fit by its bytes waits here, and is taken in before anything else.
-3. While nothing is fetched, the source is told to stay a member of its group.
-4. A fetch that waits is begun again when a claim begins, or is resumed.
-5. A source of short claims is asked for more without any claim, too: it begins them while it is.
+1. Nothing is fetched while the window is full. It counts as full until it falls below the
+   threshold.
+2. Fetched records that exceed the limit in bytes wait here, and are admitted before others.
+3. While nothing is fetched, `keep_alive` keeps the source in its group.
+4. A waiting fetch is restarted when a claim begins or is resumed.
+5. A source of short claims is also queried without a claim, since it begins claims during the
+   query.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _KEYLESS = (
 
 
 class Poller:
-    """Moves records from the source into the schedule."""
+    """The task that moves records from the source into the schedule."""
 
     def __init__(
         self,
@@ -65,7 +67,9 @@ class Poller:
         self._is_fetching = False
 
     async def run(self) -> None:
-        """Fetch until the source ends. Cancellation loses nothing that is not fetched again."""
+        """Fetch until the source ends. After a cancellation, fetched records that were lost are
+        fetched again.
+        """
         window = self._schedule.window
         while True:
             if self._fetched:
@@ -85,12 +89,12 @@ class Poller:
             await self._clock.sleep(0)
 
     def waiting(self) -> Iterator[SourceRecord]:
-        """The records that were fetched and wait for room."""
+        """Return the fetched records that wait for room."""
         return (record for fetched in self._fetched for record in fetched.records)
 
     @property
     def fetched(self) -> int:
-        """Records that were fetched and wait for room."""
+        """Number of fetched records that wait for room."""
         return sum([len(fetched.records) for fetched in self._fetched])
 
     def _admit_fetched(self) -> None:
@@ -110,14 +114,14 @@ class Poller:
                 rest = fetched._replace(records=records[admitted.taken :])
                 self._fetched.appendleft(rest._replace(failed=0) if admitted.taken else rest)
                 if admitted.taken:
-                    continue  # settled ones take no room, and nothing may be inside that gives it
+                    continue  # settled ones take no room; perhaps no message inside can make any
                 break
             claim.advance(fetched.next_offset)
         self._poison.look()
         self._workers.wake()
 
     async def _fetch(self, claims: list[Claim], most: int) -> Sequence[Fetched] | None:
-        """Fetch; return nothing if the claims have changed meanwhile."""
+        """Fetch; return no records if the claims have changed meanwhile."""
         task = asyncio.current_task()
         assert task is not None
         changed = asyncio.get_running_loop().create_future()

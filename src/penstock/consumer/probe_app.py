@@ -5,8 +5,8 @@
 | `/ready` | all consumers are ready | one is not |
 | `/live` | all consumers are alive | one is not |
 
-The body tells why, as text, or as JSON if the request accepts that. `?verbose` adds `explain()`,
-which names keys of records.
+The body states the reason, as text, or as JSON if the request accepts it. `?verbose` adds
+`explain()`, which contains keys of records.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 READY, LIVE = "/ready", "/live"
 
 Verdict: TypeAlias = "tuple[str, str | None]"
-"""A consumer's name, and why it fails a probe; `None` if it does not."""
+"""A consumer's name, and why it fails a probe; `None` if it passes."""
 
 
 def probes(*consumers: Operated, restart_when_stalled: bool = False) -> Probes:
-    """An ASGI application that answers `GET /ready` and `GET /live` with 200 or 503.
+    """Return an ASGI application that answers `GET /ready` and `GET /live` with 200 or 503.
 
     Args:
-        consumers: at least one; the answer is 200 if it is for each of them.
-        restart_when_stalled: whether a stalled consumer is not alive.
+        consumers: at least one; the answer is 200 only if all of them pass.
+        restart_when_stalled: whether a stalled consumer counts as not alive.
 
-    Serve it on the event loop of the consumers: then a blocked loop does not answer, which a probe
-    takes for a failure. Raises `ConfigError` for bad arguments.
+    Serve it on the event loop of the consumers: a blocked loop then does not answer, which fails
+    the probe. Raises `ConfigError` for bad arguments.
     """
     if not consumers:
         raise bad("consumers", consumers, "must be at least one consumer")
@@ -69,7 +69,7 @@ class Probes:
         self._restart_when_stalled = restart_when_stalled
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or take part in the server's lifespan."""
+        """Answer a request, or an event of the server's lifespan."""
         if scope["type"] == "lifespan":
             await _take_part(receive, send)
         elif scope["type"] == "http":
@@ -123,7 +123,7 @@ def _json(status: int, probe: str, verdicts: list[Verdict], told: list[str]) -> 
 
 
 def _path_of(scope: Scope) -> str:
-    """The path below the mount point, which some servers leave in front."""
+    """Return the path below the mount point; some servers keep the mount point as a prefix."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", ""))
 
@@ -149,7 +149,7 @@ async def _respond(send: Send, answer: Answer, *, has_body: bool) -> None:
 
 
 async def _take_part(receive: Receive, send: Send) -> None:
-    """Answer the server's startup and shutdown; nothing has to be done."""
+    """Answer the server's startup and shutdown; there is nothing to do."""
     while (event := (await receive())["type"]) != "lifespan.shutdown":
         await send({"type": f"{event}.complete"})
     await send({"type": "lifespan.shutdown.complete"})

@@ -1,4 +1,4 @@
-"""Serving the probes of consumers beside them, on the same event loop."""
+"""A server for the probes of consumers, on the same event loop."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ async def serve_probes(
     """Serve `probes(*consumers)` over HTTP inside an `async with`; yield the address.
 
     Args:
-        consumers: whose probes are served, at least one.
-        host: the address to listen on. Whoever reaches it reads keys of records in `?verbose`.
-        port: 0 takes a free one.
+        consumers: the consumers to probe, at least one.
+        host: the address to listen on. Every client that reaches it can read keys of records by
+            `?verbose`.
+        port: 0 selects a free port; default 8080.
         restart_when_stalled: as for `probes`.
 
     Enter it outside `run`, so that `/ready` answers 503 while the consumer drains. Installs no
     signal handler and no logging. Needs the extra `probes`. Raises `MissingExtra`, `ConfigError`
-    for bad arguments, and `OSError` if the address cannot be listened on. The end suspends for
-    about 0.2 s, at most for a second more while requests are open.
+    for bad arguments, and `OSError` if the address is not available. The exit suspends for about
+    0.2 s, and up to one second longer while requests are open.
     """
     app = probes(*consumers, restart_when_stalled=restart_when_stalled)
     text("host", host)
@@ -55,7 +56,7 @@ async def serve_probes(
         try:
             yield listening.getsockname()[:2]
         finally:
-            server.handle_exit(signal.SIGTERM, None)  # as if one had arrived
+            server.handle_exit(signal.SIGTERM, None)  # as if SIGTERM had arrived
             await task
 
 
@@ -77,14 +78,14 @@ def _server(app: Probes) -> uvicorn.Server:
         """A configuration that leaves logging to the program."""
 
         def configure_logging(self) -> None:
-            """Configure none: loggers are shared with other servers of the process."""
+            """Configure nothing: loggers are shared with other servers of the process."""
 
     class ProbeServer(uvicorn.Server):
         """A server that leaves signals to the program."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Generator[None]:
-            """Capture none."""
+            """Capture no signals."""
             yield
 
     return ProbeServer(

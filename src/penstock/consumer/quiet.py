@@ -1,9 +1,9 @@
-"""How claims become quiet: nothing of them is queued, and nothing runs any more.
+"""The end of all activity in claims: no message is queued or running.
 
-1. Queued messages leave at once, and so do those that back off, are blocked or wait for a manual
-   settle at the deadline.
-2. Running handlers and errands have until the deadline. Then they are cut, and have `GRACE` seconds
-   to end. A handler that ignores its cancellation is deaf: it is reported, and keeps its key.
+1. Messages that are queued, back off or are blocked leave at once. Messages that wait for a manual
+   settle leave at the deadline.
+2. Running handlers and errands are cancelled at the deadline, and then have `GRACE` seconds to end.
+   A handler that ignores its cancellation is deaf: it is reported, and keeps its key.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DEAF = (
 
 
 def report_deaf(slot: Slot, commons: Commons) -> None:
-    """Report a handler that ignores its cut; once."""
+    """Report a handler that ignores its cancellation; once."""
     if slot.turn_deaf():
         commons.counts.count("deaf")
         messages = slot.messages()
@@ -49,7 +49,7 @@ def report_deaf(slot: Slot, commons: Commons) -> None:
 
 
 class Quiet:
-    """Ends what goes on in claims."""
+    """Ends all activity in claims."""
 
     def __init__(
         self,
@@ -70,11 +70,10 @@ class Quiet:
     def drop(
         self, claims: Collection[Claim], *, keep_batch: bool = False, keep_jobs: bool = False
     ) -> None:
-        """Remove what is queued in these claims; it is delivered again to a later claim.
+        """Remove the queued messages of these claims; they are delivered again to a later claim.
 
-        With `keep_batch`, the batch that is being formed stays, to be handled; with `keep_jobs`, so
-        do events that have only to be finalised, but for those that failed, and later ones of their
-        keys.
+        With `keep_batch`, the batch being formed stays, and is handled. With `keep_jobs`, events
+        that only need to be finalised stay, except failed ones and later ones of their keys.
         """
         if keep_jobs:
             entries = [entry.message for _, entry in self._schedule.retries]
@@ -91,8 +90,8 @@ class Quiet:
         self._signals.room.fire()
 
     def end(self, claims: Collection[Claim]) -> None:
-        """As `drop`, of claims that have ended; their errands have no use any more, but for one that
-        gives its record back, which ends the claim by that.
+        """Like `drop`, for claims that have ended; also cancels their errands, except those that
+        return a record to the source, which end the claim themselves.
         """
         self.drop(claims)
         self._errands.cut(
@@ -104,29 +103,31 @@ class Quiet:
         )
 
     def running(self, claims: Collection[Claim]) -> list[Message]:
-        """The messages of these claims that run, have an errand or wait for a manual settle."""
+        """Return the messages of these claims that run, have an errand or wait for a manual
+        settle.
+        """
         busy = [*self._workers.running, *self._errands.running, *self._settler.manual]
         return [message for message in busy if message.claim in claims]
 
     def busy(self) -> set[Claim]:
-        """The claims in which something runs, ended ones too."""
+        """Return the claims with a running message, including ended claims."""
         busy = [*self._workers.running, *self._errands.running, *self._settler.manual]
         return {message.claim for message in busy}
 
     def _formed(self, claims: Collection[Claim]) -> bool:
-        """Whether a batch with messages of these claims is still to be handled."""
+        """Return whether a batch with messages of these claims is still to be handled."""
         return any(message.claim in claims for message in self._schedule.formed)
 
     async def wait(
         self, claims: Collection[Claim], until: float, cut: list[Message] | None = None
     ) -> None:
-        """Suspend until nothing of these claims runs, cutting what runs at `until`.
+        """Suspend until no message of these claims runs; cancel the running ones at `until`.
 
-        What is cut is added to `cut`.
+        Cancelled messages are appended to `cut`.
         """
         if await self._ended(claims, until):
             return
-        self.drop(claims)  # a batch that was to be handled
+        self.drop(claims)  # a batch that was still to be handled
         left = set(self.running(claims))
         if cut is not None:
             cut.extend(left)
@@ -134,7 +135,7 @@ class Quiet:
         self._errands.cut(left)
         for slot in self._workers.slots:
             if not left.isdisjoint(slot.messages()):
-                slot.cut(StoppedError("cut: its partition is given up, or the consumer stops"))
+                slot.cut(StoppedError("cancelled: its partition is revoked, or the consumer stops"))
         await self._ended(claims, self._clock.now() + GRACE)
         self._report_deaf(claims)
 

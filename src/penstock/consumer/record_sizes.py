@@ -1,4 +1,4 @@
-"""The size of a record, as it counts in the window: that of its value, or a function's answer."""
+"""The size of a record in the window: the length of its value, or the result of a function."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _value = attrgetter("value")
 
 
 class RecordSizes:
-    """Measures records. One that the function fails for has the size of its value."""
+    """Sizes of records. If the function fails for a record, its size is that of its value."""
 
     def __init__(self, size_of: Callable[[SourceRecord], int] | None) -> None:
         self._size_of = size_of
         self.errors: dict[int, BaseException] = {}
-        """By offset, the records of the last call of `of` that the function failed for."""
+        """Errors of the function in the last call of `of`, by the record's offset."""
 
     def of(self, records: Sequence[SourceRecord]) -> Sequence[int]:
-        """The sizes of records, in bytes."""
+        """Return the sizes of records, in bytes."""
         self.errors.clear()
         if (size_of := self._size_of) is not None:
             return [self._measured(record, size_of) for record in records]
         try:
             return [*map(len, map(_value, records))]
-        except TypeError:  # such as that of a tombstone
+        except TypeError:  # such as the value of a tombstone
             return [size_of_value(record.value) for record in records]
 
     def _measured(self, record: SourceRecord, size_of: Callable[[SourceRecord], int]) -> int:
@@ -49,7 +49,7 @@ class RecordSizes:
 
 
 def size_of_value(value: object) -> int:
-    """Bytes of a value; one without a length counts nothing."""
+    """Return the size of a value in bytes; 0 for a value without a length."""
     try:
         return len(value)  # type: ignore[arg-type]
     except TypeError:

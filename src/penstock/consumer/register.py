@@ -1,4 +1,4 @@
-"""Handlers that are found by the type hints of their first parameters."""
+"""Handlers selected by the type hints of their first parameters."""
 
 from __future__ import annotations
 
@@ -35,33 +35,34 @@ class Registered(NamedTuple):
 
     wanted: Wanted
     function: Callable[..., object]
-    """As it was registered."""
+    """The function as registered."""
     call: Callable[..., Awaitable[object]]
 
 
 class HandlerRegister(OfOneMessage):
-    """A handler made of functions, each for the messages that its first parameter is annotated
-    with; pass it to `Consumer.run`.
+    """A handler composed of functions, each for the message class that annotates its first
+    parameter; pass it to `Consumer.run`.
 
     Args:
-        type_of: the name of the header that holds the type name, as UTF-8; or a plain function from
-            a message to it.
+        type_of: the name of the header that contains the type name, as UTF-8; or a plain function
+            from a message to its type name.
         name_of: a plain function from a message class to its type name. Default: the `__type__` of
             the class itself, else its `__name__`.
         decode: a function of a message class and a value, plain or async, that returns an instance.
-            What it raises makes the message poison: a `DecodeError`. Default: the value is a JSON
-            object, as text or decoded. A model of pydantic validates it, and any other class is
-            called with its members as keywords.
+            Its exceptions make the message poison (`DecodeError`). Default: the value is a JSON
+            object, as text or decoded. A pydantic model validates it, and any other class is called
+            with its members as keywords.
         call: called for each message as `call(handler, argument, message)`, to pass more arguments
-            or to do something before and after. `handler` is async whatever was registered. Plain
-            or async; returns or awaits what the handler returns. Runs in the event loop.
-        unhandled: a message that no handler takes is `poison` (`NoHandlerError`), at once and
-            alone; or `skip`: it is acknowledged, and counted as `skipped`.
+            or to run code before and after the handler. `handler` is always async, even if a plain
+            function was registered. `call` is plain or async, returns the handler's result, and
+            runs in the event loop.
+        unhandled: the treatment of a message without a handler: `poison` (default) raises
+            `NoHandlerError`, without retries and for this message alone; `skip` acknowledges it and
+            counts it as `skipped`.
 
-    A handler takes a message class (a dataclass, a model of pydantic, or a class with `__type__`),
-    an `Envelope` of one, or a union of these; a class stands for its subclasses, too. The handler
-    of `Message` takes messages of any other type, as they are. Raises `ConfigError` for a bad
-    argument.
+    A handler takes a message class (a dataclass, a pydantic model, or a class with `__type__`), an
+    `Envelope` of one, or a union of these; a class includes its subclasses. The handler of
+    `Message` takes messages of any other type, undecoded. Raises `ConfigError` for a bad argument.
     """
 
     def __init__(
@@ -83,15 +84,15 @@ class HandlerRegister(OfOneMessage):
         self._skips = checks.choice("unhandled", unhandled, UNHANDLED) == "skip"
         self._known: dict[str, Registered] = {}
         self._found: dict[str, Registered] = {}
-        """Those of subclasses, as messages of them arrive."""
+        """Handlers found for subclasses, cached at their first message."""
         self._default: Registered | None = None
 
     def register(self, handler: HandlerT) -> HandlerT:
         """Add a handler, async or plain (which runs in a thread); return it. Usable as a decorator.
 
-        Raises `ConfigError`, and adds nothing: if the hint of its first parameter is missing or
-        names no message class, if another handler takes one of its classes, or if it has other
-        parameters without a default and there is no `call`.
+        Raises `ConfigError`, and adds nothing, if the hint of the first parameter is missing or
+        does not name a message class, if another handler takes one of its classes, or if there are
+        other parameters without a default and there is no `call`.
         """
         signature = signature_of(handler)
         if signature.extra and self._call is None:
@@ -115,11 +116,13 @@ class HandlerRegister(OfOneMessage):
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The type names that have a handler, without those of subclasses."""
+        """The type names that have a handler, excluding those of subclasses."""
         return tuple(self._known)
 
     async def __call__(self, message: Message) -> object:
-        """Handle a message. Raises `NoHandlerError`, `DecodeError`, and what the handler raises."""
+        """Handle a message. Raises `NoHandlerError`, `DecodeError`, and any exception of the
+        handler.
+        """
         kind = self._type_of(message)
         found = self._handler_of(kind)
         if found is None:
@@ -188,7 +191,7 @@ class HandlerRegister(OfOneMessage):
 
     def _told(self, kind: object) -> str:
         known = ", ".join(map(shown, self._known)) or "none"
-        return f"no handler for the type {shown(kind)} by {self._source}; there are: {known}"
+        return f"no handler for the type {shown(kind)} by {self._source}; known types: {known}"
 
     def __repr__(self) -> str:
         return f"HandlerRegister({self._source}, [{', '.join(map(shown, self._known))}])"
@@ -207,7 +210,9 @@ def _overlap(handler: object, what: str, other: object) -> Exception:
 def _in_loop(
     handler: Callable[..., object], extra: tuple[str, ...]
 ) -> Callable[..., Awaitable[object]]:
-    """The async function of a handler with these arguments beside the first. Raises `ConfigError`."""
+    """Return the async function of a handler that takes these extra arguments. Raises
+    `ConfigError`.
+    """
     with_extra = partial(handler, **dict.fromkeys(extra))
     if (rule := why_no_function(with_extra, "the message")) is not None:
         raise bad("handler", handler, rule)

@@ -1,7 +1,7 @@
-"""Handling one record again, outside a consumer: from its dead letter.
+"""Replay of one record from its dead letter, outside a consumer.
 
-1. The message is as a consumer makes it: its first attempt, of a claim of its own.
-2. There is one try. Nothing is committed, and no timeout cuts the handler.
+1. The message is like one of a consumer: its first attempt, in its own claim.
+2. There is one try, without a commit and without a timeout.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 
 class ReplayDesk:
-    """Where one replayed message is settled, if its handler answers `Manual`."""
+    """The desk for a replayed message whose handler returned `Manual`."""
 
     def __init__(self) -> None:
         self._later: asyncio.Future[Result] | None = None
 
     def settle(self, message: Any, result: Result) -> bool:
-        """Settle the message; return whether that has an effect."""
+        """Settle the message; return whether the call has an effect."""
         if self._later is None or self._later.done():
             return False
         self._later.set_result(result)
         return True
 
     def in_progress(self, message: Any) -> None:
-        """Nothing limits the time of a replayed message."""
+        """Do nothing: a replayed message has no time limit."""
 
     async def settled(self) -> Result:
         """Suspend until the message is settled."""
@@ -53,7 +53,7 @@ async def handle_again(
 ) -> None:
     """Handle a record once. Returns when it is acknowledged; otherwise raises its error.
 
-    Suspends as long as the handler, and for a `Manual` answer until the message is settled.
+    Suspends until the handler ends and, after a `Manual` result, until the message is settled.
     Cancellation cancels the handler.
     """
     desk = ReplayDesk()

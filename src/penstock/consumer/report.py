@@ -1,4 +1,4 @@
-"""What a consumer reports at its end, and the log line about it."""
+"""The report of a consumer at its end, and the log line about it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Unfinished:
     partition: TopicPartition
     offset: int
     key: object
-    """The key that it is in order with others of."""
+    """The key that determines its order."""
     attempt: int
     seconds: float | None = None
-    """How long it had been running, at least: it is sampled. `None` if it began in the drain."""
+    """Minimum running time; sampled. `None` if it started during the drain."""
 
     def __str__(self) -> str:
         return f"{self.partition}@{self.offset} (key {self.key!r}, attempt {self.attempt})"
@@ -39,16 +39,16 @@ class Unfinished:
 
 @dataclass(frozen=True, slots=True)
 class BlockedMessage:
-    """A message that could not be handled, and keeps its key until `unblock`."""
+    """A message that could not be handled, and that blocks its key until `unblock`."""
 
     partition: TopicPartition
     offset: int
     key: object
-    """The key that it is in order with others of, as `unblock` takes it."""
+    """The key that determines its order, as passed to `unblock`."""
     attempts: int
-    """Its failed tries."""
+    """Number of its failed tries."""
     error: BaseException
-    """Why it is blocked."""
+    """The reason why it is blocked."""
 
     def __str__(self) -> str:
         tries = f"{self.attempts} failed {'try' if self.attempts == 1 else 'tries'}"
@@ -57,10 +57,10 @@ class BlockedMessage:
 
 @dataclass(frozen=True, slots=True)
 class DrainReport:
-    """How a consumer ended.
+    """The end of a consumer's run.
 
-    `complete` says that every handler that had started ended by itself, and that the last commit
-    succeeded. What was only queued is delivered again and needs no mention.
+    `complete` states that every started handler ended by itself and that the last commit succeeded.
+    Messages that were only queued are delivered again, and are not listed.
     """
 
     name: str
@@ -69,23 +69,23 @@ class DrainReport:
     """The stored position of each partition at the end."""
     unfinished: tuple[Unfinished, ...]
     seconds: float
-    """How long the drain took."""
+    """Duration of the drain."""
     commit_error: BaseException | None = None
     blocked: tuple[BlockedMessage, ...] = ()
-    """The messages that were blocked when the drain began; they are delivered again."""
+    """Messages that were blocked when the drain began; they are delivered again."""
     at_end: bool = False
-    """Whether the source came to its end, and everything was handled that was not blocked."""
+    """Whether the source came to its end and every message that was not blocked was handled."""
 
     @property
     def work_remaining(self) -> bool:
-        """Whether another run has something to do: this one ended before its source, or left
-        messages that are delivered again. Always true with a source that has no end.
+        """Whether another run has work to do: this run ended before its source, or left messages
+        that are delivered again. Always true for a source without an end.
         """
         return not (self.at_end and self.complete) or bool(self.blocked)
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was cut and the last commit succeeded."""
+        """Whether no handler was cut off and the last commit succeeded."""
         return not self.unfinished and self.commit_error is None
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""What a handler answers for a message.
+"""Results that a handler returns for a message.
 
-A handler returns `None` (or `Ack()`) when it has handled the message, and any other result to say
-what becomes of it. An exception is a failed try, like `Nak()`.
+A handler returns `None` (or `Ack()`) if it has handled the message, and any other result to decide
+its treatment. An exception is a failed try, like `Nak()`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from .._core.errors import PermanentError, TimedOutError
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """The message is handled; its position may be passed."""
+    """The message is handled, so its position may be passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skip(Ack):
-    """The message needs no handling, such as a known duplicate; as `Ack`, but counted apart."""
+    """The message needs no handling, for example as a known duplicate. Like `Ack`, but counted
+    separately.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Nak:
-    """The message is not handled; try again.
+    """The message is not handled, and is retried.
 
     Args:
-        delay: seconds until the next try; `None` takes the retry policy's backoff.
+        delay: seconds until the next try; `None` uses the retry policy's backoff.
         error: the reason, for logs and dead letters.
 
     Counts as an attempt: after the last one the message is poison. Raises `ConfigError` for a
@@ -45,9 +47,9 @@ class Nak:
 
 @dataclass(frozen=True, slots=True)
 class ToDeadLetter:
-    """Write this message to the dead letters and continue with its key.
+    """Write this message to the dead letters, and continue with its key.
 
-    Without dead letters it is poison, as for `Terminate`.
+    Without dead letters the message is poison, as with `Terminate`.
     """
 
     reason: str = ""
@@ -56,7 +58,7 @@ class ToDeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """The message is poison: do not try it again. The poison strategy decides about its key."""
+    """The message is poison and is not retried. The poison strategy decides about its key."""
 
     reason: str = ""
     error: BaseException | None = None
@@ -69,8 +71,8 @@ class Manual:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """The event is completed later, by `context.job_complete(finalise)`. What follows it in its order
-    is handled meanwhile; its position is not passed before it is complete.
+    """The event is completed later, by `context.job_complete(finalise)`. Later events in its order
+    are handled meanwhile; the position does not pass it until it is complete.
 
     Only for `Consumer.run_events`.
     """
@@ -82,11 +84,11 @@ ACK = Ack()
 
 
 class PoisonError(PermanentError):
-    """A message that cannot be handled, however often it is tried."""
+    """A message that cannot be handled, regardless of retries."""
 
 
 class DecodeError(PoisonError):
-    """A message whose value, or key, cannot be decoded."""
+    """A message whose value or key cannot be decoded."""
 
 
 class BatchResultCountError(PoisonError):
@@ -94,28 +96,28 @@ class BatchResultCountError(PoisonError):
 
 
 class ResultTypeError(PoisonError):
-    """A handler, or a step before it, returned something that is no result."""
+    """A handler, or a step before it, returned an object that is not a result."""
 
 
 class SchemaError(PoisonError):
-    """A message whose value a `check` has refused."""
+    """A message whose value was refused by a `check`."""
 
 
 class NoHandlerError(PoisonError):
-    """A message of a type for which there is no handler."""
+    """A message of a type without a handler."""
 
 
 class HandlerTimeout(TimedOutError):
-    """A handler was cut because it ran longer than the consumer's `timeout`."""
+    """A handler was cancelled because it ran longer than the consumer's `timeout`."""
 
 
 def reason_of(result: ToDeadLetter | Terminate) -> BaseException:
-    """The error of a message that its handler gave up."""
-    return result.error or PoisonError(result.reason or "the handler gave the message up")
+    """Return the error of a message whose handler returned `ToDeadLetter` or `Terminate`."""
+    return result.error or PoisonError(result.reason or "the handler rejected the message")
 
 
 def no_result(returned: object) -> ResultTypeError:
-    """The error of a message whose handler returned what is no result."""
+    """Return the error of a message whose handler returned an object that is not a result."""
     kind = type(returned).__name__
     told = f"the class {returned.__name__}" if isinstance(returned, type) else f"a {kind}"
     rule = "return None, Ack(), Nak(), ToDeadLetter(), Terminate() or Manual()"

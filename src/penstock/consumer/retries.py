@@ -1,4 +1,4 @@
-"""Entries that wait for their time, the earliest first. Pure: the caller tells the time."""
+"""A queue of entries by due time. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ E = TypeVar("E")
 
 
 class RetryHeap(Generic[E]):
-    """Entries in the order of their due times, and of arrival if those are equal.
+    """Entries in the order of their due times; entries with the same due time keep their arrival
+    order.
 
     Times are seconds of the caller's clock. Entries need neither an order nor a hash.
     """
@@ -29,19 +30,19 @@ class RetryHeap(Generic[E]):
         return len(self._heap)
 
     def __iter__(self) -> Iterator[tuple[float, E]]:
-        """Every entry with its due time, in order."""
+        """Iterate over all entries with their due times, in order."""
         return ((due, entry) for due, _, entry in sorted(self._heap))
 
     def push(self, due: float, entry: E) -> None:
         """Add an entry. Raises `ValueError` for a time that is not a number."""
-        if isnan(due):  # it is neither before nor after anything
+        if isnan(due):  # NaN is neither before nor after any time
             message = f"due={due}: must be a time"
             raise ValueError(message)
         heappush(self._heap, (due, next(self._arrivals), entry))
 
     @property
     def next_due(self) -> float | None:
-        """The due time of the first entry, `None` if there is none."""
+        """The due time of the first entry; `None` if there is none."""
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: float) -> list[E]:

@@ -1,4 +1,4 @@
-"""When and why a consumer ends."""
+"""The end of a consumer's run, and its reason."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class TaskCancelled(PenstockError):
 
 
 class RunEnd:
-    """The beginning of the end: asked for, or forced by an error."""
+    """The start of the drain, requested or caused by an error."""
 
     def __init__(self) -> None:
         self.signal = Signal()
-        """Fires when the end begins, or a task of the consumer has ended."""
+        """Fires when the drain begins, or when a task of the consumer has ended."""
         self.error: BaseException | None = None
         """The first error that ends the consumer."""
         self.is_begun = False
@@ -34,11 +34,13 @@ class RunEnd:
         """The first cancellation during the drain."""
 
     def begin(self, error: BaseException | None = None) -> None:
-        """Begin to drain; with an error, raise it afterwards. The first error counts."""
+        """Begin to drain; an error is raised afterwards. Only the first error counts."""
         self.error = self.error or error
         self.is_begun = True
         self.signal.fire()
 
     def hasten(self, cancellation: asyncio.CancelledError) -> None:
-        """Note that the drain itself was cancelled: it ends at once, and raises that."""
+        """Record that the drain itself was cancelled: it ends at once, and the cancellation is
+        raised.
+        """
         self.cancellation = self.cancellation or cancellation

@@ -1,7 +1,7 @@
-"""How long messages and positions have been as they are, by samples. Pure.
+"""Ages of the states of messages and positions, by sampling. Pure.
 
-Nothing is stamped when a message begins: a sampler looks once per period. An age is therefore *at
-least* that long, and short by less than a period.
+No time is recorded when a message begins: a sampler looks once per period. An age is therefore a
+minimum, less than one period too short.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Seen(NamedTuple):
-    """A message in a place, and when it was seen there first."""
+    """The state of a message, and the time at which it was first seen in it."""
 
     reason: WaitReason
     attempt: int
@@ -26,7 +26,7 @@ class Seen(NamedTuple):
 
 
 class Samples:
-    """When each busy message and each position was first seen as it was seen last."""
+    """For each busy message and each position, the time since which it is unchanged."""
 
     def __init__(self) -> None:
         self._messages: dict[Message, Seen] = {}
@@ -34,7 +34,7 @@ class Samples:
         self.taken_at = 0.0
 
     def take(self, now: float, busy: Iterable[Standing], claims: Iterable[Claim]) -> None:
-        """Note where messages and positions are at `now`; forget the others."""
+        """Record the states of messages and positions at `now`; forget all others."""
         self._messages = {
             standing.message: self._seen(standing.message, standing.reason, now)
             for standing in busy
@@ -45,7 +45,7 @@ class Samples:
             if claim in self._heads and self._heads[claim][0] == head:
                 since = self._heads[claim][1]
             heads[claim] = head, since
-        self._heads, self.taken_at = heads, now  # at once: other threads read them
+        self._heads, self.taken_at = heads, now  # assigned at once, since other threads read them
 
     def _seen(self, message: Message, reason: WaitReason, now: float) -> Seen:
         seen = self._messages.get(message)
@@ -55,15 +55,17 @@ class Samples:
         return Seen(reason, attempt, now)
 
     def since(self) -> dict[Message, float]:
-        """When each busy message was first seen in its place."""
+        """Return the time at which each busy message was first seen in its state."""
         return {message: seen.since for message, seen in self._messages.items()}
 
     def age(self, message: Message, now: float) -> float | None:
-        """Seconds that a busy message has been in its place, at least."""
+        """Return the minimum time in seconds for which a busy message has been in its state."""
         seen = self._messages.get(message)
         return None if seen is None else now - seen.since
 
     def stood(self, claim: Claim, now: float) -> float | None:
-        """Seconds that the first unfinished record of a claim has been the same, at least."""
+        """Return the minimum time in seconds for which the first unfinished record has not
+        changed.
+        """
         head, since = self._heads.get(claim, (None, now))
         return None if head is None else now - since

@@ -1,7 +1,7 @@
-"""The sampler of a consumer: ages, stalls and crash windows, looked at once per period.
+"""The sampler of a consumer: ages, stalls and crash windows, checked once per period.
 
-Handling a message costs nothing here. While nothing is inside, the source is asked for its ends,
-four times per `stall_after`, so that a consumer which fetches nothing is found, too.
+It costs nothing per message. While the consumer is empty, the source is queried for its ends four
+times per `stall_after`, so that a consumer that fetches nothing is detected too.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
     from .parts import Parts
 
 PERIOD = 1.0
-"""The most seconds between two looks."""
+"""Maximum time between two samples, in seconds."""
 LOOKS = 4
-"""The least looks per `stall_after`."""
+"""Minimum number of samples per `stall_after`."""
 ENDS_WITHIN = 10.0
-"""The most seconds that the source has for its ends."""
+"""Seconds within which the source must return its ends."""
 
 logger = logging.getLogger("penstock.consumer")
 
 _STALLED = "%s: nothing has been settled for %.3g s although there is work\n%s"
 _MOVES = "%s: no longer stalled"
 _PASSED = "%s: %s"
-_NO_ENDS = "%s: the source did not tell its ends (%s)"
+_NO_ENDS = "%s: the source did not return its ends (%s)"
 
 
 class Sampler:
-    """Looks at a consumer once per period; reports stalls, and crash windows that were passed."""
+    """A periodic sampler of a consumer; reports stalls, and crash windows that were passed."""
 
     def __init__(self, parts: Parts, stall_after: float | None) -> None:
         self._parts = parts
@@ -58,7 +58,7 @@ class Sampler:
         self.heart = Heartbeat()
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Sample until cancelled."""
         self.heart.begin(asyncio.get_running_loop())
         self._parts.commons.signals.state.fire()
         try:
@@ -73,17 +73,21 @@ class Sampler:
             self.heart.end()
 
     def stood(self, claim: Claim) -> float | None:
-        """Seconds that the position of a claim had stood at the last sample; in any thread."""
+        """Return how long the position of a claim had not moved at the last sample, in seconds.
+        Thread-safe.
+        """
         stood = self._samples.stood(claim, self._samples.taken_at)
         return None if stood is None else max(0.0, stood)
 
     def explanation(self) -> Explanation:
-        """Explain this moment, with ages since the samples."""
+        """Explain the current state, with ages from the samples."""
         now = self._sample()
         return Explainer(self._parts, self._samples, now, self.heart).explanation()
 
     def busy_since(self) -> dict[Message, float]:
-        """When each busy message was first seen in its place, in the clock's seconds."""
+        """Return the time at which each busy message was first seen in its state, in the clock's
+        seconds.
+        """
         self._sample()
         return self._samples.since()
 
@@ -119,7 +123,7 @@ class Sampler:
             say(logger, logging.INFO, _MOVES, self._name)
 
     async def _has_work(self) -> bool:
-        """Whether messages are inside, or the source has more."""
+        """Return whether messages are inside, or the source has more."""
         if self._parts.schedule.window.messages or self._settled() != self.stalls.settled:
             self._has_backlog, self._ask_at = False, -math.inf
             return self._parts.schedule.window.messages > 0
@@ -130,19 +134,19 @@ class Sampler:
         return self._has_backlog
 
     async def _lags(self) -> bool:
-        """Whether a partition that may be fetched from is behind its end."""
+        """Return whether a partition that may be fetched from is behind its end."""
         claims = self._parts.claims
         try:
             async with self._clock.timeout_at(self._clock.now() + ENDS_WITHIN):
                 lags = await lags_of(self._parts)
-        except Exception as error:  # the source tells of its trouble itself
+        except Exception as error:  # the source reports its trouble itself
             say(logger, logging.DEBUG, _NO_ENDS, self._name, for_log(error))
             return self._has_backlog
         fetched = [claim.partition for claim in claims if not claims.is_paused(claim)]
         return any(lags[partition].messages for partition in fetched if partition in lags)
 
     def _settled(self) -> int:
-        """Messages that were settled, in whatever way."""
+        """Return the number of messages settled in any way."""
         counts = self._parts.commons.counts
         others = counts["dead_lettered"] + counts["parked"] + counts["unparked"]
         others += counts["terminated"]

@@ -1,17 +1,17 @@
-"""Which messages may be handled now. No clock, no task, no I/O.
+"""The messages that may be handled now. No clock, no task, no I/O.
 
-1. A message is *ready*, *running*, *backing off*, *blocked*, or *waiting* in its lane behind one
-   of these. All of them are in the window.
-2. `ready` holds the first message of each lane that may start, once and in the order in which they
-   became ready, so each ready key starts within one round. Whoever takes a message from it runs it,
-   and ends its turn by one of `finish`, `back_off`, `block` or `put_back`.
-   Ended by another than `finish`, it runs again, beginning with its record's own value.
-3. A message that backs off or is blocked keeps its key: nothing later of the key starts before it.
-   With `keeps_key=False` it gives its key up, and enters it again when it is due.
-4. With `form_batches`, ready messages are taken by the former, with messages behind them. They are
-   running, except that they leave with their claims.
-5. What is removed with its claims frees its place, except running messages: these keep their key
-   until they end, across the end of their claim.
+1. A message is *ready*, *running*, *backing off*, *blocked*, or *waiting* in its lane behind one of
+   these. All of them are in the window.
+2. `ready` contains the first message of each lane that may start, once and in the order in which
+   they became ready, so each ready key starts within one round. A worker that takes a message from
+   it runs it, and ends its turn by `finish`, `back_off`, `block` or `put_back`. After the last
+   three, the message runs again with its record's own value.
+3. A message that backs off or is blocked keeps its key: no later message of the key starts before
+   it. With `keeps_key=False` it releases its key, and enters its lane again when it is due.
+4. With `form_batches`, the batch former takes ready messages and the messages behind them. These
+   count as running, except that they leave with their claims.
+5. Messages removed with their claims free their places. Running messages keep their key until they
+   end, even beyond the end of their claim.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Schedule:
         self.window = window
         self.retries: RetryHeap[BackingOff] = RetryHeap()
         self.blocked: dict[Message, BaseException] = {}
-        """The blocked messages and why."""
+        """Blocked messages, with their errors."""
         self.parked = ParkedKeys()
         self.crowded = CrowdedKeys(max_per_key)
         self.former: BatchFormer | None = None
@@ -76,41 +76,41 @@ class Schedule:
         self._followed: list[Message] | None = None
         self._keys = keys
         self.sizes = RecordSizes(size_of)
-        """Why records that are being admitted have no size, by offset."""
+        """Sizes of records, and the errors of records without a size."""
         self._lanes: dict[Hashable, Lanes[Message]] = {}
 
     @property
     def acknowledged(self) -> int:
-        """Messages settled by an acknowledgement."""
+        """Number of messages settled by an acknowledgement."""
         return self.window.released
 
     # -- batches -----------------------------------------------------------------------------------
 
     def form_batches(self, limits: BatchLimits) -> BatchFormer:
-        """Let a former take what is ready, from now on."""
+        """Let a batch former take ready messages from now on."""
         self._followed = []
         self.former = BatchFormer(limits, self.ready, self._followed)
         return self.former
 
     @property
     def formed(self) -> list[Message]:
-        """The messages of batches that are being formed, or wait for a worker."""
+        """Messages of batches that are being formed or wait for a worker."""
         return [] if self.former is None else self.former.messages
 
     def stall(self, *, is_stalled: bool) -> None:
-        """Note whether nothing can be taken in before other messages leave."""
+        """Record whether no message can be admitted before others leave."""
         if self.former is not None:
             self.former.stall(is_stalled=is_stalled)
 
     def complete(self, now: float) -> None:
-        """Note that nothing more will be taken in."""
+        """Record that no further messages will be admitted."""
         if self.former is not None:
             self.former.hurry(now)
 
     def next_due(self, now: float) -> float:
-        """When the next backoff ends, or the next batch is due; infinite for never.
+        """Return when the next backoff ends or the next batch is due; infinite if never.
 
-        A batch that is due already waits for a worker, and not for its time.
+        A batch that is already due waits for a worker, not for its time.
         """
         retry, batch = self.retries.next_due, None if self.former is None else self.former.next_due
         times = [retry, batch if batch is not None and batch > now else None]
@@ -119,11 +119,11 @@ class Schedule:
     # -- claims ------------------------------------------------------------------------------------
 
     def lanes_for(self, partition: TopicPartition) -> Lanes[Message]:
-        """The lanes of a partition's scope; those of an earlier claim while they are active."""
+        """Return the lanes of a partition's scope; an earlier claim's while they are active."""
         return self._lanes.setdefault(self._keys.scope_of(partition), Lanes())
 
     def forget_idle_lanes(self, claims: Iterable[Claim]) -> None:
-        """Drop the lanes without any active key, but for those of these claims."""
+        """Drop the lanes without an active key, except those of these claims."""
         if len(self._lanes) > 1:
             used = {id(claim.lanes) for claim in claims}
             kept = [(scope, it) for scope, it in self._lanes.items() if it.active or id(it) in used]
@@ -131,13 +131,13 @@ class Schedule:
 
     @property
     def active(self) -> int:
-        """Keys that are going, held or have a lane."""
+        """Number of keys that have a running turn, are held, or have waiting messages."""
         return sum(map(len, self._lanes.values()))
 
     # -- in ----------------------------------------------------------------------------------------
 
     def admit(self, claim: Claim, records: Sequence[SourceRecord]) -> Admitted:
-        """Take in the next records of an open claim, as many as the window has room for."""
+        """Admit the next records of an open claim, as many as the window has room for."""
         fresh = claim.new_of(records)
         if not fresh:
             return Admitted(len(records), [])
@@ -166,7 +166,7 @@ class Schedule:
         sizes: Sequence[int],
         indices: Sequence[int],
     ) -> list[Broken]:
-        """Give each record its lane: at once into `ready`, or behind others of its key."""
+        """Queue each record in its lane: in `ready`, or behind others of its key."""
         lanes = claim.lanes
         active, ready = lanes.active, self.ready
         is_plain, lane_of = self._keys.takes_record_key, self._keys.lane_of
@@ -195,7 +195,7 @@ class Schedule:
         return broken
 
     def _looks(self) -> list[Callable[[Message], None]]:
-        """What is to be told of each record that waits in its lane; nothing, on the fast path."""
+        """Return the functions to call for each waiting record; none on the fast path."""
         looks: list[Callable[[Message], None]] = []
         if self._followed is not None:
             looks.append(self._followed.append)
@@ -211,7 +211,7 @@ class Schedule:
     # -- the end of a turn -------------------------------------------------------------------------
 
     def acknowledge(self, message: Message) -> bool:
-        """Settle a handled message and `finish` it; return false if that has no effect any more.
+        """Settle a handled message and `finish` it; return whether that has an effect.
 
         The hot path: once per message.
         """
@@ -235,7 +235,7 @@ class Schedule:
         return True
 
     def finish(self, message: Message) -> None:
-        """A message is settled, or left to a later claim: free its key and its place."""
+        """Free the key and the place of a message that is settled, or left to a later claim."""
         if message in self.completed.out:
             self.completed.out.remove(message)
         else:
@@ -244,7 +244,7 @@ class Schedule:
         self.window.give(1, message.size)
 
     def end_turn(self, message: Message) -> None:
-        """Free the key of a message for the next one of its lane."""
+        """Free the key of a message for the next message of its lane."""
         following = message.claim.lanes.leave(message.lane_key)
         if following is not None:
             self.ready.append(following)
@@ -259,7 +259,7 @@ class Schedule:
             self.end_turn(message)
 
     def release_due(self, now: float) -> None:
-        """Make ready what has backed off until now."""
+        """Make ready the messages whose backoff has ended."""
         for message, keeps_key in self.retries.pop_due(now):
             if keeps_key or message.claim.lanes.enter(message):
                 self._start(message)
@@ -268,7 +268,7 @@ class Schedule:
                     look(message)
 
     def block(self, message: Message, error: BaseException) -> None:
-        """Keep a message, and its key, until `unblock`."""
+        """Keep a message and its key until `unblock`."""
         message.begin_again()
         self.blocked[message] = error
 
@@ -294,7 +294,7 @@ class Schedule:
         self.ready.append(message)
 
     def begin_parking(self, message: Message) -> None:
-        """Begin to park the key of a message, whose turn goes on."""
+        """Begin to park the key of a message whose turn continues."""
 
     def release(self, parked: ParkedKey) -> None:
         """Let a parked key continue."""
@@ -303,7 +303,7 @@ class Schedule:
             self.ready.append(following)
 
     def acknowledge_first(self, message: Message) -> bool:
-        """As `acknowledge`, but the turn of the key goes on with the messages behind."""
+        """Like `acknowledge`, but the turn of the key continues with the messages behind."""
         has_effect = message.claim.settled(message.index)
         if has_effect:
             self.window.release(message.size)
@@ -312,7 +312,7 @@ class Schedule:
         return has_effect
 
     def leave_first(self, message: Message) -> None:
-        """Leave a message to a later claim; the turn of its key goes on."""
+        """Leave a message to a later claim; the turn of its key continues."""
         self.window.give(1, message.size)
 
     @property
@@ -322,7 +322,7 @@ class Schedule:
         return self.window.messages == len(self.blocked) + sum(behind)
 
     def put_back(self, key: Hashable, messages: Sequence[Message]) -> None:
-        """Put messages that are not settled in front of their lane."""
+        """Put unsettled messages back at the front of their lane."""
         for message in messages:
             message.begin_again()
         if messages:
@@ -333,10 +333,10 @@ class Schedule:
     def drop(
         self, claims: Collection[Claim], *, keep_batch: bool = False, keep_jobs: bool = False
     ) -> list[Message]:
-        """Remove all messages of these claims but running ones; return them.
+        """Remove and return all messages of these claims except running ones.
 
-        With `keep_batch`, the batch that is being formed stays; with `keep_jobs`, what waits to be
-        finalised, but for what failed.
+        With `keep_batch`, the batch being formed stays. With `keep_jobs`, events that wait to be
+        finalised stay, except failed ones.
         """
         dead = set(map(id, claims))
 
@@ -361,7 +361,7 @@ class Schedule:
             heads += formed.heads
             gone += formed.others
         left = [message for message in self.ready if not is_dead(message)]
-        self.ready.clear()  # in place: workers hold the queue
+        self.ready.clear()  # in place, since workers hold a reference
         self.ready.extend(left)
         for message in heads:
             self.end_turn(message)
@@ -375,12 +375,12 @@ class Schedule:
 
     @property
     def waiting(self) -> int:
-        """Messages in lanes."""
+        """Number of messages that wait in lanes."""
         in_lanes = sum([lanes.waiting for lanes in tuple(self._lanes.values())])
         return in_lanes + sum(1 for _ in self.completed.behind())
 
     def waiting_behind(self) -> Iterable[Message]:
-        """The messages in lanes, per lane in order, and those to be finalised that wait behind others."""
+        """Yield the messages in lanes, in order per lane, then events that wait behind others."""
         for lanes in self._lanes.values():
             for _, lane in lanes.lanes():
                 yield from lane
@@ -390,7 +390,7 @@ class Schedule:
 def _noting(
     wait: Callable[[Message], None], looks: Sequence[Callable[[Message], None]]
 ) -> Callable[[Message], None]:
-    """`wait`, told to others."""
+    """Return `wait`, or a function that also calls `looks`."""
 
     def wait_and_note(message: Message) -> None:
         wait(message)

@@ -1,4 +1,4 @@
-"""The arguments of a consumer, checked. Nothing has been started when one is refused."""
+"""The checked arguments of a consumer. A bad argument is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ ON_NAK: tuple[OnNak, ...] = ("block", "redeliver")
 
 @dataclass(frozen=True, slots=True)
 class FullJitter:
-    """A random wait between zero and that of another backoff, so that retries spread out.
+    """Random wait between zero and the wait of another backoff, so that retries spread out.
 
-    The full jitter of https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
+    Full jitter as in https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/.
     """
 
     backoff: BackoffFunction = field(default_factory=DoublingBackoff)
@@ -47,12 +47,12 @@ class FullJitter:
     def __call__(
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
-        """The wait in seconds after `tries` failed tries."""
+        """Return the wait in seconds after `tries` failed tries."""
         return self.random.uniform(0.0, self.backoff(tries, error, waited))
 
 
 class ConsumerOptions(TypedDict, total=False):
-    """The keywords of `Consumer`, which explains them."""
+    """The keywords of `Consumer`, documented there."""
 
     name: str
     concurrency: int
@@ -194,7 +194,7 @@ _OF_RECORD = "must be a function of a record"
 
 
 def _check_source(source: object) -> None:
-    """Raise `ConfigError` for what is no source, with what it is instead."""
+    """Raise `ConfigError` for a value that is not a source, and state what it is instead."""
     if isinstance(source, type):
         rule = "is a class; pass an instance of it"
     elif isinstance(source, Source):
@@ -209,7 +209,7 @@ def _check_source(source: object) -> None:
 def _check_left_to_source(
     poison: object, dead_letters: object, parked: object, on_nak: object
 ) -> None:
-    """Raise `ConfigError` for what a source that takes records back decides itself."""
+    """Raise `ConfigError` for arguments that are decided by a source which takes records back."""
     check_left_to_source("poison", poison)
     for name, value, is_left in (
         ("dead_letters", dead_letters, dead_letters is None),
@@ -220,11 +220,13 @@ def _check_left_to_source(
             raise checks.bad(name, value, _LEFT)
 
 
-_LEFT = "is the source's own: it keeps what cannot be handled, and is set up with what to do then"
+_LEFT = "is decided by this source, which keeps unhandled records itself; configure it there"
 
 
 def check_left_to_source(name: str, strategy: object) -> None:
-    """Raise `ConfigError` for a poison strategy that a source which takes records back has itself."""
+    """Raise `ConfigError` for a poison strategy that is decided by a source which takes records
+    back.
+    """
     if strategy is not None and strategy != "exit":
         raise checks.bad(name, strategy, _LEFT)
 
@@ -232,7 +234,7 @@ def check_left_to_source(name: str, strategy: object) -> None:
 def checked_strategy(
     name: str, poison: object, dead_letters: object, parked: object
 ) -> PoisonStrategy:
-    """The poison strategy of the argument `name`, by default the one that what is given allows."""
+    """Return the poison strategy of the argument `name`; its default depends on the stores."""
     if poison is None:
         if parked is not None:
             return "park_key"
@@ -254,13 +256,11 @@ def _check_parked(parked: ParkStore | None, name: str) -> None:
         raise checks.bad("parked", parked, "must be a store of parked messages")
     if not parked.is_durable:
         checks.warn(
-            f"parked={checks.shown(parked)} forgets parked messages with this process, although "
+            f"parked={checks.shown(parked)} loses parked messages with this process, although "
             f"their positions are passed: use it in tests only"
         )
     elif name == UNNAMED:
-        raise checks.bad(
-            "name", name, "must be the consumer's own with parked=, which stores by it"
-        )
+        raise checks.bad("name", name, "must be set with parked=, since the park store uses it")
 
 
 def _key(key: object, ordering: str) -> Any:
@@ -279,6 +279,6 @@ def _drain(drain: object, source: Source) -> float:
     seconds = checks.seconds("drain", drain, zero=True)
     most = source.traits.revoke_within
     if most is not None and seconds >= most:
-        rule = f"must be shorter than the {most:g} s that the source gives a revoke"
+        rule = f"must be shorter than the {most:g} s that the source allows for a revoke"
         raise checks.bad("drain", drain, rule)
     return seconds

@@ -1,12 +1,13 @@
-"""What a result does to its message.
+"""The effect of a result on its message.
 
-1. Settling is synchronous. Whatever has to wait (a dead letter, a parked record) is an *errand* in
-   a task of its own: it occupies no worker, and its message keeps its key and its place meanwhile.
-2. A result of a closed claim changes nothing but the lane: the message is delivered again to the
-   partition's next owner. In a closing claim only an acknowledgement counts.
-3. A failed try is tried again as the policy says: an error of the destination (unavailable,
+1. Settling is synchronous. A write that must be awaited (a dead letter, a parked record) is an
+   *errand* in its own task: it occupies no worker, and its message keeps its key and its place
+   meanwhile.
+2. A result in a closed claim only frees the lane: the message is delivered again to the partition's
+   next owner. In a closing claim only an acknowledgement counts.
+3. A failed message is retried according to the policy: an error of the destination (unavailable,
    throttled, refused, stopped) uses up no attempt. After the last attempt the message is poison.
-4. Poison is the strategy's: it settles the message, blocks its key, or parks it.
+4. The poison strategy settles a poison message, blocks its key, or parks the key.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _FAILED = "%s: %s failed (attempt %d, %s); next try in %.3g s"
 
 
 class StepsOut(Protocol):
-    """Takes events that are completed later."""
+    """Interface for events that are completed later."""
 
     @property
     def reads_state(self) -> bool:
@@ -57,26 +58,28 @@ class StepsOut(Protocol):
         ...
 
     def reading_told(self, claim: Claim) -> str:
-        """How that goes, for operators."""
+        """Return the progress of reading the state, for operators."""
         ...
 
     def step_out(self, message: Message, result: Incomplete) -> None:
-        """The handler of an event has ended, and its turn goes on."""
+        """Take over an event whose handler has ended; its turn continues."""
 
     def has_no_room(self, message: Message) -> bool:
-        """Whether an event waits for room for its job."""
+        """Return whether an event waits for room for its job."""
         ...
 
     def job_of(self, message: Message) -> str:
-        """Where the job of an event is, for operators."""
+        """Return the place of an event's job, for operators."""
         ...
 
     def result_of(self, message: Message, result: object) -> object:
-        """The result to carry out: an interjection, which is no event, has told its own."""
+        """Return the result to carry out; an interjection, which is not an event, reports its own
+        result.
+        """
         ...
 
     def left(self, messages: Collection[Message]) -> None:
-        """These events were left to a later claim before they were complete."""
+        """Record that these events were left to a later claim before they were complete."""
 
 
 class Settler:
@@ -106,7 +109,7 @@ class Settler:
         """Completes events; `None` without `run_events`."""
 
     def with_jobs(self, jobs: StepsOut) -> None:
-        """Let events be completed later."""
+        """Allow events to be completed later."""
         self.jobs = jobs
 
     def settle(self, message: Message, result: object) -> None:
@@ -134,19 +137,19 @@ class Settler:
         self._signals.settled.fire()
 
     def settle_first(self, message: Message, result: Ack | None) -> None:
-        """Acknowledge a message whose key's turn goes on."""
+        """Acknowledge a message while the turn of its key continues."""
         if not self._schedule.acknowledge_first(message):
             self._left(message)
         elif isinstance(result, Skip):
             self._counts.count("skipped")
 
     def leave_first(self, message: Message) -> None:
-        """Leave a message to a later claim, while its key's turn goes on."""
+        """Leave a message to a later claim while the turn of its key continues."""
         self._schedule.leave_first(message)
         self._left(message)
 
     def try_again(self, message: Message, wait: float) -> None:
-        """Try a message again, which has not failed itself, after `wait` seconds."""
+        """Retry a message that has not failed itself, after `wait` seconds."""
         if message.claim.is_closing:
             self._poison.leave(message)
             return
@@ -154,7 +157,9 @@ class Settler:
         self._signals.work.fire()
 
     def settle_later(self, message: Message, result: Result, *, is_running: bool) -> bool:
-        """Settle a message that answered `Manual`, or is about to; return whether that counts."""
+        """Settle a message that returned `Manual`, or may do so; return whether the call has an
+        effect.
+        """
         if is_running and not message.claim.is_closed:
             return message.settle_early(result)
         if message not in self._manual or self._schedule.completed.has(message):
@@ -166,11 +171,11 @@ class Settler:
         return is_open
 
     def lend(self, message: Message) -> None:
-        """Let a message wait for an answer from outside, as after `Manual`."""
+        """Let a message wait for an external result, as after `Manual`."""
         self._manual[message] = None
 
     def take_back(self, message: Message) -> bool:
-        """Note the answer for a lent message; return false if it has been left meanwhile."""
+        """Record the result for a lent message; return false if the message was left meanwhile."""
         manual = self._manual
         if message not in manual:
             return False
@@ -191,7 +196,7 @@ class Settler:
         return tuple(self._manual)
 
     def drop_manual(self, messages: set[Message]) -> None:
-        """Leave these to a later claim."""
+        """Leave these messages to a later claim."""
         left = [message for message in self._manual if message in messages]
         for message in left:
             del self._manual[message]
@@ -204,8 +209,8 @@ class Settler:
         self._poison.leave(message)
 
     def leave_after(self, message: Message) -> None:
-        """Leave what would be finalised after this one, in its lane, to the later claim that handles
-        this one again.
+        """Leave the later events of this one's lane to a later claim, which also handles this one
+        again.
         """
         gone = self._schedule.completed.drop_after(message)
         self._schedule.window.give(len(gone), sum([each.size for each in gone]))
@@ -216,7 +221,7 @@ class Settler:
         self.drop_manual({each for each in later if each.index > message.index})
 
     def _leave(self, message: Message) -> None:
-        """Leave a message whose turn has ended, and whose claim ends."""
+        """Leave a message whose turn has ended and whose claim is ending."""
         if self.jobs is None:
             self._poison.leave(message)
             return
@@ -226,7 +231,7 @@ class Settler:
         self.jobs.left([message])
 
     def dropped(self, messages: Sequence[Message]) -> None:
-        """Note messages that were removed with their claims before their turn ended."""
+        """Record messages that were removed with their claims before their turn ended."""
         for message in messages:
             self._manual.pop(message, None)
         self._poison.dropped(messages)
@@ -248,7 +253,7 @@ class Settler:
         self._counts.count("naks")
         error = error or TransientError("the handler did not acknowledge the message")
         kind = classified(error)
-        if kind is ErrorClass.STOPPED:  # of a destination's writer, or of a batch that was cut
+        if kind is ErrorClass.STOPPED:  # of a destination's writer, or of a cancelled batch
             kind = ErrorClass.UNAVAILABLE
         now = self._clock.now()
         counts = kind not in self._policy.uncounted
@@ -258,7 +263,7 @@ class Settler:
         if self._is_over(kind, tries, now + wait):
             self._poison.take(message, error)
             return
-        is_own = counts or delay is not None  # an outage is waited for here, where it is told
+        is_own = counts or delay is not None  # an outage is waited for here, where it is reported
         if self._returns is not None and is_own and wait >= self._returns.after:
             self._returns.put_back(message, wait)
         else:
@@ -268,12 +273,12 @@ class Settler:
         say(logger, logging.DEBUG, _FAILED, self._name, message.coordinates, tries.failed, for_log(error), wait)  # fmt: skip
 
     def _wait_after(self, tries: Attempts, error: BaseException) -> float:
-        """The policy's backoff, or the longer wait that a destination requested."""
+        """Return the policy's backoff, or the longer wait requested by the destination."""
         asked = asked_wait(error, self._policy.max_retry_after)
         return max(self._policy.backoff(tries.failed, error), asked or 0.0)
 
     def _is_over(self, kind: ErrorClass, tries: Attempts, until: float) -> bool:
-        """Whether there is no next try: attempts or time are used up."""
+        """Return whether there is no next try because attempts or time are used up."""
         policy = self._policy
         if policy.is_over(kind, tries.counted):
             return True
@@ -285,5 +290,5 @@ class Settler:
 
 
 def _may_end(result: object) -> bool:
-    """Whether a result counts in a claim that is closing."""
+    """Return whether a result counts in a claim that is closing."""
     return result is None or isinstance(result, (Ack, Incomplete))

@@ -1,4 +1,4 @@
-"""What the tasks of a consumer tell one another."""
+"""Signals between the tasks of a consumer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .._core.clock import Signal
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """One signal per kind of news; none holds anything while no task waits for it."""
+    """One signal per kind of event; a signal without a waiting task is not kept."""
 
     work: Signal = field(default_factory=Signal)
     """A message became ready, or backs off."""

@@ -1,9 +1,9 @@
-"""Handling one message at a time.
+"""Work that handles one message at a time.
 
-1. A worker takes ready messages until there is none; an acknowledged one is settled at once, here:
-   this path runs once per message, so it is written out.
-2. A worker that never suspends lets other tasks run after `TURNS_BEFORE_YIELD` messages.
-3. Whatever a handler raises is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
+1. A worker takes ready messages until there are none. An acknowledged message is settled inline,
+   since this path runs once per message.
+2. A worker that never suspends yields to other tasks after `TURNS_BEFORE_YIELD` messages.
+3. Any exception of a handler is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
    consumer, which raises them after its drain.
 """
 
@@ -30,7 +30,7 @@ TURNS_BEFORE_YIELD = 128
 
 
 class SingleMessages(Handling):
-    """Handles one message at a time."""
+    """Work that handles one message at a time."""
 
     def __init__(
         self,
@@ -52,19 +52,19 @@ class SingleMessages(Handling):
         return bool(self.schedule.ready)
 
     def make_worker(self) -> Slot:
-        """Make a worker of single messages."""
+        """Create a worker of single messages."""
         return MessageWorker(self)
 
 
 class MessageWorker(Slot):
-    """Handles ready messages one after another."""
+    """A worker that handles ready messages one after another."""
 
     def __init__(self, shared: SingleMessages) -> None:
         super().__init__()
         self._shared = shared
 
     async def work(self) -> None:
-        """Handle ready messages; rest when there is none."""
+        """Handle ready messages; rest when there are none."""
         shared = self._shared
         schedule, workers, settler = shared.schedule, shared.workers, shared.settler
         ready, window, acknowledge = schedule.ready, schedule.window, schedule.acknowledge
@@ -94,7 +94,7 @@ class MessageWorker(Slot):
                 result = Nak(error=error)
                 workers.end_on_exit(error)
             self.running = None
-            if is_cancelling():  # by a cut, or by what the handler did
+            if is_cancelling():  # by a cut, or by the handler itself
                 settler.settle(message, result_of_cut(self.take_cut(), result))
                 await self.settle_down()
             elif (result is None or type(result) is Ack) and acknowledge(message):

@@ -1,9 +1,9 @@
-"""Whether a consumer that has work makes no progress. Pure.
+"""Detection of a consumer that makes no progress despite work. Pure.
 
-1. Progress is a settled message. A failed try is none.
+1. Progress means a settled message. A failed try is not progress.
 2. Time counts only while there is work: a message inside, or a record behind the position in a
    partition that may be fetched from.
-3. A stall ends with progress, or when there is no work any more.
+3. A stall ends with progress, or when no work remains.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Change = Literal["stalled", "moves"]
 
 
 class StallDetector:
-    """Tells when nothing has been settled for `after` seconds although there is work."""
+    """Detector of stalls: nothing has been settled for `after` seconds although there is work."""
 
     def __init__(self, after: float | None) -> None:
         self._after = after
@@ -23,7 +23,7 @@ class StallDetector:
         self.is_stalled = False
 
     def look(self, now: float, settled: int, *, has_work: bool) -> Change | None:
-        """Note the number of settled messages at `now`; return what has changed."""
+        """Record the number of settled messages at `now`; return the change of state, if any."""
         if settled != self.settled or not has_work:
             self.settled = settled
             self._since = now if has_work else None
@@ -34,7 +34,7 @@ class StallDetector:
         return self._become(stalled=is_over)
 
     def idle_for(self, now: float) -> float:
-        """Seconds without progress although there was work."""
+        """Return the seconds without progress despite work."""
         return 0.0 if self._since is None else now - self._since
 
     def _become(self, *, stalled: bool) -> Change | None:

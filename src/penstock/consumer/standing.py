@@ -1,10 +1,11 @@
-"""Where each message inside a consumer stands.
+"""The place of each message inside a consumer.
 
-1. A message inside is in exactly one place: in a worker, an errand, among those that wait for
-   `settle()` or for a job, blocked, backing off, ready, in a batch that is not taken yet, or in its
-   lane. The places together are the window.
-2. The oldest unfinished message of a claim decides its position. When it waits in a lane, the
-   message that holds its key decides. One that waits for its job holds nothing, unless that has no room.
+1. Each message is in exactly one place: in a worker or an errand, waiting for `settle()` or for a
+   job, blocked, backing off, ready, in a batch that no worker has taken yet, or in its lane. All
+   places together are the window.
+2. The oldest unfinished message of a claim determines its position. If it waits in a lane, the
+   cause is the message that occupies its key. A message that waits for its job occupies nothing,
+   unless there is no room for the job.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ _WITHOUT_A_TURN = (WaitReason.QUEUED_BEHIND, WaitReason.JOB)
 
 
 class Standing(NamedTuple):
-    """A message and why it waits."""
+    """A message and the reason for its wait."""
 
     message: Message
     reason: WaitReason
     due: float | None = None
-    """When a backoff ends, or a batch is due, in the clock's seconds."""
+    """The end of a backoff, or the due time of a batch, in the clock's seconds."""
     error: BaseException | None = None
     """Why the message is blocked."""
 
 
 def standings(parts: Parts) -> Iterator[Standing]:
-    """Every message inside, once; at most a window of them."""
+    """Yield every message inside once; at most one window of them."""
     yield from busy(parts)
     for due, entry in parts.schedule.retries:
         yield Standing(entry.message, WaitReason.BACKING_OFF, due)
@@ -49,7 +50,7 @@ def standings(parts: Parts) -> Iterator[Standing]:
 
 
 def _in_batches(former: BatchFormer | None) -> Iterator[Standing]:
-    """The messages of batches that no worker has taken."""
+    """Yield the messages of batches that no worker has taken."""
     if former is None:
         return
     for message in former.full:
@@ -60,7 +61,7 @@ def _in_batches(former: BatchFormer | None) -> Iterator[Standing]:
 
 
 def busy(parts: Parts) -> Iterator[Standing]:
-    """The messages whose turn goes on: neither queued nor backing off."""
+    """Yield the messages with a running turn: neither queued nor backing off."""
     for slot in parts.workers.slots:
         reason = WaitReason.DEAF if slot.is_deaf else WaitReason.RUNNING
         for message in slot.messages():
@@ -79,7 +80,7 @@ def busy(parts: Parts) -> Iterator[Standing]:
 
 
 def oldest_of(parts: Parts, claims: Collection[Claim]) -> dict[Claim, Standing]:
-    """Where the oldest unfinished message of each claim stands; not of one that has none inside.
+    """Return the standing of the oldest unfinished message of each claim that has one inside.
 
     Costs a pass over the window.
     """
@@ -93,7 +94,7 @@ def oldest_of(parts: Parts, claims: Collection[Claim]) -> dict[Claim, Standing]:
 
 
 def holders_of(parts: Parts, queued: Collection[Message]) -> dict[Message, Standing]:
-    """Where the message stands that holds the key of each of these, which wait in lanes."""
+    """Return the standing of the message that occupies the key of each of these queued messages."""
     by_lane: dict[tuple[int, object], list[Message]] = {}
     for message in queued:
         by_lane.setdefault(_lane(message), []).append(message)

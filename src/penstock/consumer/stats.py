@@ -1,4 +1,4 @@
-"""A consumer's `stats()`: counts and levels, read in any thread."""
+"""`stats()` of a consumer: counts and levels. Thread-safe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State = Literal["opening", "running", "draining", "closed"]
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The messages inside a consumer. Those of all places add up to `messages`."""
+    """Messages inside a consumer. The counts of all places add up to `messages`."""
 
     messages: int
     bytes: int
@@ -32,46 +32,48 @@ class InFlight:
     running: int
     """In a handler."""
     errands: int
-    """In a task of their own: a dead letter, or a parked record, is being written."""
+    """In a task that writes a dead letter or a parked record."""
     manual: int
-    """Wait for `settle()`, or for a job."""
+    """Waiting for `settle()`, or for a job."""
     backing_off: int
     blocked: int
-    """Poison that keeps its key until `unblock`."""
+    """Poison messages that keep their keys until `unblock`."""
     waiting: int
-    """Behind others of their key."""
+    """Queued behind other messages of their key."""
     batched: int
-    """In batches that no worker has taken yet."""
+    """In batches that no worker has started yet."""
     max_messages: int
-    """The bound `max_in_flight`."""
+    """The limit `max_in_flight`."""
     max_bytes: int
-    """The bound `max_in_flight_bytes`."""
+    """The limit `max_in_flight_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """A partition that this process owns."""
+    """A partition owned by this process."""
 
     position: int
     """The offset of the first unfinished record."""
     committed: int
     """The stored position."""
     map_bytes: int
-    """The size of the stored map of records that are settled beyond it."""
+    """Size of the stored map of settled records beyond the position."""
     is_map_cut: bool
-    """Whether the last map did not fit. What is missing would run again after a crash."""
+    """Whether the last map was too large and was cut. Records cut from it run again after a crash.
+    """
     is_paused: bool
     stood: float | None
-    """Seconds that the position has not moved although a record is unfinished, at least; sampled
-    once per second. `None` without an unfinished record."""
+    """Minimum time in seconds for which the position has not moved although a record is unfinished;
+    sampled once per second. `None` without an unfinished record.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
     """A snapshot of a consumer.
 
-    Exact when it is taken in the loop's thread. In another one, its figures may be a few messages
-    apart.
+    Exact if taken in the loop's thread. In another thread, its figures may differ by a few
+    messages.
     """
 
     name: str
@@ -87,8 +89,9 @@ class ConsumerStats:
     parked_keys: int
     """Keys whose records are written to the park store."""
     lags: Mapping[TopicPartition, Lag]
-    """The lag when it was sampled last, for observers that want it (`lag_every`); otherwise empty.
-    `Consumer.lag()` compares now."""
+    """The last sampled lag, for observers that set `lag_every`; otherwise empty. `Consumer.lag()`
+    computes the current lag.
+    """
 
     def __str__(self) -> str:
         inside, done = self.in_flight, self.counts
@@ -103,7 +106,7 @@ class ConsumerStats:
 
 
 def stats_of(parts: Parts, sampler: Sampler, lags: Mapping[TopicPartition, Lag]) -> ConsumerStats:
-    """Take a snapshot, in any thread."""
+    """Take a snapshot. Thread-safe."""
     is_beating, is_ending = sampler.heart.is_beating, parts.ending.is_begun
     return ConsumerStats(
         parts.commons.name,
@@ -127,7 +130,7 @@ _STATES: Mapping[tuple[bool, bool], State] = {
     (True, True): "draining",
     (False, True): "closed",
 }
-"""By whether the loop beats, and whether the end has begun."""
+"""The state by whether the loop beats and whether the end has begun."""
 
 
 def _in_flight(parts: Parts) -> InFlight:

@@ -3,11 +3,11 @@
 1. A step returns `None` to go on. A result (`Ack()`, `Skip()`, `ToDeadLetter()` ...) settles the
    message without the handler, and without the steps after it.
 2. A step may replace the value that later steps and the handler see: `message.decoded(value)`.
-3. An exception of a step is a failed try, as one of the handler; a `PermanentError` is poison at
-   once, for this message alone. In a batch, messages that steps settle are not shown to the
-   handler, and the others are unaffected.
-4. A plain step runs in the event loop, not in a thread: decoding is too short for one. A step that
-   waits has to be async. The handler's timeout covers its steps.
+3. An exception of a step is a failed try, like an exception of the handler; a `PermanentError` is
+   poison at once, for this message alone. In a batch, messages that steps settle are not shown to
+   the handler, and the others are unaffected.
+4. A plain step runs in the event loop: decoding is too short to need a thread. A step that waits
+   must be async. The handler's timeout covers its steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RESULTS = (Ack, Nak, ToDeadLetter, Terminate, Manual)
 
 
 def checked_steps(steps: object, name: str = "steps") -> tuple[Step, ...]:
-    """The steps of an argument. Raises `ConfigError`."""
+    """Return the checked steps of an argument. Raises `ConfigError`."""
     if isinstance(steps, (str, bytes)) or not hasattr(steps, "__iter__"):
         raise bad(
             name, steps, "must be a list of functions of a message, as in [decode(json.loads)]"
@@ -48,13 +48,13 @@ class Sifted(NamedTuple):
     """The messages of a batch after their steps."""
 
     shown: list[Message]
-    """Those for the handler, in order."""
+    """The messages for the handler, in order."""
     settled: dict[Message, object]
-    """The results of the others, but for those behind one that is not acknowledged."""
+    """The results of the other messages, except those behind one that was not acknowledged."""
 
 
 async def before(steps: Sequence[Step], message: Message) -> object:
-    """Run the steps of a message; return the result that settles it, or `None` to go on."""
+    """Run the steps of a message; return the result that settles it, or `None` to continue."""
     for step in steps:
         answer = step(message)
         if answer is None:
@@ -73,8 +73,8 @@ async def before(steps: Sequence[Step], message: Message) -> object:
 async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
     """Run the steps of each message of a batch, one message after another.
 
-    What a step raises is the failure of its message alone. Messages of its key behind it are left
-    out: they are handled after it. Cancelled, it raises the cancellation.
+    An exception of a step fails only its message. Later messages of the same key are left out, and
+    are handled after it. Cancellation is raised.
     """
     sifted = Sifted([], {})
     failed: set[LaneId] = set()
@@ -83,7 +83,7 @@ async def sift(steps: Sequence[Step], messages: Sequence[Message]) -> Sifted:
             continue
         try:
             result = await before(steps, message)
-        except Exception as error:  # a failed try of this message
+        except Exception as error:  # a failed try of this message only
             result = Nak(error=error)
         if result is None:
             sifted.shown.append(message)
@@ -113,9 +113,9 @@ class WithSteps(OfOneMessage):
 
 
 def with_steps(handler: MessageHandler, *steps: Step) -> Callable[[Message], Awaitable[object]]:
-    """A handler with steps of its own before it, for example in `HandlersByType`.
+    """Return a handler with its own steps before it, for example for `HandlersByType`.
 
-    Raises `ConfigError` for what is no handler or no step.
+    Raises `ConfigError` if `handler` is not a handler or a step is not a function of a message.
     """
     call = as_handler(handler)
     return WithSteps(call, checked_steps(steps)) if steps else call

@@ -2,11 +2,11 @@
 
 1. A fault of the data is poison for its message alone: `DecodeError`, `SchemaError`. Its cause goes
    to the dead letters; logs show only its type, since its text may quote the value.
-2. A fault of the environment is not: errors of the network, and our own that a later try may
-   overcome, are failed tries.
-3. A duplicate is *another record* with a key that was seen. The record that was seen first is none:
+2. A fault of the environment is not poison: network errors, and Penstock's own errors that a later
+   try may overcome, are failed tries.
+3. A duplicate is *another record* with a known key. The first record of a key is not a duplicate:
    it may run again after a failure or a crash, and skipping it then would lose it.
-4. Without a key, or with a store that fails, the handler runs: handling twice loses nothing.
+4. Without a key, or if the store fails, the handler runs: handling a message twice loses nothing.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.consumer")
 
 _SKIP = Skip()
-_NO_KEY = "skip_seen: %s has no key to know duplicates by; such messages are always handled"
-_STORE_FAILED = "skip_seen: %s could not be looked up (%s); messages are handled until that works"
+_NO_KEY = "skip_seen: %s has no idempotency key; such messages are always handled"
+_STORE_FAILED = (
+    "skip_seen: %s could not be looked up (%s); messages are handled until lookups succeed"
+)
 
 
 def decode(function: Callable[[Any], object]) -> Step:
-    """A step that replaces the value by `function(value)`, as in `decode(json.loads)`.
+    """Return a step that replaces the value by `function(value)`, as in `decode(json.loads)`.
 
-    `function` is plain or async. A value of `None` (a tombstone) stays. What the function raises
-    makes the message poison: a `DecodeError` with that cause. Raises `ConfigError` for what is no
-    function of a value.
+    `function` is plain or async. A value of `None` (a tombstone) is not decoded. An exception of
+    the function makes the message poison: a `DecodeError` with the exception as its cause. Raises
+    `ConfigError` if `function` is not a function of a value.
     """
     _check_function("decode", function)
 
@@ -74,13 +76,13 @@ def decode_by(
     functions: Mapping[str, Callable[[Any], object]],
     default: Callable[[Any], object] | None = None,
 ) -> Step:
-    """A step that decodes the value as a header says.
+    """Return a step that selects the decoding function by a header.
 
     Args:
         header: the name of the header, such as `content-type`.
-        functions: the function for each value of the header, as in `decode`.
-        default: the function for other values, and for messages without the header. Without one
-            they are poison: `DecodeError`.
+        functions: the function for each value of the header, as for `decode`.
+        default: the function for other values, and for messages without the header. Without a
+            default they are poison: `DecodeError`.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -99,11 +101,11 @@ def decode_by(
 
 
 def check(validator: Callable[[Any], object]) -> Step:
-    """A step that refuses a message if `validator(value)` returns `False` or raises.
+    """Return a step that refuses a message if `validator(value)` returns `False` or raises.
 
-    `validator` is plain or async, and gets the decoded value after `decode`. Any other answer
-    accepts the message. A refused one is poison: a `SchemaError` with the exception as its cause.
-    Raises `ConfigError` for what is no function of a value.
+    `validator` is plain or async; after `decode`, it gets the decoded value. Any other return value
+    accepts the message. A refused message is poison: a `SchemaError` with the exception as its
+    cause. Raises `ConfigError` if `validator` is not a function of a value.
     """
     _check_function("check", validator)
 
@@ -143,9 +145,9 @@ def _check_function(name: str, function: object) -> None:
 
 
 def refuse(kind: type[DecodeError | SchemaError], told: str, error: Exception) -> NoReturn:
-    """Raise the poison of a fault of the data; raise any other fault again."""
+    """Raise a poison error for a fault of the data; raise any other error again."""
     about_data = classified(error) in (ErrorClass.UNLISTED, ErrorClass.PERMANENT)
-    if about_data or isinstance(error, EOFError):  # the class of a decoder for a value cut short
+    if about_data or isinstance(error, EOFError):  # a decoder's error for a truncated value
         raise kind(f"{told} ({type(error).__name__})") from error
     raise error
 
@@ -156,20 +158,21 @@ def skip_seen(
     key: Callable[[Message], object] | None = None,
     header: str | None = None,
 ) -> Step:
-    """A step that skips duplicates, which count as `skipped`.
+    """Return a step that skips duplicates, which count as `skipped`.
 
     Args:
-        seen: `seen(key, record)`, plain or async, asks the caller's store, in one atomic step: note
-            `record`, a text such as `orders/3@1044`, as the first one of `key`, if the key is new;
-            return whether the first one is *another* record. With a dictionary:
-            `lambda key, record: store.setdefault(key, record) != record`.
+        seen: a function `seen(key, record)`, plain or async, that queries the caller's store in one
+            atomic step. If the key is new, it stores `record`, a text such as `orders/3@1044`, as
+            the first record of `key`. It returns whether the first record is *another* one. With a
+            dictionary: `lambda key, record: store.setdefault(key, record) != record`.
         key: a function from a message to its idempotency key.
-        header: the name of the header that holds it, where `key` is not given or returns `None`.
+        header: the name of the header that contains the key, used if `key` is not given or returns
+            `None`.
 
-    A message without such a key is handled, and so is every message while the store raises or
-    answers anything but a `bool`; both are logged once. Raises `ConfigError` for a bad argument, and
-    without `key` and `header`: a record's own key names an entity, and most of its later records
-    are no duplicates.
+    A message without such a key is handled. While the store raises, or returns a value that is not
+    a `bool`, every message is handled. Both cases are logged once. Raises `ConfigError` for a bad
+    argument, and if both `key` and `header` are missing: a record's own key names an entity, and
+    later records of an entity are usually not duplicates.
     """
     return _SkipSeen(seen, key, header).step
 
@@ -179,14 +182,14 @@ class _SkipSeen:
         if not callable(seen) or not accepts(seen, 2):
             raise bad("seen", seen, "must be a function of a key and a record's coordinates")
         if key is None and header is None:
-            raise bad("key", key, "key= or header= must say how a duplicate is known")
+            raise bad("key", key, "must be given, or header=, to identify duplicates")
         self._seen: Callable[[object, str], object] = seen
         self._key = checks.optional_function("key", key, "must be a function of a message")
         self._header = None if header is None else checks.text("header", header)
         self._told_no_key = self._told_failure = False
 
     def step(self, message: Message) -> object:
-        """Ask the store about a message, unless it has no key."""
+        """Look up a message in the store, unless it has no key."""
         try:
             key = self._key_of(message)
             if key is None:
@@ -217,7 +220,7 @@ class _SkipSeen:
     def _result(self, message: Message, answer: object) -> object:
         if not isinstance(answer, bool):
             kind = type(answer).__name__
-            self._tell_failure(message, TypeError(f"seen returned a {kind}, and no bool"))
+            self._tell_failure(message, TypeError(f"seen returned a {kind}, not a bool"))
             return None
         self._told_failure = False
         return _SKIP if answer else None

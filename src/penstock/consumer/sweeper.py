@@ -1,12 +1,13 @@
-"""The task that watches over running handlers, by samples.
+"""The task that supervises running handlers by sampling.
 
-1. Samples are `min(0.5, max(0.005, timeout / 10))` seconds apart, and one is taken when a handler
-   may be overdue. So a handler is cut after its timeout, and at most one period later.
-2. A handler that ignores its cut is reported once. It keeps its worker and its key until it ends.
+1. Samples are `min(0.5, max(0.005, timeout / 10))` seconds apart, with an extra one when a handler
+   may be overdue. So a handler is cancelled after its timeout, at most one period late.
+2. A handler that ignores its cancellation is reported once. It keeps its worker and its key until
+   it ends.
 3. A sample that is late by more than `BLOCKED` seconds means that the event loop was blocked, most
-   likely by a handler. It is reported, and the time counts for no handler.
-4. A source with deadlines of its own is told of every record that is held, every `extend_every`
-   seconds: queued, running, backing off, blocked, or fetched and waiting for room.
+   likely by a handler. It is reported, and the time is not counted for any handler.
+4. For a source with its own deadlines, the deadline of every held record is extended every
+   `extend_every` seconds: queued, running, backing off, blocked, or fetched and waiting for room.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ LONGEST_PERIOD = 0.5
 SHORTEST_PERIOD = 0.005
 SAMPLES_PER_TIMEOUT = 10
 BLOCKED = 1.0
-"""Seconds by which a sample may be late."""
+"""Delay in seconds after which a sample counts as late."""
 MOST_NAMED = 5
-"""The most messages that a log line names."""
+"""Maximum number of messages named in a log line."""
 
 logger = logging.getLogger("penstock.consumer")
 
 _BLOCKED = (
     "%s: the event loop was blocked for %.3g s; running before or after: %s. A handler that "
-    "blocks has to be a plain function, which runs in a thread"
+    "blocks must be a plain function, which runs in a thread"
 )
-_NOT_EXTENDED = "%s: the source did not extend the time of %d records (%s)"
+_NOT_EXTENDED = "%s: the source did not extend the deadline of %d records (%s)"
 
 
 class Sweeper:
-    """Cuts handlers that run too long, and extends the source's own deadlines."""
+    """The task that cancels handlers that run too long, and extends the source's own deadlines."""
 
     def __init__(self, parts: Parts, timeout: float | None) -> None:
         self._parts = parts
@@ -75,7 +76,7 @@ class Sweeper:
                 extend_at = now + every
 
     def in_progress(self, message: Message) -> None:
-        """Begin the time of the message's handler again, and the source's."""
+        """Restart the time of the message's handler, and that of the source."""
         self._handlers.restart(message, self._clock.now())
         if not message.is_unparked:
             self._extend([message.record])
@@ -84,7 +85,7 @@ class Sweeper:
         """Take a sample and act on it; return the time of the next one."""
         found = self._handlers.look(now, self._parts.workers.slots)
         for slot in found.overdue:
-            slot.cut(HandlerTimeout(f"the handler has run for {self._timeout:g} s, its timeout"))
+            slot.cut(HandlerTimeout(f"the handler exceeded its timeout of {self._timeout:g} s"))
         for slot in found.deaf:
             report_deaf(slot, self._parts.commons)
         soon = GRACE if found.overdue else math.inf

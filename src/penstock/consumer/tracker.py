@@ -1,18 +1,19 @@
 """The settled records of one claim (one assignment of one partition), and its position. Pure.
 
-1. A record has an *index*: its place in the order of delivery. Indices have no holes, whatever
-   holes the offsets have (compaction, transaction markers, filtered records).
+1. A record has an *index*: its place in the order of delivery. Indices have no holes, even if the
+   offsets have some (compaction, transaction markers, filtered records).
 2. `bits[index - base]` is 1 once the record is settled: one byte for each record from the first
-   unfinished one on, nothing for those before it. Admission and settling are O(1) per record and
+   unfinished one on, none for those before it. Admission and settling are O(1) per record and
    allocate no object.
-3. Offsets are kept as runs of consecutive ones. A run costs 16 bytes, and only a hole starts one.
-4. The position is the offset of the first unfinished record, or, if there is none, one past
-   everything delivered. It never moves back, and never passes an unfinished record.
-5. For a source that settles each record by itself, `take_settled` tells what is settled since the
-   last call, and only that releases memory. The byte of a record that was told is 2.
+3. Offsets are stored as runs of consecutive offsets. A run costs 16 bytes, and only a hole starts a
+   new one.
+4. The position is the offset of the first unfinished record or, without one, the offset after the
+   last delivered record. It never moves back, and never passes an unfinished record.
+5. For a source that settles records individually, `take_settled` returns the records settled since
+   the last call, and only this call releases memory. The byte of a reported record is 2.
 6. A record is settled once. Its byte is gone when `base` has passed it, and a negative subscript
-   would settle another record. `done` guards both. Code that has its own guard against a second
-   settle may write `bits` itself behind `index >= base`, in 35 ns instead of 80.
+   would settle another record. `done` guards against both. Code with its own guard against a second
+   settle may write `bits` directly after checking `index >= base`, in 35 ns instead of 80.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ _TOLD = b"\x02"
 
 
 class Tracker:
-    """Which records of a claim are settled, by delivery index, and the position to commit.
+    """The settled records of a claim, by delivery index, and the position to commit.
 
     `start` is the first offset that may be delivered, usually the committed one. With `tells_each`,
-    only `take_settled` releases memory, and `position` is not asked.
+    only `take_settled` releases memory, and `position` is not used.
 
-    A commit needs no version. `settled` only grows, so a committer that remembers `settled` and
-    `position()` of its last commit has nothing to encode or to send while both are the same.
+    A commit needs no version. `settled` only grows, so a committer that stores `settled` and
+    `position()` of its last commit has nothing to encode or send while both are unchanged.
     """
 
     __slots__ = (
@@ -62,7 +63,7 @@ class Tracker:
         self.next_offset = start
         """Lowest offset that the next record may have."""
         self._starts = array("q")  # first index of each run of consecutive offsets
-        self._firsts = array("q")  # and its offset
+        self._firsts = array("q")  # first offset of each run
         self._given_up: set[int] = set()
 
     def __repr__(self) -> str:
@@ -80,8 +81,8 @@ class Tracker:
 
         `offsets` returns the offset of each record, and is called only if there are holes between
         `first` and `last`. Raises `ValueError`, and changes nothing, if offsets do not increase
-        strictly, if `first` is below `next_offset`, or if the offsets are not `count` ones from
-        `first` to `last`.
+        strictly, if `first` is below `next_offset`, or if there are not exactly `count` offsets
+        from `first` to `last`.
         """
         if count < 1 or first < self.next_offset or last - first + 1 < count:
             message = f"{count} records from {first} to {last}, behind {self.next_offset}"
@@ -101,8 +102,8 @@ class Tracker:
         return index
 
     def advance(self, offset: int) -> None:
-        """Move `next_offset` to `offset` if it is behind: every offset before it has been delivered
-        or is a hole, says the source. Lets the position pass trailing holes.
+        """Move `next_offset` to `offset` if it is lower. According to the source, every offset
+        before it was delivered or is a hole. Lets the position pass trailing holes.
         """
         self.next_offset = max(self.next_offset, offset)
 
@@ -121,7 +122,9 @@ class Tracker:
         return index < self.base or self.bits[index - self.base] != 0
 
     def offset_of(self, index: int) -> int:
-        """The offset of a record. Raises `IndexError` below `base` and for one never delivered."""
+        """Return the offset of a record. Raises `IndexError` below `base`, and for a record never
+        delivered.
+        """
         if not self.base <= index < self.next_index:
             message = (
                 f"index={index}: only those from {self.base} to {self.next_index - 1} are held"
@@ -131,8 +134,8 @@ class Tracker:
         return self._firsts[run] + index - self._starts[run]
 
     def index_of(self, offset: int) -> int | None:
-        """The index of the record with this offset. `None` if there is none, or it is settled and
-        `base` has passed it.
+        """Return the index of the record with this offset; `None` if there is none, or if it is
+        settled and `base` has passed it.
         """
         run = bisect_right(self._firsts, offset) - 1
         if run < 0:
@@ -142,8 +145,8 @@ class Tracker:
         return index if self.base <= index < behind else None
 
     def position(self) -> int:
-        """The offset to commit: of the first unfinished record, or else `next_offset`. Releases the
-        memory of the settled records before it.
+        """Return the offset to commit: that of the first unfinished record, or else `next_offset`.
+        Releases the memory of the settled records before it.
         """
         head = self.bits.find(0)
         if head < 0:
@@ -154,19 +157,19 @@ class Tracker:
 
     @property
     def has_untold(self) -> bool:
-        """Whether a record is settled that `take_settled` has not told."""
+        """Whether a settled record has not been returned by `take_settled`."""
         return 1 in self.bits
 
     def give_up(self, index: int) -> None:
-        """Note, if each is told, that a record is about to be settled without being handled; no effect
-        on one that is settled.
+        """With `tells_each`, record that a record is about to be settled without being handled; no
+        effect if it is settled.
         """
         if self.tells_each and not self.is_done(index):
             self._given_up.add(self.offset_of(index))
 
     def take_settled(self) -> tuple[list[int], frozenset[int]]:
-        """The offsets of the records that were settled since the last call, ascending, and those of
-        them that were given up. Only with `tells_each`.
+        """Return the offsets of the records settled since the last call, ascending, and those among
+        them that were settled without being handled. Only with `tells_each`.
         """
         bits, base = self.bits, self.base
         spans = [found.span() for found in _UNTOLD.finditer(bits)]
@@ -185,32 +188,34 @@ class Tracker:
         return offsets, given_up
 
     def _run_from(self, index: int) -> tuple[int, int]:
-        """The offset of a record, and the index where its run of consecutive offsets ends."""
+        """Return the offset of a record, and the index after the end of its run of consecutive
+        offsets.
+        """
         run = bisect_right(self._starts, index) - 1
         behind = self._starts[run + 1] if run + 1 < len(self._starts) else self.next_index
         return self._firsts[run] + index - self._starts[run], behind
 
     def position_through(self, index: int) -> int:
-        """The position if every record up to `index` were settled. Changes nothing."""
+        """Return the position as if every record up to `index` were settled. Changes nothing."""
         at = self.bits.find(0, max(0, index + 1 - self.base))
         return self.next_offset if at < 0 else self.offset_of(self.base + at)
 
     def unfinished_through(self, index: int) -> int:
-        """Delivered records up to this one that are not settled."""
+        """Return the number of unsettled records delivered up to this one."""
         return self.bits.count(0, 0, max(0, index + 1 - self.base))
 
     def head(self) -> int | None:
-        """The index of the first unfinished record; `None` if there is none."""
+        """Return the index of the first unfinished record; `None` if there is none."""
         at = self.bits.find(0)
         return None if at < 0 else self.base + at
 
     def seen_position(self) -> int:
-        """The position as any thread may read it: it may be one of a moment ago, never a later one.
+        """Return the position. Thread-safe: it may be slightly outdated, but is never too high.
 
         Releases nothing, unlike `position`.
         """
         while True:
-            behind, base = self.next_offset, self.base  # before `bits`, to which records are added
+            behind, base = self.next_offset, self.base  # before `bits`, which grows
             at = self.bits.find(0)
             try:
                 offset = behind if at < 0 else self.offset_of(base + at)
@@ -220,12 +225,12 @@ class Tracker:
                 return offset
 
     def done_ranges(self, through: int = -1) -> Iterator[tuple[int, int]]:
-        """Ranges of settled offsets beyond the position, ascending, each from its first offset to
-        one past its last. A range may span holes, and an unfinished record lies between two ranges.
-        With `through`, as if every record up to this index were settled.
+        """Yield the ranges of settled offsets beyond the position, ascending, each from its first
+        offset to one past its last. A range may span holes, and an unfinished record lies between
+        two ranges. With `through`, as if every record up to this index were settled.
 
-        Lazy: use it up before anything else is admitted or settled. Then it and `position()`
-        describe one instant.
+        Lazy: exhaust it before other records are admitted or settled. Then it and `position()`
+        describe the same instant.
         """
         bits, base, starts, firsts = self.bits, self.base, self._starts, self._firsts
         run = 0
@@ -244,21 +249,23 @@ class Tracker:
 
     @property
     def unfinished(self) -> int:
-        """Delivered records that are not settled. Counts `bits`: 0.3 ms for a million records."""
+        """Number of unsettled delivered records. Counts `bits`: 0.3 ms for a million records."""
         return self.bits.count(0)
 
     @property
     def settled(self) -> int:
-        """Settled records since the start; never decreases. Costs as much as `unfinished`."""
+        """Number of settled records since the start; never decreases. Costs as much as
+        `unfinished`.
+        """
         return self.next_index - self.unfinished
 
     @property
     def span(self) -> int:
-        """Bytes held: one for each record from index `base` on."""
+        """Size of `bits` in bytes: one for each record from index `base` on."""
         return len(self.bits)
 
     def _release(self, head: int) -> None:
-        """Drop the first `head` records and the runs that end with them."""
+        """Drop the first `head` records, and the runs that end with them."""
         del self.bits[:head]
         self.base += head
         kept = bisect_right(self._starts, self.base) - 1
@@ -272,7 +279,7 @@ def _runs(
     count: int,
     offsets: Callable[[], Iterable[int]] | None,
 ) -> tuple[list[int], list[int]]:
-    """The first index and the first offset of each run of consecutive offsets."""
+    """Return the first index and the first offset of each run of consecutive offsets."""
     starts: list[int] = []
     firsts: list[int] = []
     expected = first

@@ -1,11 +1,12 @@
 """The replay of parked keys: `unpark`.
 
-1. The records of the key are handled in the order in which they were parked, one after another, as
-   any message is: by the workers, with retries from attempt 1. New records wait behind them.
-2. A record is removed from the store once it is handled, or has a dead letter. One that fails for
-   good stays there, with those behind it, and the key stays parked.
-3. If its claim ends meanwhile, what is not removed stays parked, for the next owner.
-4. A replayed message has a negative index: its position was passed when it was parked.
+1. The records of the key are handled one after another in the order in which they were parked. As
+   for any message, workers run the handler, and retries start at attempt 1. New records wait behind
+   them.
+2. A record is removed from the store once it is handled or has a dead letter. If a record fails for
+   good, it and the records behind it stay in the store, and the key stays parked.
+3. If its claim ends meanwhile, the remaining records stay parked for the next owner.
+4. A replayed message has a negative index: the position passed it when it was parked.
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.consumer")
 
 PAGE = 100
-"""Parked records that are read at once."""
+"""Number of parked records that are read at once."""
 
-_FAILED = "%s: %s stays parked, with what is behind it (%s)"
+_FAILED = "%s: %s stays parked, with the records behind it (%s)"
 
 
 @dataclass(frozen=True, slots=True)
 class Unparked:
-    """What `unpark` has done."""
+    """The result of `unpark`."""
 
     handled: int
-    """Records that were handled, or written to the dead letters, and removed from the store."""
+    """Records that were handled or written to the dead letters, and then removed from the store."""
     is_done: bool
-    """Whether the key continues; otherwise a record stays parked, and what is behind it."""
+    """Whether the key continues; otherwise at least one record stays parked."""
     error: BaseException | None = None
-    """Why that record failed; `None` if its claim has ended."""
+    """Why a record failed; `None` if its claim has ended."""
 
 
 class ReplayEnd(NamedTuple):
@@ -76,7 +77,7 @@ class Replaying(NamedTuple):
 
 
 class Replays:
-    """Handles the records of parked keys again."""
+    """Replay of the records of parked keys."""
 
     def __init__(
         self,
@@ -103,10 +104,11 @@ class Replays:
         self._running: dict[Message, Replaying] = {}
 
     async def unpark(self, key: object, partition: TopicPartition | None) -> Unparked:
-        """Replay a key, in each scope where it is parked. Raises `NoSuchKey`, or the store's error.
+        """Replay a key in each scope in which it is parked. Raises `NoSuchKey`, or the store's
+        error.
 
         Suspends until the records have been handled. A cancelled call ends the replay after the
-        message that is being handled.
+        message that is currently handled.
         """
         found = [each for each in self._schedule.parked if self._matches(each, key, partition)]
         if not found:
@@ -128,12 +130,12 @@ class Replays:
     # -- the replay of one key ---------------------------------------------------------------------
 
     async def _replay(self, parked: ParkedKey) -> Unparked:
-        if parked.is_replayed:  # by another call, since this one has found it
+        if parked.is_replayed:  # another call has started the replay meanwhile
             return Unparked(0, is_done=False)
         handled = 0
         parked.replay(begins=True)
         try:
-            while parked.is_going:  # a record is being written, or an older turn goes on
+            while parked.is_going:  # a record is being written, or an older turn is not over
                 await wait_until(self._clock, math.inf, self._signals.settled)
             while records := await self._store.first(self._name, parked.name, PAGE):
                 for record in records:
@@ -149,7 +151,7 @@ class Replays:
             self._parker.go_on(parked)
 
     async def _handle(self, parked: ParkedKey, record: ParkedRecord) -> ReplayEnd:
-        """Let a record be handled, and removed; suspends until it is, or is not."""
+        """Handle a record and remove it from the store; suspend until done or failed."""
         while parked in self._schedule.parked and parked.is_going:  # an event is finalised
             await wait_until(self._clock, math.inf, self._signals.settled)
         claim = self._claim_of(parked, record)
@@ -165,7 +167,7 @@ class Replays:
         return await end
 
     def _claim_of(self, parked: ParkedKey, record: ParkedRecord) -> Claim | None:
-        """An open claim of the key's scope, that of the record's partition if there is one."""
+        """Return an open claim of the key's scope, preferably that of the record's partition."""
         if parked not in self._schedule.parked:
             return None
         claims = [each for each in self._schedule.parked.claims_of(parked) if not each.is_closing]
@@ -175,7 +177,7 @@ class Replays:
     # -- the end of a replayed message -------------------------------------------------------------
 
     def handled(self, message: Message) -> None:
-        """Remove a handled message from the store; its turn goes on until it is removed."""
+        """Remove a handled message from the store; its turn continues until then."""
         work, cut = self._remove(message), partial(self.left, message)
         self._errands.start(message, work, cut, WaitReason.PARKING)
 
@@ -191,13 +193,13 @@ class Replays:
             self.left(message)
 
     def failed(self, message: Message, error: BaseException) -> None:
-        """Leave a message that is poison again in the store."""
+        """Keep a message that is poison again in the store."""
         say(logger, logging.ERROR, _FAILED, self._name, message.coordinates, for_log(error))
         self._departures.free(message)
         self._end(message, ReplayEnd(is_handled=False, error=error))
 
     def left(self, message: Message) -> None:
-        """Leave a message in the store, since its claim ends."""
+        """Keep a message in the store because its claim ends."""
         self._departures.leave(message)
         self._end(message, ReplayEnd(is_handled=False))
 
@@ -210,6 +212,6 @@ class Replays:
     def _end(self, message: Message, replayed: ReplayEnd) -> None:
         message.claim.attempts.pop(message.index, None)
         parked, _, end = self._running.pop(message)
-        if not end.done():  # the caller of `unpark` has not been cancelled
+        if not end.done():  # the caller of `unpark` was not cancelled
             end.set_result(replayed)
         self._parker.go_on(parked)

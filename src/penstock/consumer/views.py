@@ -1,4 +1,4 @@
-"""What operators see of a consumer: its statistics, its standstills, its lag, its health."""
+"""The operators' views of a consumer: statistics, explanation, lag and health."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STALLED = "nothing has been settled for a while although there is work; see exp
 
 
 class Views:
-    """The views of an open consumer. They change nothing."""
+    """The views of an open consumer. They are read-only."""
 
     def __init__(self, parts: Parts, stall_after: float | None) -> None:
         self._parts = parts
@@ -32,11 +32,11 @@ class Views:
         self.lag_sampler = LagSampler(parts)
 
     def stats(self) -> ConsumerStats:
-        """Take a snapshot, in any thread."""
+        """Take a snapshot. Thread-safe."""
         return stats_of(self._parts, self.sampler, self.lag_sampler.latest())
 
     def explain(self) -> Explanation:
-        """Explain this moment, in the loop's thread."""
+        """Explain the current state. To be called in the loop's thread."""
         return self.sampler.explanation()
 
     async def lag(self) -> dict[TopicPartition, Lag]:
@@ -44,13 +44,13 @@ class Views:
         return await lags_of(self._parts)
 
     def health(self) -> Health:
-        """Readiness and liveness, in any thread."""
+        """Return readiness and liveness. Thread-safe."""
         parts, heart = self._parts, self.sampler.heart
         stalled = _STALLED if self.sampler.stalls.is_stalled else None
         return Health(why_not_ready(parts, heart), why_not_alive(parts, heart), stalled)
 
     async def wait_ready(self) -> None:
-        """Suspend until the consumer is ready. Raises `ClosedError` if it ends before."""
+        """Suspend until the consumer is ready. Raises `ClosedError` if it ends first."""
         parts, signals = self._parts, self._parts.commons.signals
         while (reason := why_not_ready(parts, self.sampler.heart)) is not None:
             if parts.ending.is_begun:

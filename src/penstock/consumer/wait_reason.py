@@ -1,4 +1,4 @@
-"""Why a partition, or the oldest unfinished message of one, does not move."""
+"""Reasons why a partition, or its oldest unfinished message, does not advance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class WaitReason(StrEnum):
-    """A reason in `Consumer.explain()`, in the words that operators read.
+    """A reason in `Consumer.explain()`, as shown to operators.
 
     `docs/how-to/why-is-it-stuck.md` explains each.
     """
@@ -62,7 +62,7 @@ REMEDIES = {
     WaitReason.DEAD_LETTER: "until the dead letters have accepted it",
     WaitReason.PARKING: "until the park store has accepted it",
     WaitReason.GIVING_BACK: "until the source has taken it back",
-    WaitReason.FORMING: "until the batch is full or has waited its time",
+    WaitReason.FORMING: "until the batch is full or max_wait has passed",
     WaitReason.ARRIVING: "until it is in its lane",
     WaitReason.PAUSED: "until resume()",
     WaitReason.READING_PARKED: "until the park store has answered",
@@ -79,27 +79,28 @@ REMEDIES = {
     WaitReason.DESTINATION_TROUBLE: "until the destination accepts writes again",
     WaitReason.WINDOW_FULL: "until messages are settled",
 }
-"""What ends each."""
+"""The condition that ends each wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitCause:
-    """One reason for a wait, with its particulars."""
+    """One reason for a wait, with its details."""
 
     reason: WaitReason
     detail: str = ""
     seconds: float | None = None
-    """How long it has been so, at least: it is sampled. Of a backoff, and of a batch that is being
-    formed: how long it still lasts."""
+    """Minimum duration of the wait so far; sampled. For a backoff, and for a batch being formed:
+    the remaining time.
+    """
 
     @property
     def remedy(self) -> str:
-        """What ends it."""
+        """The condition that ends the wait."""
         return REMEDIES[self.reason]
 
     @property
     def told(self) -> str:
-        """The reason with its particulars."""
+        """The reason with its details."""
         return f"{self.reason} {self.detail}".strip()
 
     def __str__(self) -> str:

@@ -1,9 +1,10 @@
-"""The records inside a consumer, in messages and bytes. Pure.
+"""The number and size of the records inside a consumer. Pure.
 
-1. A record is inside from its delivery to its settlement: queued, running, batched or backing off.
-2. Fetching stops at either bound, and resumes when both counts have fallen below their refill
-   levels. Without that distance, a full consumer would pause and resume for each record.
-3. Something always fits into an empty window, so a record larger than `max_bytes` passes alone.
+1. A record is inside from its delivery until it is settled: queued, running, batched or backing
+   off.
+2. Fetching stops at either limit, and resumes when both counts have fallen below their refill
+   levels. Without this hysteresis, a full consumer would pause and resume for each record.
+3. An empty window accepts any record, so a record larger than `max_bytes` passes alone.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Window:
-    """What is inside, against bounds of `max_messages` and `max_bytes`.
+    """The messages and bytes inside, compared with the limits `max_messages` and `max_bytes`.
 
-    `refill_below` is the share of either bound below which fetching resumes (default 0.75). Raises
-    `ConfigError` for bounds below 1 and for a share that is not above 0 and at most 1.
+    `refill_below` is the fraction of either limit below which fetching resumes (default 0.75).
+    Raises `ConfigError` for limits below 1, and for a fraction that is not above 0 and at most 1.
     """
 
     __slots__ = (
@@ -38,11 +39,11 @@ class Window:
         self.max_bytes = count("max_bytes", max_bytes)
         level = share("refill_below", refill_below)
         self.refill_messages = level * max_messages
-        """Fetching resumes below this number of messages, if the bytes allow it."""
+        """Fetching resumes below this number of messages, if the bytes permit it."""
         self._refill_bytes = level * max_bytes
-        self._taken = 0  # and not given
+        self._taken = 0  # and not returned by `give`
         self.released = 0
-        """Messages that `release` has removed."""
+        """Number of messages removed by `release`."""
         self.bytes = 0
         """Bytes inside."""
 
@@ -58,8 +59,8 @@ class Window:
         )
 
     def take(self, messages: int, size: int) -> None:
-        """Add messages of `size` bytes altogether. A fetch may exceed the bound in bytes, since its
-        size is known only afterwards; `fits` tells beforehand where the size is known.
+        """Add messages with a total of `size` bytes. A fetch may exceed the limit in bytes, since
+        its size is known only afterwards; if the size is known, `fits` checks it beforehand.
         """
         if messages < 0 or size < 0:
             message = f"take({messages}, {size}) of {self!r}"
@@ -68,8 +69,8 @@ class Window:
         self.bytes += size
 
     def give(self, messages: int, size: int) -> None:
-        """Remove messages of `size` bytes altogether. Raises `ValueError`, and changes nothing, if
-        there are fewer inside.
+        """Remove messages with a total of `size` bytes. Raises `ValueError`, and changes nothing,
+        if there are fewer inside.
         """
         if not 0 <= messages <= self.messages or not 0 <= size <= self.bytes:
             message = f"give({messages}, {size}) of {self!r}"
@@ -78,18 +79,20 @@ class Window:
         self.bytes -= size
 
     def release(self, size: int) -> None:
-        """Remove one message that is inside. As `give`, but unchecked: once per message."""
+        """Remove one message that is inside. Like `give`, but unchecked, since it runs once per
+        message.
+        """
         self.released += 1
         self.bytes -= size
 
     def fits(self, size: int) -> bool:
-        """Whether one more message of `size` bytes may be taken."""
+        """Return whether one more message of `size` bytes may be taken."""
         if not self.messages:
             return True
         return self.messages < self.max_messages and self.bytes + size <= self.max_bytes
 
     def fitting(self, sizes: Sequence[int]) -> int:
-        """How many of the next messages, of these sizes, may be taken."""
+        """Return how many of the next messages, of these sizes, may be taken."""
         most = min(len(sizes), self.max_messages - self.messages)
         left = self.max_bytes - self.bytes
         if most == len(sizes) and sum(sizes) <= left:
@@ -102,15 +105,17 @@ class Window:
 
     @property
     def room(self) -> int:
-        """Messages that may be fetched: 0 if the window is full in either measure."""
+        """Number of messages that may be fetched: 0 if either limit is reached."""
         return 0 if self.is_full else self.max_messages - self.messages
 
     @property
     def is_full(self) -> bool:
-        """Whether a bound is reached, so that fetching stops."""
+        """Whether a limit is reached, so that fetching stops."""
         return self.messages >= self.max_messages or self.bytes >= self.max_bytes
 
     @property
     def has_resumed(self) -> bool:
-        """Whether fetching that was stopped at a bound may resume: below both refill levels."""
+        """Whether fetching that was stopped at a limit may resume: both counts are below their
+        refill levels.
+        """
         return self.messages < self.refill_messages and self.bytes < self._refill_bytes

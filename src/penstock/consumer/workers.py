@@ -1,15 +1,15 @@
-"""Resident workers that run the handler, and are woken one at a time.
+"""Resident workers that run the handler and are woken one at a time.
 
-1. A worker takes ready messages one after another, and rests when there is none. Workers are
-   started when they are needed, up to `concurrency`.
-2. At most one wake-up is outstanding: the worker that wakes takes a message, and then wakes the
-   next worker if there is more. So a busy stretch does not wake all workers for each message.
-3. A handler is cut by `Slot.cut`: its worker is cancelled. A handler that ignores it is *deaf*, and
-   keeps its worker and its key until it ends.
-4. A cancellation ends a handler, never its worker, whoever asked for it: the cut, the handler
-   itself, a task group in it. Between two turns a worker has no cancellation left, neither counted
-   (`asyncio.timeout` and task groups of the next handler would take it for theirs) nor undelivered
-   (it would hit the next handler).
+1. A worker takes ready messages one after another, and rests when there are none. Workers are
+   started on demand, up to `concurrency`.
+2. At most one wake-up is outstanding: the woken worker takes a message, and then wakes the next
+   worker if more are ready. This avoids a thundering herd.
+3. `Slot.cut` cuts a handler by cancelling its worker. A handler that ignores the cancellation is
+   *deaf*, and keeps its worker and its key until it ends.
+4. A cancellation ends a handler, never its worker, regardless of its origin: a cut, the handler
+   itself, or a task group inside it. Between two turns a worker has no remaining cancellation,
+   neither counted (`asyncio.timeout` and task groups of the next handler would mistake it for their
+   own) nor undelivered (it would cancel the next handler).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Slot:
-    """A worker, and what it runs, as others see it; a subclass does the work."""
+    """A worker and its running messages; subclasses do the work."""
 
     __slots__ = ("_cut_by", "is_deaf", "running", "task")
 
@@ -40,11 +40,11 @@ class Slot:
         self.task: asyncio.Task[None] | None = None
         self.running: Message | list[Message] | None = None
         self.is_deaf = False
-        """Whether the running handler has been found to ignore its cut."""
+        """Whether the running handler was found to ignore its cancellation."""
         self._cut_by: BaseException | None = None
 
     def begin(self, ended: Callable[[Slot, BaseException | None], None]) -> None:
-        """Start working; `ended` hears of the end, and of an error that is not a handler's."""
+        """Start working; `ended` is called at the end, with an error if it is not a handler's."""
 
         def done(task: asyncio.Task[None]) -> None:
             ended(self, None if task.cancelled() else task.exception())
@@ -57,33 +57,33 @@ class Slot:
         raise NotImplementedError
 
     def cut(self, error: BaseException) -> None:
-        """Cancel the running handler, whose messages fail with `error`; once per turn."""
+        """Cancel the running handler, whose messages fail with `error`; at most once per turn."""
         if self._cut_by is None and self.running is not None and self.task is not None:
             self._cut_by = error
             self.task.cancel()
 
     @property
     def is_cut(self) -> bool:
-        """Whether the running handler has been cancelled, and has not ended yet."""
+        """Whether the running handler has been cancelled and has not ended yet."""
         return self._cut_by is not None
 
     def turn_deaf(self) -> bool:
-        """Note that the running handler ignores its cut; return whether that is news."""
+        """Record that the running handler ignores its cancellation; return whether this is new."""
         is_news = self.is_cut and not self.is_deaf
         self.is_deaf = self.is_cut
         return is_news
 
     def take_cut(self) -> BaseException | None:
-        """Take all cancellations back at the end of a turn; return the error of its cut, if any."""
+        """Revoke all cancellations at the end of a turn; return the error of the cut, if any."""
         error, self._cut_by, self.is_deaf = self._cut_by, None, False
         if self.task is not None:
             _take_back_all(self.task)
         return error
 
     async def settle_down(self) -> None:
-        """Let a cancellation pass that was taken back before it was delivered.
+        """Absorb a cancellation that was revoked before it was delivered.
 
-        Python forgets it only from 3.13 on. Suspends once; nothing may be running.
+        Python itself discards it only from 3.13 on. Suspends once; no handler may be running.
         """
         try:
             await LOOP_CLOCK.sleep(0)
@@ -92,7 +92,7 @@ class Slot:
                 _take_back_all(self.task)
 
     def messages(self) -> list[Message]:
-        """What runs in this worker."""
+        """Return the messages that run in this worker."""
         running = self.running
         return [] if running is None else running if isinstance(running, list) else [running]
 
@@ -103,55 +103,55 @@ def _take_back_all(task: asyncio.Task[None]) -> None:
 
 
 class Work(Protocol):
-    """A kind of work, and who does it."""
+    """A kind of work, and its workers."""
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a worker would find something to do."""
+        """Whether a worker would find work."""
         ...
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing goes on unless an operator unblocks a message."""
+        """Whether nothing continues unless an operator unblocks a message."""
         ...
 
     @property
     def trouble(self) -> str | None:
-        """Why what was passed on cannot end now, in words for operators; `None`: it can."""
+        """Why forwarded work cannot end now, for operators; `None` if it can."""
         ...
 
     def make_worker(self) -> Slot:
-        """Make another worker."""
+        """Create another worker."""
         ...
 
     def withdraw(self, claims: Collection[Claim]) -> None:
-        """Take back what was passed on of these claims and has not begun."""
+        """Take back forwarded work of these claims that has not begun."""
 
     def hurry(self, until: float) -> None:
-        """End what was passed on, until that time at the latest: the consumer drains."""
+        """End forwarded work by this time, because the consumer drains."""
 
 
 class Handling:
-    """Work that ends in the worker that began it: nothing is passed on."""
+    """Work that ends in the worker that began it, without forwarding."""
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing goes on unless an operator unblocks a message."""
+        """Whether nothing continues unless an operator unblocks a message."""
         return self.schedule.is_stuck
 
     @property
     def trouble(self) -> str | None:
-        """Nothing was passed on."""
+        """Always `None`: no work is forwarded."""
         return None
 
     def withdraw(self, claims: Collection[Claim]) -> None:
-        """Nothing was passed on."""
+        """Do nothing: no work is forwarded."""
 
     def hurry(self, until: float) -> None:
-        """Nothing was passed on."""
+        """Do nothing: no work is forwarded."""
 
 
 class Workers:
@@ -164,16 +164,16 @@ class Workers:
         self.slots: list[Slot] = []
         self._idle: deque[asyncio.Future[None]] = deque()
         self.is_waking = False
-        """Whether a worker has been woken, or started, and has not run yet."""
+        """Whether a worker has been woken or started, and has not run yet."""
         self._is_stopping = False
 
     def begin(self, work: Work) -> None:
-        """Start doing this work."""
+        """Start this work."""
         self._work = work
         self.wake()
 
     def wake(self) -> None:
-        """Wake a resting worker, or start one, unless one is waking already."""
+        """Wake a resting worker, or start a new one, unless a wake-up is outstanding."""
         work = self._work
         if self.is_waking or work is None or not work.is_waiting:
             return
@@ -190,7 +190,7 @@ class Workers:
             slot.begin(self._ended)
 
     async def rest(self) -> bool:
-        """Suspend a worker until there may be work; return whether to go on."""
+        """Suspend a worker until there may be work; return whether to continue."""
         if self._is_stopping:
             return False
         waiter = asyncio.get_running_loop().create_future()
@@ -200,7 +200,7 @@ class Workers:
         return True
 
     def stop(self) -> None:
-        """Let each worker end once it finds nothing to do."""
+        """Let each worker end once it finds no work."""
         self.wake()  # for the last batch
         self._is_stopping = True
         for waiter in self._idle:
@@ -210,52 +210,53 @@ class Workers:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether nothing goes on unless an operator unblocks a message."""
+        """Whether nothing continues unless an operator unblocks a message."""
         return self._work is None or self._work.is_stuck
 
     @property
     def trouble(self) -> str | None:
-        """Why what was passed on cannot end now; `None`: it can, or nothing was."""
+        """Why forwarded work cannot end now; `None` if it can, or if there is none."""
         return None if self._work is None else self._work.trouble
 
     def withdraw(self, claims: Collection[Claim]) -> None:
-        """Take back what the work has passed on of these claims and has not begun."""
+        """Take back forwarded work of these claims that has not begun."""
         if self._work is not None:
             self._work.withdraw(claims)
 
     def hurry(self, until: float) -> None:
-        """Have what the work has passed on end, until that time at the latest."""
+        """End forwarded work by this time."""
         if self._work is not None:
             self._work.hurry(until)
 
     def end_on_exit(self, error: BaseException) -> None:
-        """End the consumer if a handler raised an exit of the program."""
+        """End the consumer if a handler raised `KeyboardInterrupt` or `SystemExit`."""
         if isinstance(error, Exit):
             self._failed(error)
 
     def started(self) -> None:
-        """A woken or new worker runs."""
+        """Record that the woken or new worker runs."""
         self.is_waking = False
 
     @property
     def running(self) -> Iterator[Message]:
-        """The messages that run now."""
+        """The running messages."""
         return (message for slot in self.slots for message in slot.messages())
 
     def _ended(self, slot: Slot, error: BaseException | None) -> None:
         self.slots.remove(slot)
         if error is not None:
             self._failed(error)
-        self.is_waking = False  # it may have been the waking one, and cancelled
+        self.is_waking = False  # it may have been woken, and then cancelled
         self.wake()
 
 
 def result_of_cut(cut_by: BaseException | None, result: object) -> object:
-    """The result of a turn in which its worker was cancelled, by `cut_by` or for another reason.
+    """Return the result of a turn whose worker was cancelled, by a cut with the error `cut_by` or
+    for another reason.
 
-    A handler that was cut has failed, unless it answers an explicit result: most of those that
-    return `None` then have swallowed the cancellation, and nothing says that the message is
-    handled. The cut is the error, unless the handler raised one of its own.
+    A cut handler has failed, unless it returns an explicit result. A handler that returns `None`
+    after a cut has usually swallowed the cancellation, so the message may not be handled. The error
+    is that of the cut, unless the handler raised its own.
     """
     if cut_by is None:
         return result
@@ -265,7 +266,7 @@ def result_of_cut(cut_by: BaseException | None, result: object) -> object:
 
 
 def is_closed(task: asyncio.Task[object]) -> bool:
-    """Whether the task's coroutine is closed from outside, at the end of its loop."""
+    """Return whether the task's coroutine is closed from outside, at the end of its loop."""
     return running_loop() is None or asyncio.current_task() is not task
 
 

@@ -1,8 +1,8 @@
-"""A connection to the database of dead letters. Its errors hide passwords and values of items.
+"""A connection to the database of dead letters. Its errors contain no passwords or item values.
 
-Statements are not prepared, and behind a pooler each runs in a transaction block. A lock of the
-session admits one replay at a time. Behind a pooler a transaction of a second connection holds it,
-since a session there is lent for one transaction.
+Statements are not prepared, and behind a pooler each runs in a transaction block. A session-level
+lock admits one replay at a time. Behind a pooler, a session is assigned for one transaction only,
+so an open transaction on a second connection holds the lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PLAIN_DSN = re.compile(
     r"postgres(?:ql)?://(?:(?P<user>[^@/?#]*)@)?(?P<hosts>[\w.,-]*)(?P<port>:\d+)?(?P<database>/[\w-]*)?(?:\?[^@]*)?"
 )
-"""A DSN that can be split safely. In any other, a part of the password may look like a host."""
+"""A DSN that can be split safely. In any other DSN, a part of the password may look like a host."""
 _LOCK = (
     "SELECT pg_try_advisory_{}lock(hashtext('penstock dlq'), to_regclass($1::text)::oid::int) "
     "AS held"
@@ -48,7 +48,7 @@ class LetterConnection:
         """The connection whose open transaction holds the lock."""
 
     async def open(self) -> None:
-        """Connect."""
+        """Connect. Raises `StoreError` if that fails."""
         self._connection = await self._connected()
         with self._errors_of("the connection"):
             self._is_pooled = await is_pooled(self._connection)
@@ -60,18 +60,18 @@ class LetterConnection:
             return await asyncpg.connect(self._dsn, statement_cache_size=0)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
             raise StoreError(f"no connection to {self.place}: {self.text_of(error)}") from None
-        except (ValueError, TypeError, LookupError):  # its text may hold any part of the DSN
+        except (ValueError, TypeError, LookupError):  # its text may contain any part of the DSN
             raise StoreError(f"the DSN of {self.place} cannot be read: {_DSN_RULE}") from None
 
     async def close(self) -> None:
-        """Disconnect, in 5 s at most."""
+        """Disconnect, within 5 s."""
         if self._holder is not None:
             self._holder.terminate()
         if self._connection is not None:
             await self._connection.close(timeout=5.0)
 
     async def lock(self, table: str) -> bool:
-        """Take the lock of replays of `table` until the end; return whether it was free."""
+        """Take the replay lock of `table` until the end; return whether it was free."""
         if not self._is_pooled:
             (row,) = await self.ask(table, _LOCK.format(""), table)
             return bool(row["held"])
@@ -81,7 +81,7 @@ class LetterConnection:
             return bool(await self._holder.fetchval(_LOCK.format("xact_"), table))
 
     def transaction(self) -> Transaction:
-        """A transaction, as a context manager."""
+        """Return a transaction, as a context manager."""
         return self._open.transaction()
 
     @property
@@ -91,7 +91,7 @@ class LetterConnection:
         return self._connection
 
     async def ask(self, table: str, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        """The rows of a statement about `table`, which the error names."""
+        """Return the rows of a statement about `table`, which errors name."""
         with self._errors_of(table):
             if self._holder is not None:
                 await self._holder.execute("SELECT")  # raises if the lock is lost
@@ -116,17 +116,17 @@ class LetterConnection:
 
     @property
     def place(self) -> str:
-        """The server's address, without anything that may be a part of the password."""
+        """The server's address, without any possible part of the password."""
         found = _PLAIN_DSN.fullmatch(self._dsn)
         if found is None:
             return "PostgreSQL"
         port = (
             "" if found["user"] is None else found["port"] or ""
-        )  # of USER:NUMBER alone it may be a password
+        )  # in USER:NUMBER it may be a password
         return f"{found['hosts'] or 'the default host'}{port}{found['database'] or ''}"
 
     def text_of(self, error: BaseException) -> str:
-        """An error's text without values of items and without the DSN's secrets."""
+        """Return an error's text without item values and without the DSN's secrets."""
         text = told.for_log(error).partition(": ")[2] or type(error).__name__
         for part in _suspects(self._dsn):
             text = text.replace(part, "***")
@@ -134,7 +134,7 @@ class LetterConnection:
 
 
 def _suspects(dsn: str) -> list[str]:
-    """The parts of a DSN that may be a password or a piece of one, longest first."""
+    """Return the parts of a DSN that may contain a password or a piece of one, longest first."""
     rest = dsn.partition(":")[2].lstrip("/").partition(":")[2]
     if _PLAIN_DSN.fullmatch(dsn):
         rest = rest.partition("@")[0] + "?" + dsn.partition("?")[2]

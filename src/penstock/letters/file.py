@@ -2,11 +2,11 @@
 
 1. Replays only read the files, so a service may keep appending. Each pass reads the files up to
    their lengths at its start.
-2. Replays append their notes to a file beside them, `<path>.replayed`, which is on the disk before
-   a letter is sent. It is never opened through a symbolic link, and is created with the mode of the
+2. Replays append their notes to a second file, `<path>.replayed`, and flush it to disk before a
+   letter is sent. It is never opened through a symbolic link, and is created with the mode of the
    dead letters.
 3. Purging rewrites each file without the letters (`rewrite.py`); no sink may have it open.
-4. A line that is no letter is reported by its number, and stays unchanged.
+4. A line that is not a letter is reported by its number, and stays unchanged.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class FileStore:
 
     @property
     def _mode(self) -> int:
-        """The mode of files beside it: notes on letters are as secret as the letters."""
+        """The mode of the file of notes: notes on letters are as confidential as the letters."""
         return self._files()[-1].stat().st_mode & 0o666
 
     def _read(self, files: Sequence[BinaryIO], lengths: Sequence[int]) -> Iterator[Letter]:
@@ -150,7 +150,7 @@ class FileStore:
             try:
                 self._notes.learn_line(line)
             except ValueError:
-                self._bad_notes.add(f"{self._beside}:{number}", "no note of a replay")
+                self._bad_notes.add(f"{self._beside}:{number}", "not a note of a replay")
 
     def _lines_of_notes(self) -> list[bytes]:
         try:
@@ -162,8 +162,8 @@ class FileStore:
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise StoreError(
-                    f"{self._beside} is a symbolic link, and is not followed; put a plain file "
-                    "there, or none"
+                    f"{self._beside} is a symbolic link, and is not followed; replace it by a "
+                    "plain file, or remove it"
                 ) from error
             raise
         with os.fdopen(number, "rb") as file:
@@ -174,7 +174,7 @@ class FileStore:
         if self._bad_notes.count:
             places = "; ".join(self._bad_notes.first)
             raise StoreError(
-                f"{places}; it may be about any letter, so nothing is sent or removed; repair "
+                f"{places}; it may concern any letter, so nothing is sent or removed; repair "
                 "or remove that line"
             )
 
@@ -191,7 +191,7 @@ class FileStore:
 
 
 def _opened(path: Path, *, follows: bool = True, mode: int = 0o666) -> AppendFile:
-    """Open a file exclusively, with its end repaired."""
+    """Open a file exclusively, and repair its end."""
     packed = False
     if follows and path.exists():
         with path.open("rb") as file:

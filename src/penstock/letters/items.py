@@ -1,16 +1,18 @@
-"""Any item as plain JSON, for its dead letter, and back. Pure; never raises for an item.
+"""Conversion of any item to plain JSON for its dead letter, and back. Pure; never raises for an
+item.
 
 1. A value with a JSON form has the same form as in a file or in a request (`_clients.forms`). An
-   item of a plain class is its public attributes, which are its columns for `PostgresSink`. A date
-   has become text and a tuple a list then, as in every file.
-2. Other values that JSON cannot hold are *marked*: an object of one entry, whose name is one of
-   `_READ`. `restored` returns the same value.
-3. Everything else (an object without a form, a cycle, more than `DEEPEST` levels) is replaced by its
-   `repr`, at most `LONGEST` characters of it, as `{"$repr": ...}`. Such a letter cannot be sent
-   again, and neither can one of a pydantic model with a secret, whose form has asterisks instead.
-   The rest of the item stays readable.
-4. An object of the item's own that looks like a mark is kept as `$mapping`, so every mark is ours.
-5. The copy shares nothing with the item, which may change meanwhile.
+   item of a plain class is stored as its public attributes, which are also its columns for
+   `PostgresSink`. As in every file, a date becomes text and a tuple becomes a list.
+2. Other values that JSON cannot represent are *marked*: stored as an object with one entry, whose
+   name is in `_READ`. `restored` returns the same value.
+3. Everything else (an object without a form, a cycle, more than `DEEPEST` levels) is replaced by
+   its `repr`, at most `LONGEST` characters of it, as `{"$repr": ...}`. Such a letter cannot be
+   replayed, and neither can a letter of a pydantic model with a secret, which is stored as
+   asterisks. The rest of the item stays readable.
+4. An object in the item that looks like a mark is stored as `$mapping`, so every mark is Penstock's
+   own.
+5. The copy shares no objects with the item, which may change later.
 """
 
 from __future__ import annotations
@@ -26,32 +28,38 @@ from .._core.text import repr_of
 from .._core.told import storable
 
 PLAIN, MARKED, REPR = "plain", "marked", "repr"
-"""The forms of an item: JSON by itself, with marks of exact values, with a `repr`."""
+"""The forms of an item: plain JSON, JSON with marks of exact values, JSON with a `repr`."""
 LONGEST = 10_000
-"""The most characters of one `repr`."""
+"""Maximum number of characters of one `repr`."""
 DEEPEST = 200
-"""The most levels of an item."""
+"""Maximum nesting depth of an item."""
 _SHOWN = "$repr"
 _LARGE = 2_000
-"""Bits of an integer that Python writes in decimal digits whatever its limit is set to."""
+"""Number of bits up to which Python converts an integer to decimal digits regardless of its
+limit.
+"""
 
 
 class StoredItem(NamedTuple):
-    """An item as JSON, and how."""
+    """An item as JSON, and its form."""
 
     value: Any
     form: str
 
 
 def stored(item: object) -> StoredItem:
-    """The item as plain JSON: a copy of dictionaries with text keys, lists, text and numbers."""
+    """Return the item as plain JSON: a copy made of dictionaries with text keys, lists, text and
+    numbers.
+    """
     copying = _Copying()
     value = copying.item(item)
     return StoredItem(value, copying.form)
 
 
 def restored(value: Any) -> Any:
-    """The value of which `stored` made this. Raises `ValueError` for a wrong or irreversible mark."""
+    """Return the value from which `stored` made this. Raises `ValueError` for a wrong or
+    irreversible mark.
+    """
     if isinstance(value, list):
         return [restored(each) for each in cast("list[Any]", value)]
     if not isinstance(value, dict):
@@ -63,17 +71,17 @@ def restored(value: Any) -> Any:
             try:
                 return _READ[name](inner)
             except (TypeError, AttributeError) as error:
-                raise ValueError(f"no value of a mark {name!r}") from error
+                raise ValueError(f"invalid value of the mark {name!r}") from error
     return {name: restored(each) for name, each in found.items()}
 
 
 class _Copying:
-    """A copy of one item. `form` is known when it is complete."""
+    """The copy of one item. `form` is final when the copy is complete."""
 
     def __init__(self) -> None:
         self.form = PLAIN
         self._around: set[int] = set()
-        """The objects that the current one is within."""
+        """Ids of the objects that contain the current one."""
 
     def item(self, item: object) -> Any:
         try:
@@ -145,11 +153,11 @@ class _Copying:
 
 
 def _hides(model: Any) -> bool:
-    """Whether a pydantic model has asterisks in its form in place of a secret."""
+    """Return whether a pydantic model represents a secret by asterisks."""
     try:
         dumps = hasattr(cast("object", type(model)), "model_dump")
         return dumps and _has_secret(model.model_dump(warnings=False))
-    except Exception:  # it dumps itself as JSON only, and what it hides is unknown
+    except Exception:  # it can only be dumped as JSON, and its secrets are unknown
         return True
 
 
@@ -162,7 +170,7 @@ def _has_secret(value: Any) -> bool:
 
 
 def _formed(form: Form, value: object) -> object:
-    """Its form, or its attributes if it cannot make one: a model with bytes, for example."""
+    """Return its form, or its attributes if the form raises, as for a model with bytes."""
     try:
         return form(value)
     except Exception:
@@ -173,7 +181,7 @@ def _formed(form: Form, value: object) -> object:
 
 
 def _attributes(item: Any) -> dict[str, Any] | None:
-    """The public attributes of an object of a plain class; `None` for any other object."""
+    """Return the public attributes of an object of a plain class; `None` for any other object."""
     if callable(item) or isinstance(item, BaseException):
         return None
     names = [*getattr(item, "__dict__", ())]
@@ -188,7 +196,7 @@ def _attributes(item: Any) -> dict[str, Any] | None:
 
 
 def _is_storable(text: str) -> bool:
-    """Whether UTF-8 can encode it: whether it has no lone surrogates."""
+    """Return whether UTF-8 can encode it, that is, whether it has no lone surrogates."""
     try:
         return text.isascii() or bool(text.encode())
     except UnicodeEncodeError:
@@ -208,7 +216,7 @@ def _pairs(pairs: Any) -> dict[Any, Any]:
 
 
 def _key(value: Any) -> Any:
-    """Lists were tuples if they are keys."""
+    """Convert lists to tuples, since keys cannot be lists."""
     return tuple(map(_key, cast("list[Any]", value))) if isinstance(value, list) else value
 
 

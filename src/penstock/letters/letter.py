@@ -21,11 +21,11 @@ _MOST_ATTEMPTS = 2**31 - 2
 
 
 class NoLetterError(ValueError):
-    """A record that is no dead letter. The message gives the reason, without any content."""
+    """A record that is not a dead letter. The message gives the reason, without any content."""
 
 
 class ReplayLane(NamedTuple):
-    """The scope of order: a key of one tenant in one batcher."""
+    """The scope of ordering: a key of one tenant in one batcher."""
 
     key: str
     tenant: str
@@ -37,7 +37,7 @@ class ReplayLane(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Letter:
-    """A `DeadLetterRecord` read back from a store. The item is decoded JSON, with marks as stored.
+    """A `DeadLetterRecord` read from a store. The item is decoded JSON, with marks as stored.
 
     Letters of earlier releases have neither `cause_type`, `code` nor `item_form`.
     """
@@ -61,7 +61,9 @@ class Letter:
     code: str = ""
     item_form: str = PLAIN
     state: str = PENDING
-    """`interrupted`: a replay ended while this letter was in flight, so it may be delivered."""
+    """`interrupted`: a replay was interrupted while this letter was in flight, so it may have been
+    delivered.
+    """
     replay: str | None = None
     """The batch id of its last replay."""
     outcome: str | None = None
@@ -78,7 +80,7 @@ class Letter:
         return self.item_form in {PLAIN, MARKED}
 
     def original(self) -> Any:
-        """The item with marked values restored.
+        """Return the item with marked values restored.
 
         Raises `PermanentError` if it is not replayable, and `ValueError` for a malformed mark.
         """
@@ -88,7 +90,7 @@ class Letter:
 
     @property
     def lane(self) -> ReplayLane | None:
-        """The scope of its order; `None` for an item without a key."""
+        """The scope of its ordering; `None` for an item without a key."""
         return (
             None
             if self.item_key is None
@@ -96,12 +98,12 @@ class Letter:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Its fields, with times as text."""
+        """Return its fields, with times as text."""
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
         return {**{name: getattr(self, name) for name in self.__dataclass_fields__}, **times}
 
     def after(self, told: Mapping[str, Any]) -> Letter:
-        """The letter with the notes of a replay applied."""
+        """Return the letter with the notes of a replay applied."""
         known = {
             name: told[name]
             for name in ("state", "replay", "outcome", "attempts", *ERROR)
@@ -128,7 +130,7 @@ def letter_in(line: bytes) -> Letter:
 
 
 def key_in(line: bytes) -> str | None:
-    """The key of the letter in a line; `None` if the line is no letter."""
+    """Return the key of the letter in a line; `None` if the line is not a letter."""
     try:
         return letter_in(line).key
     except NoLetterError:
@@ -136,7 +138,9 @@ def key_in(line: bytes) -> str | None:
 
 
 def letter_of(record: object) -> Letter:
-    """Check a decoded record and make a letter of it. Raises `NoLetterError` if it is none."""
+    """Check a decoded record and convert it to a letter. Raises `NoLetterError` if it is
+    not one.
+    """
     if not isinstance(record, dict):
         raise NoLetterError("not an object")
     found = cast("dict[str, Any]", record)
@@ -155,7 +159,7 @@ def letter_of(record: object) -> Letter:
     times = {name: _moment(found[name]) for name in ("first_at", "last_at")}
     wrong += [name for name, time in times.items() if time is None]
     if wrong or "key" not in texts or not _has_text(found.get("tenant")):
-        raise NoLetterError(f"no letter has such a value: {', '.join(wrong) or 'tenant'}")
+        raise NoLetterError(f"invalid value: {', '.join(wrong) or 'tenant'}")
     return Letter(
         item=found["item"],
         attempts=attempts,
@@ -172,7 +176,7 @@ def _is_storable(text: str) -> bool:
 
 
 def _has_text(tenant: object) -> bool:
-    """Whether it has a JSON text, by which tenants are compared."""
+    """Return whether it has a JSON text, by which tenants are compared."""
     try:
         json.dumps(tenant, sort_keys=True)
     except (RecursionError, TypeError, ValueError):
@@ -181,7 +185,7 @@ def _has_text(tenant: object) -> bool:
 
 
 def _moment(value: Any) -> Any:
-    """The time; `None` if the value is not one."""
+    """Return the time; `None` if the value is not one."""
     try:
         return moment(value).astimezone(UTC)
     except (TypeError, ValueError, OverflowError):
@@ -189,19 +193,19 @@ def _moment(value: Any) -> Any:
 
 
 def moment(text: str | datetime) -> datetime:
-    """Parse a stored time; without a zone it is UTC. Raises `ValueError`."""
+    """Parse a stored time; without a time zone it is UTC. Raises `ValueError`."""
     made = text if isinstance(text, datetime) else datetime.fromisoformat(text)
     return made if made.tzinfo is not None else made.replace(tzinfo=UTC)
 
 
 def _names(tenant: object) -> tuple[str, ...]:
-    """How a tenant may be written: as text, or as JSON."""
+    """Return the ways to write a tenant: as text, or as JSON."""
     return str(tenant), json.dumps(tenant), json.dumps(tenant, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A selection of letters: those that meet every condition."""
+    """Conditions for letters; a letter is selected if it meets all of them."""
 
     states: frozenset[str] = frozenset(STATES)
     letters: tuple[str, ...] = ()
@@ -220,10 +224,12 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     only: frozenset[str] | None = None
-    """Letters' own keys, complete."""
+    """Complete keys of letters."""
 
     def has(self, letter: Letter) -> bool:
-        """Whether it is selected. Times are of the last attempt; `until` is exclusive."""
+        """Return whether a letter is selected. Times are those of the last attempt; `until` is
+        exclusive.
+        """
         return (
             letter.state in self.states
             and self.has_key_of(letter)
@@ -238,7 +244,7 @@ class Selection:
         )
 
     def has_key_of(self, letter: Letter) -> bool:
-        """Whether other letters of this one's key may be selected."""
+        """Return whether other letters of this one's key may be selected."""
         return (
             (not self.keys or letter.item_key in self.keys)
             and self.batcher in {None, letter.batcher}

@@ -1,4 +1,4 @@
-"""The lines of a file written by `FileSink`, compressed or not. Blocks."""
+"""Reader of the lines of a file written by `FileSink`, compressed or not. Blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def lines(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """The complete lines within a file's first `length` bytes. Raises `StoreError` if damaged."""
+    """Yield the complete lines within a file's first `length` bytes. Raises `StoreError` if
+    damaged.
+    """
     file.seek(0)
     part: Any = _FilePrefix(file, length)
     if is_zstd(file.fileno()):
@@ -30,7 +32,7 @@ def lines(file: BinaryIO, length: int) -> Iterator[bytes]:
 
 
 def unfinished(file: BinaryIO) -> bytes:
-    """The bytes after the last complete line, or the last complete frame."""
+    """Return the bytes after the last complete line, or after the last complete frame."""
     number = file.fileno()
     whole = whole_frames(number) if is_zstd(number) else whole_lines(number)
     return os.pread(number, os.fstat(number).st_size - whole, whole)

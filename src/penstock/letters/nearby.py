@@ -1,4 +1,4 @@
-"""Files that may have been meant by a path without a file."""
+"""Suggestions of files for a path that does not exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BESIDE = (".lock", ".replayed")
 
 
 def why_missing(path: Path) -> str:
-    """Why there is no file at `path`, and which similar ones there are."""
+    """Return why there is no file at `path`, and the names of similar files."""
     if path.is_dir():
         return _with_files("a folder, not a file", _names(path))
     if not path.parent.is_dir():
@@ -27,7 +27,7 @@ def why_missing(path: Path) -> str:
 def _names(folder: Path) -> list[str]:
     try:
         names = sorted(each.name for each in folder.iterdir() if each.is_file())
-    except OSError:  # a folder that this user may not list
+    except OSError:  # this user may not list the folder
         return []
     return [name for name in names if not name.endswith(_BESIDE)]
 

@@ -1,6 +1,6 @@
-"""The notes of replays beside a file of dead letters: letters in flight and their outcomes. Pure.
+"""Notes of replays, stored with the dead letters: letters in flight and their outcomes. Pure.
 
-An unreadable note may concern any letter. Listing ignores it; replaying and purging are refused,
+An unreadable note may concern any letter. Listing ignores it. Replaying and purging are refused,
 because a delivered letter might be sent again.
 """
 
@@ -21,7 +21,7 @@ _MOST = 2**31 - 2
 
 
 class Notes:
-    """The notes on each letter, by its own key."""
+    """The notes on each letter, by the letter's own key."""
 
     def __init__(self) -> None:
         self.told: dict[str, dict[str, Any]] = {}
@@ -32,7 +32,7 @@ class Notes:
         return {key for key, told in self.told.items() if told["state"] == INTERRUPTED}
 
     def learn_line(self, line: bytes) -> None:
-        """Apply a line of the file. Raises `ValueError`, without effect, if it is no note."""
+        """Apply a line of the file. Raises `ValueError`, without effect, if it is not a note."""
         try:
             note = json.loads(line.decode())
         except RecursionError:
@@ -49,7 +49,7 @@ class Notes:
             self.told[ending["key"]] = {**self.told.get(ending["key"], {}), **ending}
 
     def lines_without(self, gone: Collection[str]) -> bytes:
-        """The notes on all other letters, as lines."""
+        """Return the notes on all other letters, as lines."""
         left = [{**told, "key": key} for key, told in self.told.items() if key not in gone]
         return b"".join(
             to_json({"replay": told.get("replay"), "endings": [told]}) + b"\n" for told in left

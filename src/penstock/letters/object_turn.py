@@ -1,9 +1,10 @@
-"""One replay at a time over the letters of an object store.
+"""A lock that admits one replay at a time for the letters of an object store.
 
-1. A replay holds a lease: an object that it stores again every few seconds. A lease that does not
-   change for `LEASE` belongs to a process that has ended, and is taken over.
-2. A frozen process may be taken for an ended one. So each note has the next number, and is stored only
-   if no note has that number: of two replays, one fails before it sends a letter.
+1. A replay holds a lease: an object that it rewrites every few seconds. A lease that does not
+   change for `LEASE` seconds is assumed to belong to a process that has ended, and is taken over.
+2. A frozen process may be mistaken for an ended one. So each note has the next number, and is
+   stored only if no note has that number: of two concurrent replays, one fails before it sends a
+   letter.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("penstock.dlq")
 LEASE = 15.0
-"""Seconds."""
+"""Seconds after which an unchanged lease is taken over."""
 RENEWED = 3.0
-"""Seconds."""
+"""Seconds between two renewals of a lease."""
 
 
 class ReplayTurn:
@@ -40,13 +41,13 @@ class ReplayTurn:
         self._numbers = itertools.count()
 
     async def take(self) -> None:
-        """Begin; suspends for `LEASE` if an earlier replay has not ended its turn.
+        """Take the turn. Suspends for `LEASE` seconds if an earlier replay has not ended its turn.
 
-        Raises `StoreError` if that is still going on.
+        Raises `StoreError` if that replay is still running.
         """
         if not await self._folder.create(self._path, self._content()):
             _log.warning(
-                "%s: a replay has not ended its turn; waiting %g s to see whether it goes on",
+                "%s: a replay has not ended its turn; waiting %g s to check whether it is still running",
                 self._folder.place,
                 self._lease,
             )
@@ -54,13 +55,13 @@ class ReplayTurn:
             await asyncio.sleep(self._lease)
             if before != await self._folder.tag(self._path):
                 raise StoreError(
-                    f"{self._folder.place}: another replay, or purge, is going on; wait until it ends"
+                    f"{self._folder.place}: another replay or purge is running; wait until it ends"
                 )
             await self._folder.replace(self._path, self._content())
         self._renewing = asyncio.ensure_future(self._renew())
 
     async def end(self) -> None:
-        """Let others begin. Idempotent."""
+        """Release the turn. Idempotent."""
         renewing, self._renewing = self._renewing, None
         if renewing is not None:
             renewing.cancel()
@@ -71,12 +72,12 @@ class ReplayTurn:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(self._lease * RENEWED / LEASE)
-            # a failure is told by the next note, which the store does not take either
+            # the next note, which the store then refuses too, reports a failure
             with contextlib.suppress(Exception):
                 await self._folder.replace(self._path, self._content())
 
     def _content(self) -> bytes:
-        """Different each time, so that the object's tag is, too."""
+        """Return content that differs each time, so that the object's tag differs too."""
         return to_json(
             {"host": socket.gethostname(), "process": os.getpid(), "count": next(self._numbers)}
         )

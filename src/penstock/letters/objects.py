@@ -1,12 +1,12 @@
 """Dead letters in objects written by `ObjectSink`.
 
-1. Replays only read them, so services may keep writing. Each pass reads the objects that are there
-   at its start, in the order of their first letters: letters of one key are in objects of one
-   batcher, of which the later one was begun when the earlier one had been written.
-2. The notes of replays are objects below `_replays/`, one for each, which the store has confirmed
+1. Replays only read the objects, so services may keep writing. Each pass reads the objects that
+   exist at its start, in the order of their first letters. This keeps the order per key: letters of
+   a key are in objects of one batcher, which begins each object after the previous one was written.
+2. The notes of replays are objects below `_replays/`, one per note. The store has confirmed a note
    before a letter is sent.
-3. Purging stores an object anew without the letters, or removes it.
-4. A line that is no letter is reported by its number, and stays unchanged.
+3. Purging rewrites an object without the letters, or removes it.
+4. A line that is not a letter is reported by its number, and stays unchanged.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TIMEOUT = 30.0
 
 
 class ObjectStore:
-    """Dead letters below a URL, with the credentials of the environment."""
+    """Dead letters below a URL, with credentials from the environment."""
 
     def __init__(self, url: str, *, lease: float = LEASE) -> None:
         self._given = StoreGiven.of(url, config=None, client_options=None, timeout=TIMEOUT)
@@ -61,7 +61,7 @@ class ObjectStore:
         self._folder = ObjectFolder(self._given)
         if not await self._listed():
             raise StoreError(
-                f"{self._given.place}: there is no object of dead letters (*.ndjson) below it"
+                f"{self._given.place}: there are no objects of dead letters (*.ndjson) below it"
             )
         await self._read_notes()
         return self
@@ -132,7 +132,7 @@ class ObjectStore:
         ]
 
     async def _in_order(self) -> list[str]:
-        """The objects by the time of their first letters."""
+        """Return the objects in the order of their first letters."""
         free = asyncio.Semaphore(READS_AT_ONCE)
 
         async def begun(each: Listed) -> tuple[str, str]:
@@ -170,7 +170,7 @@ class ObjectStore:
                 try:
                     self._notes.learn_line(line)
                 except ValueError:
-                    self._bad_notes.add(f"{self._given.place}/{path}", "no note of a replay")
+                    self._bad_notes.add(f"{self._given.place}/{path}", "not a note of a replay")
 
     async def _note_paths(self) -> list[str]:
         listed = await self._open.listed(NOTES)
@@ -181,7 +181,7 @@ class ObjectStore:
         if self._bad_notes.count:
             places = "; ".join(self._bad_notes.first)
             raise StoreError(
-                f"{places}; it may be about any letter, so nothing is sent or removed; repair "
+                f"{places}; it may concern any letter, so nothing is sent or removed; repair "
                 "or remove that object"
             )
 
@@ -200,7 +200,7 @@ class ObjectStore:
         self._next_note += 1
 
     async def _purge_notes(self, gone: set[str]) -> None:
-        """One note in place of all, with the same meaning for the letters that are left."""
+        """Replace all notes by one with the same meaning for the remaining letters."""
         earlier = await self._note_paths()
         await self._store_note(self._notes.lines_without(gone))
         await self._open.remove(*earlier)
@@ -223,7 +223,7 @@ def _compression(path: str) -> str | None:
 
 
 def _lines(path: str, content: bytes) -> Iterator[bytes]:
-    """The lines of an object. Raises `StoreError` if it is damaged."""
+    """Yield the lines of an object. Raises `StoreError` if it is damaged."""
     try:
         return (line.rstrip(b"\n") for line in io.BytesIO(_plain(path, content)))
     except Exception as error:
@@ -251,10 +251,10 @@ def _plain(path: str, content: bytes, *, is_part: bool = False) -> bytes:
 
 
 def _first_line(path: str, head: bytes) -> bytes | None:
-    """The first line of an object, if the beginning of its content has all of it."""
+    """Return the first line of an object, if the beginning of its content contains all of it."""
     try:
         line, found, _ = _plain(path, head, is_part=True).partition(b"\n")
-    except Exception:  # damaged: reading the whole tells it
+    except Exception:  # damaged; reading the whole object reports it
         return None
     return line if found else None
 

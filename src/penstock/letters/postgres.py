@@ -1,6 +1,6 @@
 """Dead letters in a table, as written by `PostgresSink` with `DeadLetterRecord.as_row`.
 
-Replays write their notes to three columns of the same table. An advisory lock of the session admits
+Replays write their notes to three columns of the same table. A session-level advisory lock admits
 one replay at a time.
 """
 
@@ -38,7 +38,7 @@ GROUP BY c.oid HAVING count(*) = $2 ORDER BY 1 LIMIT 10
 """Tables with these columns."""
 _NOTED = ("state", "replay", "outcome")
 _CHANGED = ("attempts", *ERROR, "last_at")
-"""What a replay replaces, if it knows it."""
+"""Fields that a replay replaces if it has new values."""
 _NAMES = """
 SELECT attname::text AS name FROM pg_attribute
 WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped
@@ -52,7 +52,7 @@ class PostgresStore:
         self._table = qualified(schema, table)
         self._connection = LetterConnection(dsn)
         self._missing: frozenset[str] = frozenset()
-        """Columns that a table of an earlier release lacks."""
+        """Columns that a table created by an earlier release lacks."""
         self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
@@ -65,11 +65,15 @@ class PostgresStore:
             why = self._connection.text_of(error.__cause__ or error)
             hint = await self._hint(error.__cause__)
             await self._connection.close()
-            raise StoreError(f"{self._table} is no table of dead letters: {why}{hint}") from error
+            raise StoreError(
+                f"{self._table} is not a table of dead letters: {why}{hint}"
+            ) from error
         return self
 
     async def _hint(self, error: BaseException | None) -> str:
-        """What else there is, if the table is missing, or what may add a missing column."""
+        """Return the names of similar tables if the table is missing, or the remedy for a missing
+        column.
+        """
         code = getattr(error, "sqlstate", None)
         if code == _NO_COLUMN:
             return "; if an earlier release created it, `penstock dlq init` adds the column"
@@ -126,7 +130,7 @@ class PostgresStore:
     async def hold(self) -> None:
         """See `Store`."""
         if not await self._connection.lock(self._table):
-            raise StoreError(f"another replay of {self._table} is under way")
+            raise StoreError(f"another replay of {self._table} is running")
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:
         """See `Store`."""

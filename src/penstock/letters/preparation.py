@@ -1,4 +1,4 @@
-"""Preparation of a table for dead letters: creation, or addition of missing columns."""
+"""Preparation of a table for dead letters: creation of the table or of missing columns."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ SELECT EXISTS (
 _LIMIT_WAIT = """
 SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'
 """
-"""If a long transaction uses the table, every writer would wait behind our request for a lock."""
+"""If a long transaction uses the table, every writer would queue behind this lock request."""
 _TABLES = ("r", "p")  # ordinary and partitioned ones
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The table, and the statements that prepare it; none for a table that is ready."""
+    """The table, and the statements that prepare it; no statements if the table is ready."""
 
     table: str
     is_new: bool
@@ -50,8 +50,9 @@ class Prepared:
 async def prepare(dsn: str, table: str, schema: str | None, *, dry_run: bool = False) -> Prepared:
     """Create the table of dead letters, or add the columns that an earlier release did not create.
 
-    Letters and other columns stay. Concurrent calls wait for one another, and nothing is done by
-    half. Raises `StoreError`, also for a table that is none of dead letters, which stays unchanged.
+    Letters and other columns are kept. Concurrent calls wait for each other, and the changes are
+    atomic. Raises `StoreError`, also for a table that is not one of dead letters, which stays
+    unchanged.
     """
     name = qualified(schema, table)
     connection = LetterConnection(dsn)
@@ -79,7 +80,7 @@ async def _planned(connection: LetterConnection, name: str) -> Prepared:
         return Prepared(name, True, [creation(name)])
     table: str = found[0]["name"]
     if found[0]["relkind"] not in _TABLES:
-        raise _refused(table, ["it is no table"])
+        raise _refused(table, ["it is not a table"])
     oid = found[0]["oid"]
     columns = [FoundColumn(**row) for row in await connection.ask(table, _DESCRIBE, oid)]
     (has,) = await connection.ask(table, _HAS_UNIQUE_KEY, oid)
@@ -93,6 +94,6 @@ async def _planned(connection: LetterConnection, name: str) -> Prepared:
 
 def _refused(table: str, wrong: Sequence[str]) -> StoreError:
     return StoreError(
-        f"{table} exists, is no table of dead letters, and stays unchanged: {'; '.join(wrong)}. "
-        "Choose another --table, or put this right"
+        f"{table} exists, but is not a table of dead letters, and stays unchanged: {'; '.join(wrong)}. "
+        "Choose another --table, or correct this one"
     )

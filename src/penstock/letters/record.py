@@ -54,7 +54,7 @@ class DeadLetterRecord(MakesForm, Generic[T]):
     """`permanent`, `transient` (attempts exhausted), `unlisted` or `unknown`."""
     message: str
     attempts: int
-    """The number of failed attempts."""
+    """Number of failed attempts."""
     first_at: datetime
     """The end of the first failed attempt (UTC)."""
     last_at: datetime
@@ -72,28 +72,28 @@ class DeadLetterRecord(MakesForm, Generic[T]):
     `None` without keys.
     """
     parked_behind: bool = False
-    """Whether it was not attempted, but parked behind a failed item of its key
+    """Whether the item was not attempted, but parked behind a failed item of its key
     (`Batcher(on_key_failure="park")`).
     """
 
     cause_type: str = ""
-    """The name of the class of the error behind Penstock's own, such as asyncpg's
-    `NotNullViolationError`; empty if there is none.
+    """The class name of the error that caused Penstock's own, such as asyncpg's
+    `NotNullViolationError`; empty without one.
     """
     code: str = ""
-    """The SQLSTATE or HTTP status, such as `23502` or `422`; empty if there is none."""
+    """The SQLSTATE or HTTP status, such as `23502` or `422`; empty without one."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The record as a dictionary, with times in ISO 8601 and the item unchanged."""
+        """Return the record as a dictionary, with times in ISO 8601 and the item unchanged."""
         times = {"first_at": self.first_at.isoformat(), "last_at": self.last_at.isoformat()}
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, **times}
 
     def as_json(self) -> dict[str, Any]:
-        """The record as a dictionary that JSON can encode, whatever the item is.
+        """Return the record as a dictionary that JSON can encode, for any item.
 
-        `item_form` is `plain` for an item that JSON holds as it is; `marked` if it holds marks of
-        exact values, such as `{"$base64": ...}`; `repr` if a part of it is known only by its `repr`,
-        so that it cannot be sent again.
+        `item_form` is `plain` for an item that JSON represents directly, `marked` if it contains
+        marks of exact values, such as `{"$base64": ...}`, and `repr` if a part of it is only stored
+        as its `repr`, so that it cannot be replayed.
         """
         item, form = stored(self.item)
         found = {**self.as_dict(), "item": item, "tenant": stored(self.tenant).value}
@@ -101,8 +101,8 @@ class DeadLetterRecord(MakesForm, Generic[T]):
         return {**found, **texts, "item_form": form}
 
     def as_row(self) -> tuple[Any, ...]:
-        """The record's values in the order of `COLUMNS`, for a table: the item and the tenant as
-        JSON text, texts without NUL.
+        """Return the record's values in the order of `COLUMNS`, for a table: the item and the
+        tenant as JSON text, texts without NUL.
         """
         found = self.as_json()
         texts = {

@@ -1,13 +1,14 @@
 """Atomic rewriting of a file without some of its lines. Blocks.
 
-1. Every step works within the folder that was opened first, so replacing a folder meanwhile has no
+1. Every step works within the folder opened at the start, so replacing the folder meanwhile has no
    effect.
-2. The new file has a random name, and is created exclusively, for this user alone. It gets the old
-   file's owner, mode and access list, and is on the disk, before it takes the old file's name. So
-   it is never readable for users who could not read the old file, and a planted link has no effect.
-3. A file named by a symbolic link is rewritten in its place, and the link stays. The link must
+2. The new file has a random name, and is created exclusively and only for this user. It gets the
+   old file's owner, mode and access list and is flushed to disk before it is renamed to the old
+   file's name. So users who could not read the old file can never read the new one, and a planted
+   link has no effect.
+3. If a symbolic link names the file, its target is rewritten and the link stays. The link must
    belong to this user or to root.
-4. Kept lines are copied byte by byte, readable or not. So is an unfinished end.
+4. Kept lines are copied byte by byte, even if they are unreadable. So is an unfinished end.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def real(path: Path) -> Path:
 
 
 def rewrite(path: Path, stays: Callable[[bytes], bool], *, keep_empty: bool) -> None:
-    """Drop the lines that do not stay; remove an empty file, unless `keep_empty`.
+    """Remove the lines for which `stays` is false; delete an empty file, unless `keep_empty`.
 
     Raises `StoreError` and `OSError`.
     """
@@ -123,7 +124,7 @@ def _replace(folder: int, path: Path, old: int, content: bytes) -> None:
 
 
 def _copy_metadata(file: int, old: int, path: Path) -> None:
-    """Give the new file the old one's owner, mode and access list."""
+    """Copy the old file's owner, mode and access list to the new file."""
     found, made = os.fstat(old), os.fstat(file)
     if (found.st_uid, found.st_gid) != (made.st_uid, made.st_gid):
         try:

@@ -1,6 +1,6 @@
-"""A source's record as the item of a dead letter, and back. Pure.
+"""Conversion of a source's record to the item of a dead letter, and back. Pure.
 
-Bytes survive as marks of `items.py`, so a restored item is the record exactly.
+Bytes are stored as marks of `items.py`, so a restored item equals the record exactly.
 """
 
 from __future__ import annotations
@@ -16,17 +16,19 @@ FIELDS = ("topic", "partition", "offset", "key", "value", "headers", "timestamp"
 
 
 class NoSourceRecordError(ValueError):
-    """An item that holds no record of a source. The message says why, without values."""
+    """An item that does not contain a source's record. The message gives the reason, without
+    values.
+    """
 
 
 def item_of_record(record: SourceRecord) -> dict[str, Any]:
-    """The item of a record's dead letter."""
+    """Return the item of a record's dead letter."""
     found = {name: getattr(record, name) for name in FIELDS}
     return {**found, "headers": [[name, value] for name, value in record.headers or ()]}
 
 
 def record_of_item(item: object) -> Record:
-    """The record of a restored item. Raises `NoSourceRecordError`."""
+    """Return the record of a restored item. Raises `NoSourceRecordError`."""
     if not isinstance(item, dict):
         raise NoSourceRecordError("no mapping")
     found = cast("dict[str, Any]", item)
@@ -37,7 +39,7 @@ def record_of_item(item: object) -> Record:
     headers = found["headers"]
     if wrong or not all(map(_is_header, headers)):
         told = ", ".join(wrong) or "headers"
-        raise NoSourceRecordError(f"{told} of a wrong kind")
+        raise NoSourceRecordError(f"{told} of the wrong type")
     return Record(
         **{name: found[name] for name in FIELDS if name != "headers"},
         headers=[(name, value) for name, value in headers],
@@ -45,6 +47,6 @@ def record_of_item(item: object) -> Record:
 
 
 def _is_header(pair: Any) -> bool:
-    """Whether it is a name and a value. Some clients give headers without a value."""
+    """Return whether it is a name and a value. Some clients deliver headers without a value."""
     found = cast("list[Any]", pair)
     return isinstance(pair, list) and len(found) == 2 and isinstance(found[0], str)

@@ -19,7 +19,7 @@ MOST_TOLD = 10
 
 
 class StoreError(Exception):
-    """A store that cannot be used as named. The message gives the reason."""
+    """A store that cannot be used as specified. The message gives the reason."""
 
 
 class Unreadable:
@@ -28,7 +28,7 @@ class Unreadable:
     def __init__(self) -> None:
         self.count = 0
         self.first: list[str] = []
-        """Place and reason of the first ones."""
+        """Places and reasons of the first unreadable records."""
 
     def clear(self) -> None:
         """Start another pass."""
@@ -36,13 +36,13 @@ class Unreadable:
         self.first.clear()
 
     def add(self, place: str, why: str) -> None:
-        """Count one; `why` must hold nothing of its content."""
+        """Count a record; `why` must not contain any of its content."""
         self.count += 1
         if len(self.first) < MOST_TOLD:
             self.first.append(f"{place}: unreadable: {why}")
 
     def include(self, others: Unreadable) -> None:
-        """Count these too."""
+        """Add the counts and records of `others`."""
         self.count += others.count
         self.first += others.first[: MOST_TOLD - len(self.first)]
 
@@ -55,7 +55,9 @@ class Ending:
     outcome: str
     state: str
     attempts: int | None = None
-    """Their total, if this replay counts; else `None`, and the error is omitted too."""
+    """The total number of attempts, if this replay counts; else `None`, and the error is omitted
+    too.
+    """
     error_type: str | None = None
     error_class: str | None = None
     message: str | None = None
@@ -65,13 +67,15 @@ class Ending:
 
     @classmethod
     def state_for(cls, outcome: str, *, is_success: bool) -> str:
-        """The letter's state after `outcome`: after an unknown one it is no longer pending."""
+        """Return the letter's state after `outcome`: after an unknown outcome it is no longer
+        pending.
+        """
         if is_success:
             return REPLAYED
         return INTERRUPTED if outcome == "unknown" else PENDING
 
     def as_dict(self) -> dict[str, Any]:
-        """The known fields."""
+        """Return the known fields."""
         return {
             name: value
             for name in self.__dataclass_fields__
@@ -94,7 +98,8 @@ class Store(Protocol):
     ) -> None: ...
 
     def letters(self, selection: Selection) -> AsyncGenerator[Letter]:
-        """The current letters, each once: interrupted ones first, then in order of arrival.
+        """Return the current letters, each once: interrupted ones first, then in the order of
+        arrival.
 
         Letters stored later are not included.
         """
@@ -104,10 +109,10 @@ class Store(Protocol):
         """Exclude other replays until the store is closed."""
 
     async def begin(self, replay: str, keys: Sequence[str]) -> None:
-        """Note that these letters are in flight, before they are sent."""
+        """Record that these letters are in flight, before they are sent."""
 
     async def end(self, replay: str, endings: Sequence[Ending]) -> None:
-        """Note their outcomes."""
+        """Record their outcomes."""
 
     async def purge(self, selection: Selection) -> int:
         """Remove letters permanently; return their number."""

@@ -1,7 +1,8 @@
-"""The table of dead letters in PostgreSQL: its columns, its statements, and checks of a table. Pure.
+"""The table of dead letters in PostgreSQL: its columns, its statements, and checks of a table.
+Pure.
 
-A column that a later release adds belongs at the end of `COLUMNS`. It is nullable or has a default,
-so that `additions` can add it to a table that holds letters already.
+Add new columns at the end of `COLUMNS`. They must be nullable or have a default, so that
+`additions` can add them to a table that already contains letters.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Column:
 
     @property
     def is_addable(self) -> bool:
-        """Whether rows that exist without it get a value."""
+        """Whether existing rows get a value if it is added."""
         return self.is_nullable or self.fills_itself
 
     @property
@@ -45,20 +46,20 @@ class Column:
 
     @property
     def is_nullable(self) -> bool:
-        """Whether it may hold NULL."""
+        """Whether it may be NULL."""
         return not self.rest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundColumn:
-    """A column of a table that exists."""
+    """A column of an existing table."""
 
     name: str
     type: str
     is_required: bool
-    """NOT NULL."""
+    """Whether it is NOT NULL."""
     fills_itself: bool
-    """It has a default, an identity or a generated value."""
+    """Whether it has a default, an identity or a generated value."""
 
 
 COLUMNS = (
@@ -77,24 +78,24 @@ COLUMNS = (
     Column("maybe_delivered", ("boolean",), "NOT NULL"),
     Column("item_key", ("text",)),
     Column("parked_behind", ("boolean",), "NOT NULL DEFAULT false"),
-    # their order of arrival, and the notes of replays
+    # order of arrival, and notes of replays
     Column("number", ("bigint", "integer"), "GENERATED ALWAYS AS IDENTITY"),
     Column("state", ("text",), "NOT NULL DEFAULT 'pending'"),
     Column("replay", ("text",)),
     Column("outcome", ("text",)),
-    # since letters name their cause and keep items of every type
+    # added when letters began to name their cause and to store items of every type
     Column("cause_type", ("text",), "NOT NULL DEFAULT ''"),
     Column("code", ("text",), "NOT NULL DEFAULT ''"),
     Column("item_form", ("text",), "NOT NULL DEFAULT 'plain'"),
 )
 LATER = ("cause_type", "code", "item_form")
-"""Columns that a table of an earlier release lacks. It is still read."""
+"""Columns that a table of an earlier release lacks. Such a table can still be read."""
 _ALWAYS = frozenset({"key", "item", "error_class", "parked_behind"})
 
 
 def upgrade(table: str, columns: Collection[str], missing: Collection[str]) -> str:
-    """The statement that adds the `missing` ones of a sink's `columns` to the quoted `table`; empty
-    unless it is a table of dead letters made by an earlier release.
+    """Return the statement that adds the `missing` columns of a sink's `columns` to the quoted
+    `table`; empty unless it is a table of dead letters created by an earlier release.
     """
     if not (_ALWAYS.issubset(columns) and set(LATER).issuperset(missing)):
         return ""
@@ -103,19 +104,21 @@ def upgrade(table: str, columns: Collection[str], missing: Collection[str]) -> s
 
 
 def creation(table: str) -> str:
-    """The statement that creates the quoted `table`."""
+    """Return the statement that creates the quoted `table`."""
     lines = ",\n".join(f"    {column.definition}" for column in COLUMNS)
     return f"CREATE TABLE {table} (\n{lines}\n)"
 
 
 def additions(found: Sequence[FoundColumn]) -> list[Column]:
-    """The columns that an earlier release did not create."""
+    """Return the columns that an earlier release did not create."""
     names = {each.name for each in found}
     return [column for column in COLUMNS if column.name not in names and column.is_addable]
 
 
 def differences(found: Sequence[FoundColumn], *, has_unique_key: bool) -> list[str]:
-    """Why letters cannot be kept in a table of these columns; empty for a table of dead letters."""
+    """Return why letters cannot be stored in a table with these columns; empty for a table of dead
+    letters.
+    """
     by_name = {each.name: each for each in found}
     told = [why for column in COLUMNS if (why := _difference(column, by_name.get(column.name)))]
     if "key" in by_name and not has_unique_key:
@@ -136,10 +139,10 @@ def _difference(column: Column, found: FoundColumn | None) -> str:
 
 
 def _unfilled(found: Mapping[str, FoundColumn]) -> list[str]:
-    """Other columns, which a letter leaves out, must fill themselves."""
+    """Return problems of other columns: a letter omits them, so they must fill themselves."""
     own = {column.name for column in COLUMNS}
     return [
-        f"{quoted(each.name)} is NOT NULL without a default, and no field of a letter"
+        f"{quoted(each.name)} is NOT NULL without a default, and is not a field of a letter"
         for each in found.values()
         if each.name not in own and each.is_required and not each.fills_itself
     ]

@@ -10,7 +10,7 @@ _SECRETS = (
     (
         re.compile(r"([A-Za-z][\w+.-]*):/(?:.*@)?[^\s'\"]*", re.DOTALL),
         r"\1://***",
-    ),  # a URL, to its last @ and beyond
+    ),  # a URL, up to and beyond its last @
     (re.compile(r"[^\s'\"]*:.*@", re.DOTALL), "***@"),
     (
         re.compile(r"(pass\w*|pwd|secret|token)(\s*=\s*|%3d)('[^']*'|[^\s&]*)", re.IGNORECASE),
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 def as_json(value: object, *, encoding: str | None, indent: int | None = None) -> str:
     """Encode `value` as printable JSON that decodes to the same value.
 
-    Without `indent` if it is nested too deeply for one.
+    Ignores `indent` if the value is nested too deeply for it.
     """
     try:
         text = json.dumps(value, indent=indent, ensure_ascii=not _is_utf8(encoding))
@@ -39,14 +39,14 @@ def as_json(value: object, *, encoding: str | None, indent: int | None = None) -
 
 
 def without_secrets(text: str) -> str:
-    """Hide everything that may be a password in a DSN, well-formed or not, or more."""
+    """Hide every possible password of a DSN, well-formed or not; this may hide more."""
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)
     return text
 
 
 def _unit(char: str) -> str:
-    """The JSON escape of a character: a surrogate pair if it exceeds 16 bits."""
+    """Return the JSON escape of a character: a surrogate pair if it exceeds 16 bits."""
     units = char.encode("utf-16-be", "surrogatepass")
     return "".join(
         f"\\u{units[place]:02x}{units[place + 1]:02x}" for place in range(0, len(units), 2)

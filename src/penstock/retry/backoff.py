@@ -1,4 +1,4 @@
-"""The wait before the next try. The arithmetic is tenacity's; the randomness is the caller's."""
+"""Backoff between tries. Tenacity computes the exponential; the random source is an argument."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Jitter = Literal["full", "equal", "decorrelated", "none"]
 
 
 class WaitStrategy(Protocol):
-    """A value of `backoff=` besides `Backoff`: one of tenacity's `wait_*` objects, or a function of
-    a `RetryCallState`.
+    """A value that `backoff=` accepts besides a `Backoff`: one of tenacity's `wait_*` objects, or a
+    function of a `RetryCallState`.
     """
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        """The wait in seconds."""
+        """Return the wait in seconds."""
         ...
 
 
@@ -34,16 +34,16 @@ class WaitStrategy(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """Exponential backoff with jitter. With d = min(longest, base x factor^(n - 1)), the wait
-    before try n + 1 is
+    before try n + 1 is:
 
     - `jitter="full"` (default): between 0 and d, which spreads the tries of many clients best;
     - `"equal"`: between d / 2 and d;
-    - `"decorrelated"`: between `base` and three times the wait before, at most `longest`;
+    - `"decorrelated"`: between `base` and three times the previous wait, at most `longest`;
     - `"none"`: d.
 
-    Durations are seconds or `timedelta`. `rng` is the source of randomness. "Exponential Backoff
-    And Jitter" of the AWS Architecture Blog compares the four. Raises `ConfigError` for values out
-    of range.
+    Durations are seconds or `timedelta`. `rng` is the source of randomness. The article
+    "Exponential Backoff And Jitter" on the AWS Architecture Blog compares the four. Raises
+    `ConfigError` for values out of range.
     """
 
     base: float | timedelta = 0.1
@@ -65,7 +65,7 @@ class Backoff:
         checks.choice("jitter", self.jitter, ("full", "equal", "decorrelated", "none"))
 
     def bound(self, tries: int, factor: float | None = None) -> float:
-        """The longest wait after `tries` failed tries."""
+        """Return the longest wait after `tries` failed tries."""
         base = checks.seconds("base", self.base, zero=True)
         longest = checks.seconds("longest", self.longest)
         exponential = tenacity.wait_exponential(
@@ -74,7 +74,7 @@ class Backoff:
         return float(exponential(CallState(tries)))
 
     def __call__(self, retry_state: tenacity.RetryCallState) -> float:
-        """The wait in seconds."""
+        """Return the wait in seconds."""
         return _wait(self, retry_state.attempt_number, retry_state.upcoming_sleep)
 
 
@@ -90,28 +90,30 @@ def _wait(backoff: Backoff, tries: int, waited: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class StrategyBackoff:
-    """A wait strategy as the backoff of a `RetryPolicy`."""
+    """Adapter that makes a wait strategy the backoff of a `RetryPolicy`."""
 
     strategy: Backoff | WaitStrategy
 
     def __call__(
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
-        """The wait in seconds after `tries` failed tries."""
-        # our own needs no `CallState`, which costs more than the rest
+        """Return the wait in seconds after `tries` failed tries."""
+        # a `Backoff` needs no `CallState`, which costs more than the rest
         if type(self.strategy) is Backoff:
             return _wait(self.strategy, max(1, tries), waited)
         return max(0.0, float(self.strategy(CallState(tries, error, waited))))
 
     def throttled(self, tries: int) -> float | None:
-        """The wait after `tries` throttled tries in a row; `None` unless a `Backoff` knows it."""
+        """Return the wait after `tries` throttled tries in a row; `None` for a strategy other than
+        `Backoff`.
+        """
         strategy = self.strategy
         return strategy.bound(tries, THROTTLE_FACTOR) if isinstance(strategy, Backoff) else None
 
 
 class CallState(tenacity.RetryCallState):
-    """The argument of tenacity's wait strategies: the number of failed tries, the error of the last
-    one, the wait before it.
+    """The argument of tenacity's wait strategies: the number of failed tries, the last error, and
+    the wait before the last try.
     """
 
     def __init__(self, tries: int, error: BaseException | None = None, waited: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""One batch in a retry, with the arithmetic of its waits."""
+"""One batch in a retry, and the computation of its waits."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .series import RetrySeries
 
 PROBE_SHORTEST = 0.01
-"""The shortest time between two probes, in seconds, also with a backoff of zero: a connection may
-be refused at once.
+"""The shortest time between two probes, in seconds. It also applies to a backoff of zero, since a
+refused connection fails at once.
 """
 PROBE_LONGEST = 5.0
 """The longest time between two probes, in seconds."""
 PASS_AFTER = 5.0
-"""Seconds for which an item refused alone holds up the items behind it in its batch, and with one
-worker the next batch, to keep their order.
+"""Seconds for which an item refused alone delays the later items of its batch and, with one worker,
+the next batch, to keep the order.
 """
 
 
@@ -38,7 +38,7 @@ class RetrySettings:
 
     policy: RetryPolicy
     backoff: StrategyBackoff
-    """The policy's, with its bounds."""
+    """The policy's backoff, including its bounds."""
     budget: RetryBudget | None
     classify: Classifier | None
     gives_up_refused: bool
@@ -60,17 +60,19 @@ class BatchRetry:
 
     @property
     def now(self) -> float:
-        """The clock's monotonic seconds."""
+        """The current time, in the clock's monotonic seconds."""
         return self.batch.delivery.clock.now()
 
     def recovered(self, *, throttled: bool = False) -> None:
-        """The destination has answered; a throttle is an answer, but no recovery to report."""
+        """Record an answer of the destination. A throttle is an answer, but is not reported as a
+        recovery.
+        """
         self.state.answered(throttled=throttled)
         if not throttled and self.state.has_told:
             self.batch.delivery.report(self.state, None)
 
     def next_part(self) -> Sequence[int]:
-        """The items to send next: all that are pending, or a part while the batch is searched."""
+        """Return the items to send next: all pending items, or a part of them during a search."""
         series = self.series
         if not series.search.is_on:
             return series.pending
@@ -79,7 +81,7 @@ class BatchRetry:
 
     @property
     def may_pass(self) -> bool:
-        """Whether items may overtake one refused alone: not at once, since the refusal may be an
+        """Whether items may overtake an item refused alone. Not at once: the refusal may be an
         outage, after which order matters.
         """
         since, now = self.series.search.alone_since, self.now
@@ -90,22 +92,22 @@ class BatchRetry:
         )
 
     def give_up_at(self, since: float | None) -> float:
-        """When an outage that began at `since` has lasted too long."""
+        """Return the time at which an outage that began at `since` exceeds `give_up_after`."""
         most = self.settings.policy.give_up_after
         return math.inf if since is None or most is None else since + most
 
     def asked(self, errors: Iterable[BaseException], default: float = 0.0) -> float:
-        """The longest `Retry-After` of the errors, in seconds."""
+        """Return the longest `Retry-After` of the errors, in seconds."""
         most = self.settings.policy.max_retry_after
         asked = [asked_wait(error, most) for error in errors]
         return max((seconds for seconds in asked if seconds is not None), default=default)
 
     def backoff(self, tries: int, error: BaseException | None) -> float:
-        """The wait in seconds after `tries` failed tries, the last with `error`."""
+        """Return the wait in seconds after `tries` failed tries, the last with `error`."""
         return self.series.times.backoff(tries, error)
 
     def probe_pause(
         self, tries: int, error: BaseException | None, longest: float = PROBE_LONGEST
     ) -> float:
-        """The time between two probes, in seconds."""
+        """Return the time between two probes, in seconds."""
         return max(PROBE_SHORTEST, min(longest, self.backoff(tries, error)))

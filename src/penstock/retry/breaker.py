@@ -40,11 +40,11 @@ FAILURES = frozenset(
         ErrorClass.UNLISTED,
     }
 )
-"""Classes that count as a failure of the destination. A permanent error is a proper answer."""
+"""Classes that count as a failure of the destination. A permanent error is a valid answer."""
 NO_ANSWER = frozenset({ErrorClass.THROTTLE, ErrorClass.STOPPED})
-"""Classes that do not tell whether the destination works."""
+"""Classes that do not show whether the destination works."""
 FINAL = frozenset({ErrorClass.PERMANENT, ErrorClass.UNKNOWN, ErrorClass.STOPPED})
-"""Classes that a last try may end with; after any other, the item was not applied."""
+"""Classes that a last try may end with. After any other class, the item was not applied."""
 
 OPEN = Condition(DestinationState.CIRCUIT_OPEN, "too many calls failed or were slow")
 
@@ -53,23 +53,23 @@ logger = logging.getLogger("penstock.breaker")
 
 @known_arguments()
 class CircuitBreaker(SinkDecorator):
-    """Stop calling a destination that fails or is slow too often; after a while, probe it for
-    recovery with a few calls.
+    """Stop calling a destination that fails or is slow too often, and probe it for recovery later.
 
     Args:
         failure_rate: the share of failed calls (0 to 1) in the window at which the circuit opens;
             `None` ignores it. Default 0.5.
         slow_rate: the share of slow calls in the window at which it opens; default `None`. Needs
             `slow_after`.
-        slow_after: seconds (or a `timedelta`) from which a call counts as slow, even if it is
-            cancelled then; default: no call is slow.
-        consecutive: failures in a row that open it, however few calls there were; default `None`.
+        slow_after: seconds (or a `timedelta`) after which a call counts as slow, even if it is then
+            cancelled; default: no call is slow.
+        consecutive: failures in a row that open the circuit, even with fewer than `min_calls`
+            calls; default `None`.
         window: seconds over which calls are counted; default 30.
         min_calls: calls in the window below which the rates are ignored; default 20.
-        open_for: seconds for which it stays open; twice as long after each failed probe. Default 5.
-        longest_open: the longest time for which it stays open, in seconds; default 60.
-        probes: calls let through to probe the destination; that many successes close the circuit.
-            Default 1.
+        open_for: seconds for which the circuit stays open, doubled after each failed probe. Default
+            5.
+        longest_open: upper limit of that time, in seconds; default 60.
+        probes: calls admitted as probes; this number of successes closes the circuit. Default 1.
         when_open: `"wait"` holds batches back, without their flush slots, until a call is admitted;
             `"raise"` fails them at once with `CircuitOpenError`, which a `Retry` outside does not
             count as an attempt. Default `"wait"`.
@@ -81,13 +81,13 @@ class CircuitBreaker(SinkDecorator):
     A call is one write of a batch. It fails when at least half of its items end in an error that is
     transient, unavailable, refused, unknown or unlisted, or when its transaction is lost. Permanent
     errors are answers of a working destination. Throttling and cancellation are not counted, except
-    that a call cancelled after `slow_after` is slow; after a probe that ends so, another call takes
-    its place.
+    that a call cancelled after `slow_after` is slow. A probe that is not counted is replaced by
+    another call.
 
-    The state belongs to one application and its opening. Inside a `Retry` every try is a call;
-    around it, a whole series of tries. When a shutdown begins, a waiting batch tries at once, and
-    again after shortened waits for as long as a try fits before the deadline. The remaining items
-    are unsent.
+    The state belongs to one wrapped sink, from its opening to its closing. Inside a `Retry` every
+    try is a call; around a `Retry`, each series of tries is one call. When a shutdown begins, a
+    waiting batch is tried at once, and again after shortened waits while a try fits before the
+    deadline. The remaining items are unsent.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -133,7 +133,7 @@ class CircuitBreaker(SinkDecorator):
             raise checks.bad(
                 "slow_rate",
                 rules.slow_rate,
-                f"goes with slow_after (given: {rules.slow_after!r}); give both or neither",
+                f"must be given with slow_after ({rules.slow_after!r}); give both or neither",
             )
         if rules.failure_rate is None and rules.slow_rate is None and rules.consecutive is None:
             raise checks.bad(
@@ -148,7 +148,7 @@ class CircuitBreaker(SinkDecorator):
             )
 
     def __call__(self, sink: Sink[T]) -> BreakerSink[T]:
-        """Wrap `sink`; the result has `state` and `opened_until`."""
+        """Wrap `sink`; the returned sink has `state` and `opened_until`."""
         return BreakerSink(sink, self)
 
     def __repr__(self) -> str:
@@ -160,24 +160,24 @@ class CircuitBreaker(SinkDecorator):
 
 
 class _Shared:
-    """State that all batches of one opened breaker share."""
+    """State shared by all batches of one opened breaker."""
 
     def __init__(self, rules: CircuitRules) -> None:
         self.circuit = Circuit(rules)
         self.changed = Signal()
         """Fires when a probe has ended, so that waiting batches request admission again."""
         self.has_told = False
-        """Whether a batcher was ever told that the circuit is open, so that all are told when it is
-        closed.
+        """Whether a batcher was ever notified of an open circuit, so that the closing is reported
+        to all.
         """
 
     def told(self, *, is_closed: bool) -> None:
-        """The circuit's state is reported."""
+        """Record that the circuit's state was reported."""
         self.has_told = self.has_told or not is_closed
 
 
 class BreakerSink(WrappingSink[T]):
-    """A sink behind a circuit breaker; made by applying a `CircuitBreaker`."""
+    """A sink behind a circuit breaker, created by applying a `CircuitBreaker`."""
 
     _run_time: ClassVar[tuple[str, ...]] = ("_known",)
 
@@ -197,27 +197,29 @@ class BreakerSink(WrappingSink[T]):
 
     @property
     def state(self) -> CircuitState:
-        """The circuit's state; an open circuit is half open from the first call after its time."""
+        """The circuit's state. An open circuit becomes half open with the first call after its time
+        is up.
+        """
         return self._shared.circuit.state
 
     @property
     def opened_until(self) -> float | None:
-        """When an open circuit admits a probe, in the clock's monotonic seconds; `None` if it is
-        not open.
+        """The time at which an open circuit admits a probe, in the clock's monotonic seconds;
+        `None` if it is not open.
         """
         circuit = self._shared.circuit
         return circuit.opened_until if circuit.state is CircuitState.OPEN else None
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class from the breaker's own classifier, else from the wrapped sink's."""
+        """Return the class from the breaker's own classifier, else from the wrapped sink's."""
         return first_answer(error, self._settings.classify, super().classify)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         """Write the batch if the circuit admits it; otherwise wait, or raise `CircuitOpenError`.
         Cancellation is not counted.
 
-        Once a shutdown has begun, an open circuit no longer holds a batch back: it tries at once,
-        then after shortened waits.
+        Once a shutdown has begun, an open circuit no longer holds a batch back: the batch is tried
+        at once, then after shortened waits.
         """
         circuit = self._shared.circuit
         if circuit.state is CircuitState.CLOSED:
@@ -259,7 +261,9 @@ class BreakerSink(WrappingSink[T]):
     def _sorted(
         self, errors: Mapping[int, BaseException], *, last: bool
     ) -> tuple[dict[int, BaseException], dict[int, BaseException]]:
-        """The final errors of a try that was not admitted, and those of items to send again."""
+        """Split the errors of a try without admission into final ones and those of items to send
+        again.
+        """
         final: dict[int, BaseException] = {}
         again: dict[int, BaseException] = {}
         for error, indices in by_error(errors):
@@ -280,7 +284,7 @@ class BreakerSink(WrappingSink[T]):
         except BaseException:
             self._cancelled(batch, ticket, clock.now())
             raise
-        if is_cut():  # the sink answered its cancellation with a result
+        if is_cut():  # the sink returned a result although it was cancelled
             self._cancelled(batch, ticket, clock.now())
         else:
             verdict = self._verdict(len(batch), errors) if errors else Verdict.SUCCESS
@@ -288,8 +292,8 @@ class BreakerSink(WrappingSink[T]):
         return errors
 
     async def _admission(self, batch: Batch[T], lasted: float) -> tuple[Ticket | None, bool]:
-        """Wait until the call is admitted, and return whether time is up. Without a ticket it is a
-        try that a stopping batcher makes without admission.
+        """Wait until the call is admitted; return its ticket, and whether time is up. The ticket is
+        `None` for a try without admission during a shutdown.
         """
         shared = self._shared
         circuit = shared.circuit

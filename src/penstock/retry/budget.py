@@ -1,8 +1,8 @@
 """A limit on retries across all batches. Pure: no clock, no tasks.
 
-Every first try adds `share` of a token, every further try takes one token. So in the long run at
-most `share` of the writes are tried again, however many batches there are, and retries do not
-overload a destination in trouble.
+Every first try adds `share` of a token, and every further try takes one token. In the long run,
+retries therefore add at most `share` of the load of the first tries, regardless of the number of
+batches, and do not overload a destination in trouble.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ ROUNDING = 1e-9
 
 @known_arguments()
 class RetryBudget:
-    """A budget of further tries, shared by all batches of the `Retry` it is given to; one object
-    may be given to several.
+    """A budget of further tries, shared by all batches of a `Retry`. Several `Retry` decorators may
+    share one budget.
 
     Args:
         share: further tries per first try, more than 0, at most 1; default 0.2.
-        reserve: further tries available at the start, and saved up at most; default 20.
+        reserve: further tries available at the start, and the most that can be saved up; default
+            20.
 
-    An empty budget counts as an outage: one batch probes the destination periodically, the others
-    wait for its success. No item fails because of it.
+    An empty budget counts as an outage: one batch probes the destination periodically, and the
+    others wait for its success. No item fails because of it.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -37,7 +38,7 @@ class RetryBudget:
 
     @property
     def tokens(self) -> float:
-        """Further tries left."""
+        """Number of further tries left."""
         return self._tokens
 
     def deposit(self) -> None:
@@ -45,14 +46,14 @@ class RetryBudget:
         self._tokens = min(float(self.reserve), self._tokens + self.share)
 
     def withdraw(self) -> bool:
-        """Pay for a further try; return whether the budget allowed it."""
+        """Take a token for a further try; return whether one was available."""
         if self._tokens < 1.0 - ROUNDING:
             return False
         self._tokens -= 1.0
         return True
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings alone: a copy starts with its whole reserve."""
+        """Return the settings only: a copy starts with its full reserve."""
         return {**vars(self), "_tokens": float(self.reserve)}
 
     def __repr__(self) -> str:

@@ -1,12 +1,13 @@
 """The state machine of a circuit breaker. Pure: no clock, no tasks.
 
-1. *Closed*: every call is admitted. Calls of the last `window` seconds are counted; at a failure
-   rate, a slow rate or a number of failures in a row, the circuit opens.
-2. *Open*: no call is admitted until its time is up. The first call after that makes it half open.
-3. *Half open*: `probes` calls are admitted. When that many have succeeded it closes; a failed or
-   slow one opens it again, for twice as long.
-4. A call that tells nothing about the destination is not counted; if it was a probe, another call
-   takes its place.
+1. *Closed*: every call is admitted. Calls of the last `window` seconds are counted. The circuit
+   opens when the failure rate, the slow rate or the number of failures in a row reaches its limit.
+2. *Open*: no call is admitted until its time is up. The first call after that makes the circuit
+   half open.
+3. *Half open*: `probes` calls are admitted. When all of them have succeeded, the circuit closes; a
+   failed or slow probe opens it again, for twice as long.
+4. A call whose result says nothing about the destination is not counted. If it was a probe, another
+   call replaces it.
 5. The result of a call that was admitted before the last change of state is not counted.
 """
 
@@ -19,7 +20,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 SLICES = 10
-"""Slices of the window: between nine and ten tenths of it are counted, in constant memory."""
+"""Number of slices of the window. Between nine and ten tenths of it are counted, in constant
+memory.
+"""
 
 
 class CircuitState(enum.Enum):
@@ -31,7 +34,7 @@ class CircuitState(enum.Enum):
 
 
 class Verdict(enum.Enum):
-    """What one call shows about its destination."""
+    """The effect of one call's result on the circuit."""
 
     SUCCESS = "success"
     FAILURE = "failure"
@@ -75,7 +78,7 @@ class _Slice:
 
 
 class CallWindow:
-    """Counts of the calls of the last seconds."""
+    """Counts of calls within the window."""
 
     def __init__(self, seconds: float) -> None:
         self.calls = 0
@@ -107,7 +110,7 @@ class Circuit:
     def __init__(self, rules: CircuitRules) -> None:
         self.state = CircuitState.CLOSED
         self.opened_until = 0.0
-        """When an open circuit may be tried again."""
+        """The time from which an open circuit admits a probe."""
         self._rules = rules
         self._era = 0
         self._window = CallWindow(rules.window)
@@ -117,7 +120,7 @@ class Circuit:
         self._succeeded = 0
 
     def admit(self, now: float) -> Ticket | None:
-        """Admit a call; `None` refuses it."""
+        """Admit a call, or return `None` to refuse it."""
         if self.state is CircuitState.CLOSED:
             return Ticket(now, self._era, is_probe=False)
         if self.state is CircuitState.OPEN:
@@ -130,7 +133,9 @@ class Circuit:
         return Ticket(now, self._era, is_probe=True)
 
     def retry_at(self) -> float:
-        """When to request admission again; infinite if that depends on the end of a probe."""
+        """Return the time for the next request for admission; infinite if it depends on the end of
+        a probe.
+        """
         return self.opened_until if self.state is CircuitState.OPEN else math.inf
 
     def ended(self, ticket: Ticket, now: float, verdict: Verdict) -> None:
@@ -141,8 +146,8 @@ class Circuit:
         self._count(ticket, now, verdict, slow=slow)
 
     def cancelled(self, ticket: Ticket, now: float) -> None:
-        """Count an admitted call that was cancelled: as slow if it had lasted too long already,
-        otherwise not at all.
+        """Count a cancelled call as slow if it had already exceeded `slow_after`; otherwise do not
+        count it.
         """
         if ticket.era != self._era:
             return

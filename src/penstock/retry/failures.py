@@ -1,4 +1,4 @@
-"""Effects of a failed try: on its series, on the shared state, on the reported condition."""
+"""Effects of a failed try on its series, on the shared state, and on the reported condition."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ if TYPE_CHECKING:
 THROTTLE_FLOOR = 5.0
 """The shortest throttle without a `Retry-After`, in seconds."""
 PROBE_OF_FAULTS = 0.1
-"""The longest time between two probes, in seconds, while items have been found at fault, and others
-are accepted.
-"""
+"""The longest time between two probes, in seconds, if items were recently proven at fault."""
 
 AWAY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED})
 """Classes of an outage of the whole destination."""
 COUNTED = frozenset({ErrorClass.TRANSIENT, ErrorClass.UNKNOWN, ErrorClass.UNLISTED})
-"""Classes that use up an attempt, and may be tried again."""
+"""Classes that use up an attempt and may be retried."""
 _REFUSED = frozenset({ErrorClass.REFUSED})
 _ORDER = (
     ErrorClass.REFUSED,
@@ -33,17 +31,17 @@ _ORDER = (
     ErrorClass.TRANSIENT,
     ErrorClass.UNLISTED,
 )
-"""The first of these that caused a retry names it."""
+"""Order of precedence of the class under which a retry is reported."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedTry:
-    """A try that ended in errors. Indices are the batch's."""
+    """A try that ended in errors. Indices are those of the batch."""
 
     sent: Sequence[int]
     errors: Mapping[int, BaseException]
     distinct: Collection[BaseException]
-    """Each exception among them once, in the order of its first item."""
+    """Each exception once, in the order of its first item."""
     kinds: frozenset[ErrorClass]
     """The classes of all errors."""
     staying: frozenset[ErrorClass]
@@ -68,7 +66,7 @@ class FailedTry:
 def narrow(retry: BatchRetry, failed: FailedTry) -> None:
     """Search the batch for an item at fault, after a part of it was refused as a whole.
 
-    Refusals of single items name those items themselves.
+    A refusal of single items already names them, and needs no search.
     """
     if not failed.is_whole or any(
         isinstance(error, RefusedError) and error.of_item for error in failed.distinct
@@ -99,9 +97,9 @@ def learn(retry: BatchRetry, failed: FailedTry) -> None:
     elif failed.staying & AWAY:
         _unavailable(retry, failed, now)
     elif failed.kinds & AWAY:
-        return  # the series ended with it; the outage goes on for other batches
+        return  # the series has ended, but the outage continues for other batches
     elif state.is_short and failed.is_whole and failed.kinds & COUNTED:
-        # the gate holds the next try back
+        # the gate delays the next try
         series.times.schedule(now + retry.asked(failed.distinct), not_before=now)
     elif ErrorClass.THROTTLE in failed.staying:
         retry.recovered(throttled=True)
@@ -148,8 +146,8 @@ def _unavailable(retry: BatchRetry, failed: FailedTry, now: float) -> None:
 
 
 def _items_refused(retry: BatchRetry, failed: FailedTry, now: float) -> None:
-    """Hold back these items alone until the repair: the destination has named them, and accepts
-    others meanwhile.
+    """Hold back only these items until the repair: the destination named them, and accepts other
+    items meanwhile.
     """
     series, delivery = retry.series, retry.batch.delivery
     if not failed.is_whole:
@@ -183,12 +181,12 @@ def _throttled(retry: BatchRetry, failed: FailedTry, now: float) -> None:
 
 
 def _trouble(retry: BatchRetry, failed: FailedTry, kind: ErrorClass, now: float) -> None:
-    """Keep and report the destination's condition."""
+    """Store and report the destination's condition."""
     error = next(
         (error for error in failed.distinct if retry.class_of(error) is kind), failed.first
     )
     condition = Condition.after(STATE_OF[kind], error)
-    is_told = not isinstance(error, CircuitOpenError)  # the breaker itself reports
+    is_told = not isinstance(error, CircuitOpenError)  # the breaker reports it itself
     retry.state.trouble(condition, now, told=condition if is_told else None)
     if is_told:
         retry.batch.delivery.report(retry.state, condition)
@@ -207,8 +205,8 @@ def _tell(retry: BatchRetry, failed: FailedTry, now: float) -> None:
 
 
 def _are_of_items(errors: Collection[BaseException]) -> bool:
-    """Whether the destination has answered for each item, so that a refusal concerns only that
-    item's target.
+    """Return whether the refusals name single items, so that each concerns only the target of its
+    item.
     """
     refused = [error for error in errors if isinstance(error, RefusedError)]
     return bool(refused) and all(error.of_item for error in refused)

@@ -17,20 +17,20 @@ NO_BUDGET = Condition(DestinationState.UNAVAILABLE, "the retry budget is used up
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why a batch must not be sent now."""
+    """The reason to hold a batch back, and the end of the wait."""
 
     until: float
     not_before: float = 0.0
     signals: tuple[Signal, ...] = ()
     is_for_probe: bool = False
-    """Whether it waits for another batch's probe, so that a try of its own proves nothing."""
+    """Whether it waits for another batch's probe, so that a try of its own would prove nothing."""
     is_over: bool = False
-    """Whether the batch is sent when the time has come, without another check."""
+    """Whether the batch is sent at that time without another check."""
 
 
 async def wait_for_turn(retry: BatchRetry) -> bool:
-    """Wait until the series may send; return whether time is up, so that no further try fits before
-    a shutdown's deadline.
+    """Wait until the series may send. Return whether time is up, that is, no further try fits
+    before the shutdown deadline.
     """
     series, state, delivery = retry.series, retry.state, retry.batch.delivery
     if not series.times.has_tried:
@@ -81,7 +81,7 @@ async def _wait_while_held(retry: BatchRetry) -> bool:
 
 
 def _hold(retry: BatchRetry) -> Hold | None:
-    """The reason to hold the batch now: a probe, a throttle, or an empty budget."""
+    """Return the reason to hold the batch now: a probe, a throttle, or an empty budget."""
     state, batch, now = retry.state, retry.batch, retry.now
     probe = state.probe
     if state.is_down and not probe.take(batch):
@@ -100,7 +100,7 @@ def _hold(retry: BatchRetry) -> Hold | None:
 
 
 def _out_of_budget(retry: BatchRetry, now: float) -> Hold:
-    """Start an outage: one batch probes after a pause, the others wait for its success."""
+    """Start an outage: one batch probes after a pause, and the others wait for its success."""
     state = retry.state
     state.trouble(NO_BUDGET, now, told=NO_BUDGET)
     retry.batch.delivery.report(state, NO_BUDGET)

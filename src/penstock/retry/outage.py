@@ -1,14 +1,14 @@
-"""State that all batches of one opened retry share: throttling, outages, the last try. Pure.
+"""State shared by all batches of one opened retry: throttling, outages, the last try. Pure.
 
-1. No batch is sent to a throttled destination until its throttle ends; with tenants, no batch of
-   the throttled tenant.
+1. No batch is sent to a throttled destination until the throttle ends. With tenants, only batches
+   of the throttled tenant are held back.
 2. An unavailable destination is probed by one batch at a time; the others wait for its success.
-3. A batch that holds the probe and ends in any other way hands it on. Where the destination
-   refuses, the probe passes to the next waiting batch after each refusal: the fault may lie in one
-   batch only, and another batch finds that out.
-4. An empty retry budget counts as an outage too. It ends with a try that succeeds; a try that
-   fails, though with an answer, does not end it.
-5. A refusal of single items, which the destination names, is no outage: only their batches wait.
+3. A batch that holds the probe and ends without success hands it on. If the destination refuses
+   writes, the probe passes to the next waiting batch after each refusal: the fault may lie in one
+   batch only, and another batch shows that.
+4. An empty retry budget counts as an outage too. Only a try that succeeds ends it; a failed try
+   does not, even if the destination answered.
+5. A refusal of single items, named by the destination, is not an outage: only their batches wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class Throttles:
-    """End of the throttle of each tenant (`None`: of every batch, where there are no tenants)."""
+    """End of the throttle of each tenant; without tenants, the key `None` holds the throttle of all
+    batches.
+    """
 
     def __init__(self) -> None:
         self._until: dict[object, float] = {}
@@ -33,11 +35,11 @@ class Throttles:
         return bool(self._until)
 
     def until(self, tenant: object) -> float:
-        """When a batch of `tenant` may be tried again."""
+        """Return the time from which a batch of `tenant` may be sent again."""
         return self._until.get(accepted(tenant), 0.0) if self._until else 0.0
 
     def extend(self, tenant: object, until: float, now: float) -> None:
-        """Hold back the batches of `tenant` until then, unless they are held back for longer."""
+        """Hold back the batches of `tenant` until that time, unless they are held back for longer."""
         self._until = {each: end for each, end in self._until.items() if end > now}
         known = accepted(tenant)
         self._until[known] = max(self._until.get(known, until), until)
@@ -51,22 +53,23 @@ class OutageState:
         self.probe = ProbeTurns()
         self.evidence = Evidence()
         self.condition: Condition | None = None
-        """Why writes fail at the moment; `None` while they succeed."""
+        """The reason why writes currently fail; `None` while they succeed."""
         self.told: Condition | None = None
-        """The same as reported to batchers; `None` also if a decorator inside has reported it."""
+        """The condition as reported to batchers; also `None` if an inner decorator has reported it.
+        """
         self.has_told = False
-        """Whether any condition was ever reported, so that a recovery must be, too."""
+        """Whether a condition was ever reported, so that a recovery must be reported too."""
         self.since: float | None = None
-        """When the outage or the throttling began."""
+        """The time at which the outage or the throttling began."""
         self.is_down = False
         self.failures = 0
-        """Tries that failed in this outage."""
+        """Failed tries in this outage."""
         self.is_short = False
-        """Whether the outage is that of an empty retry budget."""
+        """Whether the outage was caused by an empty retry budget."""
         self.lasted = 0.0
-        """Seconds that the last try took."""
+        """Duration of the last try, in seconds."""
         self.has_failed = False
-        """Whether it ended in an error."""
+        """Whether the last try ended in an error."""
         self.of_items = object()
         """The name under which refusals of single items are reported."""
         self._refused: set[object] = set()
@@ -82,18 +85,18 @@ class OutageState:
         return not self.is_down and not self.throttles
 
     def tried(self, seconds: float, *, failed: bool) -> None:
-        """A try has ended."""
+        """Record the end of a try."""
         self.lasted, self.has_failed = seconds, failed
 
     def trouble(self, condition: Condition, now: float, *, told: Condition | None) -> None:
-        """Keep the reason of an outage or a throttle."""
+        """Store the reason for an outage or a throttle."""
         if self.since is None:
             self.since = now
         self.condition, self.told = condition, told
         self.has_told = self.has_told or told is not None
 
     def outage(self, batch: object, *, is_short: bool = False) -> bool:
-        """A try of `batch` met an outage, or found the budget empty; return whether it probes."""
+        """Record that a try of `batch` met an outage or an empty budget; return whether it probes."""
         if not self.is_down:
             self.is_down = True
             self.failures = 0
@@ -102,14 +105,14 @@ class OutageState:
         return self.probe.take(batch)
 
     def succeeded(self, ticket: int, seconds: float) -> None:
-        """A first try has succeeded as a whole."""
+        """Record that a first try succeeded as a whole."""
         self.lasted, self.has_failed = seconds, False
         self.evidence.succeeded(ticket)
         if self.is_down or self.condition is not None or self.since is not None:
             self.answered()
 
     def answered(self, *, throttled: bool = False) -> None:
-        """A try got an answer, so the outage, if any, has ended."""
+        """End the outage, if any, after an answer to a try."""
         self.condition = self.told = None
         if not throttled:
             self.since = None
@@ -118,7 +121,7 @@ class OutageState:
             self.probe.end()
 
     def refuses_items(self, batch: object) -> None:
-        """Items of `batch` are refused by name, and others are not."""
+        """Record that items of `batch` are refused by name while others are accepted."""
         self._refused.add(batch)
 
     def leave(self, batch: object) -> bool:

@@ -1,6 +1,6 @@
 """Turns at probing an unavailable destination. Pure.
 
-One batch holds the probe; the others wait in line for its success. A batch that ends without
+One batch holds the probe; the others queue and wait for its success. A batch that ends without
 success hands the probe on.
 """
 
@@ -10,15 +10,15 @@ from .._core.clock import Signal
 
 
 class ProbeTurns:
-    """Which batch may probe the destination, and when."""
+    """The queue of batches that may probe the destination, and the time of the next probe."""
 
     def __init__(self) -> None:
         self.changed = Signal()
-        """Fires when the outage has ended, or another batch may probe."""
+        """Fires when the outage has ended or another batch may probe."""
         self.at = 0.0
-        """When the holder may send its probe."""
+        """The time at which the holder may send its probe."""
         self.not_before = 0.0
-        """The end of the wait that the destination itself asked for."""
+        """The end of the wait that the destination requested."""
         self._holder: object | None = None
         self._line: dict[object, None] = {}
 

@@ -1,4 +1,4 @@
-"""The decorator that sends failed items again."""
+"""The decorator that retries failed items."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ OnRefused = Literal["wait", "dead_letter"]
 
 @known_arguments()
 class Retry(SinkDecorator):
-    """Send failed items again that may succeed next time: only those items, in order, each with
-    attempts of its own.
+    """Retry failed items that may succeed next time. Only these items are sent again, in order,
+    each with its own attempts.
 
     Args:
-        attempts: tries per item in all.
+        attempts: tries per item in total; default 5.
         backoff: a `Backoff`, or any of tenacity's wait objects. Default: full jitter up to 0.1 s x
             2^n, at most 30 s.
         classify: a function from an exception to its `ErrorClass`, or `None` if it does not know
             the exception; called before the sink's own.
-        max_seconds: seconds for a series of tries in all: a try that would come later is not made,
-            and the items leave with their last error. Waits for a throttling or unreachable
+        max_seconds: the longest duration of a series of tries, in seconds. A later try is not made,
+            and the items fail with their last error. Waits for a throttling or unreachable
             destination do not count. Default: no limit.
-        budget: a `RetryBudget`, shared with all batches and with other retries; an empty one counts
-            as an outage. Default: no limit.
+        budget: a `RetryBudget`, shared by all batches and possibly by other retries; an empty
+            budget counts as an outage. Default: no limit.
         give_up_after: seconds of an outage, or of uninterrupted throttling, after which a series
             ends. Default: no limit.
-        resend_unknown: whether a try that was cut off is made again (at least once) or not
-            (`False`: at most once).
-        unlisted_attempts: tries for an exception that no classifier knows.
+        resend_unknown: whether a try with an unknown outcome is repeated (`True`, the default: at
+            least once) or not (`False`: at most once).
+        unlisted_attempts: tries for an exception that no classifier knows; default 3.
         on_refused: the reaction to a destination that refuses every write (`RefusedError`: a login,
             a permission, a missing table, a full disk). `"wait"` (default) treats it as an outage.
             `"dead_letter"` fails the items with permanent errors.
-        max_retry_after: the longest `Retry-After` that is obeyed, in seconds. Default 300.
-        rng: the randomness of the default backoff.
+        max_retry_after: the longest `Retry-After` that is followed, in seconds. Default 300.
+        rng: the source of randomness of the default backoff.
 
-    During a backoff the batch's flush slot serves other batches. A throttled destination gets no
-    batch (with tenants: none of the throttled tenant) for its `Retry-After`, or for 5 s if it gives
-    none. An unreachable destination is probed by one batch at a time, at most 5 s apart, and the
-    others wait for its success. Neither uses up attempts.
+    During a backoff the batch's flush slot serves other batches. A throttled destination receives
+    no batch (with tenants: none of the throttled tenant) for its `Retry-After`, or for at least 5 s
+    without one. An unreachable destination is probed by one batch at a time, at most 5 s apart, and
+    the others wait for its success. Neither case uses up attempts.
 
     A destination that refuses every write is an outage as well, and the waiting batches take turns
     to probe it. After a probe whose whole write is refused, half of it is sent next, down to one
@@ -63,13 +63,13 @@ class Retry(SinkDecorator):
     itself and leaves with a permanent error; its neighbours are delivered. Around a sink with
     several destinations (`Router`) there is no such search.
 
-    When a shutdown begins, a backoff ends with one immediate try, and further tries follow after
+    When a shutdown begins, a backoff ends with one immediate try. Further tries follow after
     shortened waits until none fits before the deadline. The remaining items were not applied, and
-    end `unsent`.
+    end as `unsent`.
 
-    In a transaction it repeats a write that failed without ending the transaction, as for a lock
-    that was not available. Locks are held while it waits. A lost transaction ends the series: only
-    a new transaction can try again.
+    In a transaction, a write that failed without ending the transaction is retried, for example if
+    a lock was not available. Locks are held during the wait. A lost transaction ends the series:
+    only a new transaction can retry.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -112,7 +112,7 @@ class Retry(SinkDecorator):
         )
 
     def __call__(self, sink: Sink[T]) -> Sink[T]:
-        """Wrap `sink`. Raises `ConfigError` around a sink that would send again what has
+        """Wrap `sink`. Raises `ConfigError` around a sink that would repeat writes that have
         succeeded.
         """
         for part in walk(sink):
@@ -120,8 +120,8 @@ class Retry(SinkDecorator):
                 raise checks.bad("Retry around", part, part.refuses_retry)
         if self.settings.policy.attempts > 1 and dead_letters_in(sink) is not None:
             checks.warn(
-                "a DeadLetter inside a Retry takes what fails once, and leaves nothing to try again; "
-                "write stack(sink, Retry(), DeadLetter(target))"
+                "a DeadLetter inside a Retry takes each item after one failure, and leaves none to "
+                "retry; write stack(sink, Retry(), DeadLetter(target))"
             )
         return RetrySink(sink, self.settings)
 

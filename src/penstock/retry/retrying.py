@@ -1,4 +1,4 @@
-"""The sink that a `Retry` makes: it waits and sends as the pure parts decide."""
+"""The sink that a `Retry` creates: it waits and sends as the pure modules decide."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Answer(NamedTuple, Generic[T]):
 
 
 class RetrySink(WrappingSink[T]):
-    """A sink that sends failed items again; made by applying a `Retry`."""
+    """A sink that retries failed items, created by applying a `Retry`."""
 
     _run_time: ClassVar[tuple[str, ...]] = ("_known",)
 
@@ -59,8 +59,8 @@ class RetrySink(WrappingSink[T]):
         return self._known
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The class from the retry's own classifier, else from the wrapped sink's: a breaker or
-        dead letter outside sees errors the same way.
+        """Return the class from the retry's own classifier, else from the wrapped sink's. A breaker
+        or dead-letter sink outside the retry sees the same classes.
         """
         answer = first_answer(error, self._settings.classify, super().classify)
         if (
@@ -74,7 +74,7 @@ class RetrySink(WrappingSink[T]):
         return classified(error, self.classify)
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
-        """Send the batch until every item is delivered or has left with an error. Suspends."""
+        """Send the batch until every item is delivered or has failed. Suspends."""
         state, clock = self._state, batch.delivery.clock
         if self._settings.budget is not None:
             self._settings.budget.deposit()
@@ -96,7 +96,7 @@ class RetrySink(WrappingSink[T]):
     async def _write_series(
         self, batch: Batch[T], began: float, first: _Answer[T] | None = None
     ) -> WriteResult | None:
-        """Make all tries of a batch, or those after the `first`."""
+        """Make all tries of a batch, or those after `first`."""
         settings, state, delivery = self._settings, self._state, batch.delivery
         series = RetrySeries(range(len(batch)), settings.policy, began, keys=batch.keys)
         retry = BatchRetry(batch, series, state, settings, self._class_of)
@@ -130,7 +130,7 @@ class RetrySink(WrappingSink[T]):
         """Act on the answer to a try."""
         series, batch = retry.series, retry.batch
         if batch.delivery.withdrawn and _is_withdrawn(answer):
-            self._decide(retry, answer, last=last)  # which tells nothing of the destination
+            self._decide(retry, answer, last=last)  # which says nothing about the destination
             return
         _record(retry, answer)
         if not answer.errors:
@@ -141,7 +141,7 @@ class RetrySink(WrappingSink[T]):
         if failed.is_refused and self._searches and batch.delivery.waits_for_repair:
             narrow(retry, failed)
             if not series.pending and not retry.state.probe.has_others:
-                retry.recovered()  # the item was at fault, and no later write can show recovery
+                retry.recovered()  # the item was at fault, and no later write can show the recovery
                 return
         elif series.search.is_on:
             series.search.interrupted()
@@ -150,11 +150,11 @@ class RetrySink(WrappingSink[T]):
     def _decide(self, retry: BatchRetry, answer: _Answer[T], *, last: bool) -> FailedTry:
         """Decide which items stay in the series; each exception is classified once."""
         part, errors = answer.part, answer.errors
-        is_whole = part == range(len(part))  # the indices are the attempt's own
+        is_whole = part == range(len(part))  # its indices are those of the batch
         by_index = errors if is_whole else {part[i]: error for i, error in errors.items()}
         groups = by_error(by_index)
         kinds = {id(error): self._class_of(error) for error, _ in groups}
-        if retry.batch.delivery.withdrawn:  # those behind a withdrawn item stay
+        if retry.batch.delivery.withdrawn:  # items behind a withdrawn item stay
             errors = {i: e for i, e in errors.items() if not isinstance(e, WithdrawnError)}
         behind = {part[i]: part[leader] for i, leader in leaders(answer.attempt, errors).items()}
         staying = retry.series.after(
@@ -185,7 +185,9 @@ def _is_withdrawn(answer: _Answer[Any]) -> bool:
 
 
 def _record(retry: BatchRetry, answer: _Answer[Any]) -> None:
-    """Keep what the answer tells about the destination, whatever the errors."""
+    """Store the evidence that an answer provides about the destination, regardless of the
+    errors.
+    """
     evidence, search = retry.state.evidence, retry.series.search
     retry.series.times.tried(answer.seconds)
     retry.state.tried(answer.seconds, failed=bool(answer.errors))

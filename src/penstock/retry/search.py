@@ -1,32 +1,31 @@
 """Search for the items of a batch that a destination refuses although it accepts others. Pure.
 
-A destination that refuses a whole write (403, a missing table) refuses everything, as a rule; but
-the fault may lie in one item. Failing the batch would lose good items to an outage, and sending it
-whole for ever would let one item block all others. So the batch is halved while it probes the
-destination:
+A destination that refuses a whole write (403, a missing table) usually refuses everything, but the
+fault may lie in one item. Failing the batch would lose good items to an outage. Sending it whole
+forever would let one item block all others. So the batch is halved while it probes the destination:
 
 1. The first half of a refused part is sent next, down to a single item. Parts are sent in the
    batch's order.
-2. An item refused alone waits. It is sent again, alone, after each write that began later and was
-   accepted: a later part of its own batch, or another batch.
-3. Refusals count if an accepted write lies between any two of them: one outage counts once, however
-   long it lasts. An item that was refused `enough` times, alone or within a part, and of these
-   `ENOUGH_ALONE` times alone, is at fault if it is then refused `IN_A_ROW` times, one directly
-   after the other: every second or third request may reach a broken server. A refusal within a part
-   proves less than one alone, since another item of the part may be at fault.
+2. An item refused alone waits. It is sent again, alone, after each accepted write that began later:
+   a later part of its own batch, or another batch.
+3. Refusals count if an accepted write lies between any two of them: one outage counts once,
+   regardless of its length. An item that was refused `enough` times, alone or within a part,
+   including `ENOUGH_ALONE` times alone, is at fault if it is then refused `IN_A_ROW` times in
+   direct succession: a broken server may receive every second or third request. A refusal within a
+   part proves less than one alone, since another item of the part may be at fault.
 4. An item refused alone and accepted later is a *lie*: the destination refuses at random, or in
    several outages. The caller then requires more refusals (`enough`).
-5. If no other write is left that could be accepted, an item that has been alone for `QUIET` seconds
-   is at fault after `ENOUGH_IF_QUIET` refusals, unless there were lies.
-6. After a lie, the remaining items are one part again. So are the unsent items when the first part
-   is accepted.
-7. With keys, an item is not sent before one of its key that was refused alone. Without keys a batch
-   is in order: the items behind one refused alone wait until the caller lets them pass. Then they
-   are sent directly after another refusal of that item, so that an outage which ends in between is
-   likely to let it pass first.
+5. If no other write remains that could be accepted, an item refused alone `QUIET` seconds ago is at
+   fault after `ENOUGH_IF_QUIET` refusals, unless there were lies.
+6. After a lie, the remaining items become one part again. The unsent items become one part when the
+   first part is accepted.
+7. With keys, an item does not overtake an earlier item of its key that was refused alone. Without
+   keys a batch is ordered as a whole: the items behind an item refused alone wait until the caller
+   lets them pass. Then they are sent directly after another refusal of that item, so that if an
+   outage ends in between, that item is likely to be accepted first.
 
-"Later" is judged by tickets, numbers that a retry gives to its tries in the order in which they
-begin.
+"Later" is decided by tickets, the numbers that a retry assigns to its tries in the order in which
+they begin.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ ENOUGH_ALONE = 3
 ENOUGH_IF_QUIET = 3
 IN_A_ROW = 4
 QUIET = 60.0
-"""Seconds."""
+"""Seconds; see rule 5."""
 
 
 @dataclass(slots=True)
 class Refusals:
-    """The refusals of one item."""
+    """Refusals of one item."""
 
     times: int = 0
-    """Their number, with an accepted write between any two."""
+    """Number of refusals, with an accepted write between any two."""
     ticket: int = 0
-    """The first ticket given after the last one."""
+    """The first ticket issued after the last refusal."""
 
     def add(self, accepted: int, next_ticket: int) -> bool:
-        """Add a refusal; return whether it counts."""
+        """Add a refusal; return whether it is counted."""
         counts = self.times == 0 or accepted >= self.ticket
         self.times += counts
         self.ticket = next_ticket
@@ -70,12 +69,12 @@ class Alone:
     times: int = 0
     """Refusals alone, with an accepted write between any two."""
     run: int = 0
-    """Refusals in a row, once there were enough; the item is sent again at once until it is
+    """Refusals in a row, once there were enough. The item is sent again at once until it is
     accepted or at fault.
     """
 
     def refused(self, *, is_counted: bool) -> None:
-        """Add a refusal alone; the first counts in any case."""
+        """Add a refusal alone; the first one always counts."""
         self.times += is_counted or not self.times
 
     def in_a_row(self, *, is_enough: bool) -> bool:
@@ -84,22 +83,23 @@ class Alone:
         return self.run == IN_A_ROW
 
     def interrupt(self) -> None:
-        """End the run: the destination gave another answer."""
+        """End the run, since the destination gave another answer."""
         self.run = 0
 
 
 class Search:
-    """The search in one batch. Indices are the batch's."""
+    """The search in one batch. Indices are those of the batch."""
 
     def __init__(self, keys: Sequence[object] | None = None) -> None:
         self._keys = keys
         self._parts: list[list[int]] = []
-        """Halves of refused parts that have not been sent since, the first at the end."""
+        """Halves of refused parts that have not been sent since; the first is at the end."""
         self._refusals: dict[int, Refusals] = {}
         self._alone: dict[int, Alone] = {}
         self._has_accepted = False
         self._was_head = False
-        """Whether the last try sent the first item refused alone, and was refused again."""
+        """Whether the last try sent the first of the items refused alone, and it was refused again.
+        """
 
     @property
     def is_on(self) -> bool:
@@ -109,8 +109,8 @@ class Search:
     def next_part(self, pending: Sequence[int], accepted: int, *, may_pass: bool) -> Sequence[int]:
         """Return the pending items to send next.
 
-        `accepted` is the highest ticket of an accepted try, `may_pass` whether items without keys
-        may overtake one refused alone.
+        `accepted` is the highest ticket of an accepted try. `may_pass` states whether items without
+        keys may overtake an item refused alone.
         """
         if not self.is_on:
             return pending
@@ -134,8 +134,8 @@ class Search:
         return [min(self._alone)] if self._alone else pending
 
     def goes_on_at_once(self, *, may_pass: bool) -> bool:
-        """Whether the next part is sent without a pause: the same item once more, or the items that
-        follow its refusal.
+        """Return whether the next part is sent without a pause: either the same item again, or the
+        items that follow its refusal.
         """
         if any(known.run for known in self._alone.values()):
             return True
@@ -143,12 +143,12 @@ class Search:
 
     @property
     def alone_since(self) -> float | None:
-        """When the first item that waits alone was first refused alone; `None` without one."""
+        """The time at which the first waiting item was first refused alone; `None` without one."""
         return self._alone[min(self._alone)].since if self._alone else None
 
     @property
     def is_stuck(self) -> bool:
-        """Whether only items that were refused alone can be sent."""
+        """Whether only items refused alone can be sent."""
         return bool(self._alone) and not any(self._not_behind(part) for part in self._parts)
 
     def refused(
@@ -161,9 +161,9 @@ class Search:
         enough: int,
         is_quiet: bool,
     ) -> int | None:
-        """Act on a part refused as a whole; return the item at fault, if that is proven now.
+        """Handle a part refused as a whole; return the item at fault, if that is now proven.
 
-        `is_quiet` says that no other batch waits to be sent, and that there were no lies.
+        `is_quiet` states that no other batch waits to be sent and that there were no lies.
         """
         self._was_head = False
         is_counted = self._count(part, accepted, next_ticket)
@@ -183,20 +183,20 @@ class Search:
         return index if alone.in_a_row(is_enough=is_enough) else None
 
     def _count(self, part: Sequence[int], accepted: int, next_ticket: int) -> bool:
-        """Count a refusal for each item of a part; return whether it counts for the last one."""
+        """Count a refusal for each item of a part; return whether it was counted for the last item."""
         counts = False
         for index in part:
             counts = self._refusals.setdefault(index, Refusals()).add(accepted, next_ticket)
         return counts
 
     def interrupted(self) -> None:
-        """Act on a try that ended neither in acceptance nor in refusal."""
+        """Handle a try that ended neither in acceptance nor in refusal."""
         self._was_head = False
         for known in self._alone.values():
             known.interrupt()
 
     def accepted(self, part: Sequence[int]) -> bool:
-        """Act on a part of which an item was accepted; return whether a refusal was a lie."""
+        """Handle a part in which an item was accepted; return whether an earlier refusal was a lie."""
         if not self.is_on:
             return False
         self._was_head = False
@@ -220,7 +220,7 @@ class Search:
             self._parts.append(others)
 
     def _not_behind(self, part: Sequence[int]) -> list[int]:
-        """The items of a part that are not behind one of their key refused alone."""
+        """Return the items of a part that are not behind an item of their key refused alone."""
         if self._keys is None or not self._alone:
             return list(part)
         held = {self._keys[index] for index in self._alone}

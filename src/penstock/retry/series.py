@@ -1,15 +1,15 @@
-"""A series of tries of one batch: which items stay after a try, and which leave. Pure.
+"""The series of tries of one batch: which items stay after a try, and which leave. Pure.
 
-1. Only failed items that may be tried again stay in the series; each counts its own attempts.
+1. Only failed items that may be retried stay in the series; attempts are counted per item.
 2. `RetryPolicy` decides which errors use up an attempt, and how many attempts there are.
 3. An item behind a failed one of its key (see `_core.order.prefix`) stays or leaves with it.
-4. The last try before a shutdown's deadline ends the series: an item that could have been tried
-   again was not applied, and gets a `StoppedError`.
-5. A try that a shutdown moved forward uses up no attempt, so that an item's attempts are not used
-   up at once.
+4. The last try before a shutdown's deadline ends the series: an item that could have been retried
+   was not applied, and gets a `StoppedError`.
+5. A try that a shutdown moved forward uses up no attempt; otherwise an item's attempts would be
+   used up at once.
 6. While the destination refuses whole writes, a try sends a part of the series; see `search`.
-7. Items with the same exception and the same number of attempts are decided at once, as a *cohort*.
-   As long as all items of the series have the same number, it is counted for all of them at once.
+7. Items with the same exception and the same number of attempts are decided together, as a
+   *cohort*. While all items of the series have the same number, one counter serves all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .._core.retry_policy import RetryPolicy
 
 NO_LEADERS: Mapping[int, int] = {}
-"""No item has a leader."""
+"""The case without leaders."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Cohort:
 
 
 class RetrySeries:
-    """The items of one batch that still need a try. Indices are the batch's."""
+    """Items of one batch that still need a try. Indices are those of the batch."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class RetrySeries:
         self.throttles = 0
         """Throttled tries in a row."""
         self.refusals = 0
-        """Tries of which single items were refused."""
+        """Tries in which single items were refused."""
         self.refused_since = math.inf
-        """When the first of them ended."""
+        """The time at which the first of them ended."""
         self.costs = False
-        """Whether the retry budget pays for the next try."""
+        """Whether the next try takes a token of the retry budget."""
         self.times = TryTimes(policy, now)
         self.search = Search(keys)
         self._keys = keys
         self._policy = policy
         self._attempts: dict[int, int] = {}
-        """The attempts of items that differ from `_attempts_of_all`."""
+        """Attempts of items whose number differs from `_attempts_of_all`."""
         self._attempts_of_all = 0
 
     def after(
@@ -95,7 +95,7 @@ class RetrySeries:
     ) -> frozenset[ErrorClass]:
         """Decide each item after a try of `sent` (default: all pending) that ended with `errors`;
         return the error classes of the items that stay. `groups` are the errors by exception, if
-        the caller knows them.
+        already known.
 
         An item with a leader stays or leaves with it, and uses up no attempt.
         """
@@ -137,8 +137,8 @@ class RetrySeries:
         return cohorts
 
     def _count(self, cohorts: Sequence[_Cohort], *, is_whole: bool) -> None:
-        """Count an attempt where the error uses one up; `is_whole` says that no other item of the
-        series remains.
+        """Count an attempt for each error that uses one up. `is_whole` states that the try
+        contained all items of the series.
         """
         if self.times.is_early:
             return
@@ -166,7 +166,9 @@ class RetrySeries:
         errors: Mapping[int, BaseException],
         leaders: Mapping[int, int],
     ) -> Sequence[int]:
-        """The items of the try that stay, in order; followers of leaving items leave."""
+        """Return the items of the try that stay, in order; followers of leaving items leave as
+        well.
+        """
         if sum(len(cohort.indices) for cohort in staying) == len(sent):
             return sent
         leading = {index for cohort in staying for index in cohort.indices}
@@ -176,8 +178,8 @@ class RetrySeries:
         return [index for index in sent if index in leading or index in following]
 
     def leave_behind(self, tried: Iterable[int]) -> None:
-        """Give up the later items, of the keys of those tried ones that have left with an error,
-        that this try did not send: they leave with them.
+        """Fail the later items of a key whose earlier item has left with an error, if this try did
+        not send them. They leave with the same error.
         """
         keys = self._keys
         if keys is None:
@@ -202,7 +204,7 @@ class RetrySeries:
         self.pending = self._without(sent) if len(sent) < len(self.pending) else ()
 
     def refused_items(self, now: float) -> None:
-        """Count a try of which single items were refused."""
+        """Count a try in which single items were refused."""
         self.refusals += 1
         self.refused_since = min(self.refused_since, now)
 
@@ -210,8 +212,8 @@ class RetrySeries:
         return sorted(set(self.pending).difference(indices))
 
     def give_up(self, errors: Mapping[int, BaseException]) -> None:
-        """End the series: each item leaves with its error, or with another item's if the last try
-        did not send it.
+        """End the series: each item leaves with its error, or with another item's error if the last
+        try did not send it.
         """
         others = next(iter(errors.values()))
         for index in self.pending:
@@ -219,7 +221,7 @@ class RetrySeries:
         self.pending = ()
 
     def stop(self, why: str) -> None:
-        """End the series without another try, since none fits before the deadline; its items end
+        """End the series without another try, since none fits before the deadline; its items end as
         unsent.
         """
         error = StoppedError(
@@ -230,7 +232,7 @@ class RetrySeries:
         self.pending = ()
 
     def blame(self, index: int, error: BaseException, *, keeps_prefix: bool) -> None:
-        """Give up an item that was refused alone while others were accepted; later items of its key
+        """Fail an item that was refused alone while others were accepted; later items of its key
         leave with it.
         """
         what = "refused whenever it was sent alone, while other writes were accepted"
@@ -248,7 +250,7 @@ class RetrySeries:
 
 
 def stopped(error: BaseException, which: str = "the last try") -> StoppedError:
-    """The error of an item that was not applied, and is not tried again because of a shutdown."""
+    """Return the error of an item that was not applied and is not retried because of a shutdown."""
     what = f"given up because the batcher is stopping; {which} ended with"
     made = StoppedError(f"{what} {type(error).__name__}: {text_of(error)}")
     return caused(made, error, summary=f"{what} {for_log(error)}")

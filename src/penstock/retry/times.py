@@ -1,4 +1,4 @@
-"""Times of a series of tries: when the next one is due, and how long the last one took. Pure."""
+"""Times of a series of tries: when the next one is due, and the duration of the last one. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ class TryTimes:
 
     def __init__(self, policy: RetryPolicy, now: float) -> None:
         self.due = now
-        """When the next try is due, throttles and outages aside."""
+        """The time at which the next try is due, apart from throttles and outages."""
         self.not_before = now
-        """The end of the wait that the destination has asked this series for."""
+        """The end of the wait that the destination requested for this series."""
         self.is_early = False
-        """Whether the next try comes before its time, because a shutdown has shortened the wait."""
+        """Whether the next try is made before its time, because a shutdown has shortened the wait.
+        """
         self.has_tried = False
         self.lasted = 0.0
-        """Seconds that the last try took."""
+        """Duration of the last try, in seconds."""
         self._policy = policy
         self._since = now
         self._waited = 0.0
 
     def tried(self, seconds: float) -> None:
-        """A try has ended."""
+        """Record the end of a try."""
         self.has_tried = True
         self.lasted = seconds
 
@@ -36,11 +37,11 @@ class TryTimes:
         self.is_early = False
 
     def resumed(self, now: float) -> None:
-        """The wait for the next try has ended."""
+        """Record the end of the wait for the next try."""
         self.is_early = now < self.due
 
     def backoff(self, tries: int, error: BaseException | None = None) -> float:
-        """The wait in seconds after `tries` failed tries, the last with `error`."""
+        """Return the wait in seconds after `tries` failed tries, the last with `error`."""
         self._waited = self._policy.backoff(tries, error, self._waited)
         return self._waited
 
@@ -49,6 +50,6 @@ class TryTimes:
         self._since += seconds
 
     def is_too_late(self, when: float) -> bool:
-        """Whether a try at that time would exceed the time limit."""
+        """Return whether a try at that time would exceed the time limit."""
         most = self._policy.max_seconds
         return most is not None and when > self._since + most

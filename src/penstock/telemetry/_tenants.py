@@ -1,14 +1,15 @@
-"""A bounded number of tenants with a time series of their own.
+"""A bounded number of tenants with their own time series.
 
-1. Counting is *space saving*: a fixed number of tenants is counted at a time, and a tenant that is
-   not among them takes the place and the count of the one with the fewest items. Every tenant with
-   more than its share of all items is among them. (Metwally, Agrawal, El Abbadi: Efficient
+1. Counting uses the *space saving* algorithm: a fixed number of tenants is counted at a time, and a
+   new tenant takes over the place and the count of the tenant with the fewest items. Every tenant
+   with more than its share of all items is counted. (Metwally, Agrawal, El Abbadi: Efficient
    Computation of Frequent and Top-k Elements in Data Streams, 2005.)
-2. A tenant is shown when its count exceeds the lowest count shown; the tenant with that is hidden.
-3. Items of a hidden tenant count as `other`, and stay there: no counter decreases. The series of a
-   hidden tenant begins again with 0 when it is shown again, which Prometheus treats as a restart.
-4. Where a series cannot be removed (`Kept`), that of a hidden tenant stays as it is. So that their
-   number is bounded there too, a process shows ten times as many tenants at most, over its life.
+2. A tenant is shown when its count exceeds the lowest shown count; the tenant with that count is
+   then hidden.
+3. Items of a hidden tenant count as `other`, and stay there: no counter decreases. When a hidden
+   tenant is shown again, its series restarts at 0, which Prometheus treats as a counter reset.
+4. If series cannot be removed (`Kept`), that of a hidden tenant stays unchanged. To limit their
+   number as well, a process shows at most ten times as many tenants during its life.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ OTHER = "other"
 
 
 class Top:
-    """The tenants with a time series of their own, at most `most`."""
+    """The tenants with their own time series, at most `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -28,7 +29,7 @@ class Top:
         self._shown: set[str] = set()
 
     def seen(self, tenant: str, items: int) -> str | None:
-        """Count `items` of a tenant; return the tenant that this hides, if any."""
+        """Count `items` of a tenant; return the tenant that is hidden as a result, if any."""
         if tenant == OTHER:
             return None
         counted = self._counted
@@ -54,24 +55,26 @@ class Top:
         return last
 
     def label(self, tenant: str) -> str:
-        """The tenant's own name if it is shown; otherwise `other`."""
+        """Return the tenant's own name if it is shown; otherwise `other`."""
         return tenant if tenant in self._shown else OTHER
 
 
 class Kept:
-    """Tenants whose series stay for ever, at most ten times `most`."""
+    """Tenants whose series are kept forever, at most ten times `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most * COUNTED_PER_SHOWN
         self._kept: set[str] = set()
 
     def label(self, tenant: str) -> str:
-        """The tenant's own name if it has a series or there is room for one; otherwise `other`."""
+        """Return the tenant's own name if it has a series or there is room for one; otherwise
+        `other`.
+        """
         if tenant not in self._kept and len(self._kept) < self._most:
             self._kept.add(tenant)
         return tenant if tenant in self._kept else OTHER
 
 
 def label_of(tenant: object) -> str:
-    """The tenant as the value of a label: its `str`, or a remark if that raises."""
+    """Return the label value of a tenant: its `str`, or a placeholder if that raises."""
     return tenant if type(tenant) is str else text_of(tenant)

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def trace_id() -> str | None:
-    """The current trace's id as 32 hexadecimal digits; `None` outside a trace, or if OpenTelemetry
-    is not loaded.
+    """Return the current trace's id as 32 hexadecimal digits; `None` outside a trace, or if
+    OpenTelemetry is not loaded.
     """
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class StateCollector:
-    """Reads the open batchers, or consumers, at each scrape."""
+    """Collector that reads the open batchers or consumers at each scrape."""
 
     def __init__(self, readings: StateReadings, catalogue: Catalogue) -> None:
         self._readings = readings
         self._catalogue = catalogue
 
     def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
-        """Read this batcher from now on."""
+        """Start reading this batcher."""
         self._readings.watch(name, stats, tenants=tenants)
 
     def forget(self, name: str) -> None:
@@ -32,14 +32,14 @@ class StateCollector:
         self._readings.forget(name)
 
     def refresh(self) -> None:
-        """Nothing to do: a scrape reads for itself."""
+        """Do nothing: each scrape reads the current values."""
 
     def describe(self) -> Iterable[Metric]:
-        """No metrics: registering must not read a batcher."""
+        """Return no metrics: registering must not read a batcher."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Every family, with its samples per name."""
+        """Yield every family, with its samples by name."""
         found = self._readings.read()
         yield from _gauges(found, self._catalogue.states)
         if self._readings.shows_tenants:

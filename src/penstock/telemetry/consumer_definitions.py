@@ -1,11 +1,10 @@
-"""The metrics of a consumer: one table for all exporters, as `definitions` is for a batcher.
+"""The metrics of a consumer: one table for all exporters, like `definitions` for a batcher.
 
-1. `source_*` count the records of the source and what became of them; `consumer_*` describe the
-   consumer itself.
-2. Counts and levels are read from `Consumer.stats()` when they are wanted: a message costs nothing.
-   Events that are counted when they happen are few: claims and poison messages.
-3. Durations of handlers cost two readings of the clock per turn, and exist only where an observer
-   has `durations`.
+1. `source_*` count the records of the source by result; `consumer_*` describe the consumer itself.
+2. Counts and levels are read from `Consumer.stats()` on demand, at no cost per message. Only rare
+   events are counted when they happen: claims and poison messages.
+3. Durations of handlers cost two clock readings per turn, and exist only if an observer has
+   `durations`.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ PARTITION = ("topic", "partition")
 
 HANDLER_SECONDS = Family(
     "consumer_handler_duration_seconds",
-    "Seconds of each turn of a handler, with its steps.",
+    "Duration of each turn of a handler, including its steps, in seconds.",
     "s",
     ("outcome",),
     TIMES,
 )
-"""Exists only where an observer has `durations`."""
+"""Exists only if an observer has `durations`."""
 CLAIMS = Family(
     "consumer_claims",
     "Partitions that were assigned, revoked or lost.",
@@ -39,7 +38,7 @@ CLAIMS = Family(
 )
 POISON = Family(
     "consumer_poison",
-    "Messages that could not be handled, by what the consumer did and by error.",
+    "Messages that could not be handled, by the consumer's action and by error.",
     "{message}",
     ("action", "error_type"),
 )
@@ -55,7 +54,7 @@ def _labelled(
     label: str,
     values: Mapping[str, Callable[[Any], float]],
 ) -> Measure:
-    """A measure with a value for each of these values of a label."""
+    """Return a measure with one value for each of these values of a label."""
 
     def read(stats: Any) -> Values:
         return {(value,): get(stats) for value, get in values.items()}
@@ -72,7 +71,7 @@ def _of_partition(
     *,
     is_greatest: bool = False,
 ) -> Measure:
-    """A measure with a value for each partition that this process owns."""
+    """Return a measure with one value for each partition that this process owns."""
 
     def read(stats: Any) -> Values:
         found = {partition: value(each) for partition, each in stats.partitions.items()}
@@ -89,7 +88,7 @@ def _of_lag(
     *,
     is_greatest: bool = False,
 ) -> Measure:
-    """A measure with a value for each partition whose lag was sampled."""
+    """Return a measure with one value for each partition whose lag was sampled."""
 
     def read(stats: Any) -> Values:
         return _by_partition({partition: value(lag) for partition, lag in stats.lags.items()})
@@ -121,7 +120,7 @@ def _shown_state(stats: Any) -> str:
 _STATES = (
     _of_lag(
         "source_lag",
-        "The end of a partition less the position of its first unfinished record.",
+        "End of a partition minus the position of its first unfinished record.",
         "{message}",
         lambda lag: lag.messages,
     ),
@@ -146,26 +145,26 @@ _STATES = (
     ),
     _of_partition(
         "consumer_head_age_seconds",
-        "Seconds that the first unfinished record of a partition has been the same.",
+        "Seconds for which the first unfinished record of a partition has not changed.",
         "s",
         lambda each: each.stood or 0.0,
         is_greatest=True,
     ),
     _of_partition(
         "consumer_map_bytes",
-        "Size of the stored map of records that are settled beyond the position.",
+        "Size of the stored map of settled records beyond the position.",
         "By",
         lambda each: each.map_bytes,
     ),
     _of_partition(
         "consumer_map_cut",
-        "Whether the last map did not fit: what is missing would run again after a crash.",
+        "Whether the last map was cut: records cut from it run again after a crash.",
         "{partition}",
         lambda each: each.is_map_cut,
     ),
     _of_partition(
         "consumer_paused",
-        "Whether nothing is fetched from a partition, by a pause.",
+        "Whether fetching from a partition is paused.",
         "{partition}",
         lambda each: each.is_paused,
     ),
@@ -177,7 +176,7 @@ _STATES = (
     ),
     _labelled(
         "consumer_messages",
-        "Messages inside, by where they are.",
+        "Messages inside, by place.",
         "{message}",
         "place",
         {
@@ -199,19 +198,19 @@ _STATES = (
     ),
     one(
         "consumer_in_flight_bytes",
-        "Bytes of the messages inside.",
+        "Size of the messages inside.",
         "By",
         lambda stats: stats.in_flight.bytes,
     ),
     one(
         "consumer_max_in_flight_messages",
-        "Messages inside at most.",
+        "Maximum number of messages inside.",
         "{message}",
         lambda stats: stats.in_flight.max_messages,
     ),
     one(
         "consumer_max_in_flight_bytes",
-        "Bytes of messages inside at most.",
+        "Maximum size of the messages inside.",
         "By",
         lambda stats: stats.in_flight.max_bytes,
     ),
@@ -229,7 +228,7 @@ _STATES = (
     ),
     _labelled(
         "consumer_state",
-        "Whether the consumer opens, is ready, is not ready or drains: 1 for its current state.",
+        "Whether the consumer is opening, ready, not ready or draining: 1 for its current state.",
         "{consumer}",
         "state",
         {state: _state(state) for state in ("opening", "ready", "not_ready", "draining")},
@@ -241,7 +240,7 @@ _STATES = (
 _TOTALS = (
     one(
         "source_received",
-        "Records that the source delivered.",
+        "Records delivered by the source.",
         "{message}",
         lambda stats: stats.deliveries.received,
     ),
@@ -253,13 +252,13 @@ _TOTALS = (
     ),
     one(
         "source_nak",
-        "Failed tries, of whatever kind.",
+        "Failed tries of any kind.",
         "{message}",
         lambda stats: stats.counts.naks,
     ),
     _labelled(
         "source_term",
-        "Messages settled without having been handled, by where they are now.",
+        "Messages settled without being handled, by result.",
         "{message}",
         "fate",
         {
@@ -270,7 +269,7 @@ _TOTALS = (
     ),
     _labelled(
         "source_dropped",
-        "Messages that were not to be handled, or not here.",
+        "Messages that were not handled here, by reason.",
         "{message}",
         "reason",
         {
@@ -283,7 +282,7 @@ _TOTALS = (
     ),
     one(
         "source_replayed",
-        "Records that were delivered again after a crash or a rebalance, and run again.",
+        "Records delivered again after a crash or a rebalance, and handled again.",
         "{message}",
         lambda stats: stats.deliveries.replayed,
     ),
@@ -291,13 +290,13 @@ _TOTALS = (
     one("source_failed", "Commits that failed.", "{commit}", lambda stats: stats.commit_failures),
     one(
         "source_batches",
-        "Batches that were handled, or tried.",
+        "Batches that were handled or tried.",
         "{batch}",
         lambda stats: stats.counts.batches,
     ),
     one(
         "consumer_split_batches",
-        "Batches that failed, and were tried again in smaller ones.",
+        "Batches that failed and were retried in smaller batches.",
         "{batch}",
         lambda stats: stats.counts.split_batches,
     ),
@@ -309,7 +308,7 @@ _TOTALS = (
     ),
     one(
         "consumer_letters",
-        "Dead letters written, also those of messages that then block their key.",
+        "Dead letters written, including those of messages that then block their key.",
         "{letter}",
         lambda stats: stats.counts.letters,
     ),
@@ -328,4 +327,4 @@ _TOTALS = (
 )
 
 CONSUMER = Catalogue("consumer", (HANDLER_SECONDS,), (CLAIMS, POISON), _AT_ZERO, _STATES, _TOTALS)
-"""All of them."""
+"""All metrics of a consumer."""

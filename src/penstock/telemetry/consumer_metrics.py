@@ -1,7 +1,7 @@
 """The metrics of consumers: the observer behind all exporters, and the one for Prometheus.
 
-As for batchers, metrics belong to the registry or the meter provider: all of its observers share
-them, consumers of one name add up, and a closed consumer keeps its counts and has no state.
+As for batchers, metrics belong to the registry or the meter provider. All its observers share them,
+consumers with the same name add up, and a closed consumer keeps its counts but has no state.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from .event_observer import Instruments
 
 LAG_EVERY = 15.0
-"""Default seconds between two samples of the lag."""
+"""Default interval between two samples of the lag, in seconds."""
 
 
 class ConsumerMetricsObserver(ConsumerObserver):
-    """Turns what a consumer tells into metrics."""
+    """Observer that converts the events of a consumer into metrics."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class ConsumerMetricsObserver(ConsumerObserver):
         self._instruments.count(POISON, labels, 1)
 
     def handling(self, name: str, *, is_batch: bool) -> HandlerWatch | None:
-        """Watch the turns of the handler, if durations are wanted."""
+        """Return a watch of the handler's turns, if durations are enabled."""
         if not self._durations:
             return None
         ended = partial(self._ended, self._name or name)
@@ -100,11 +100,11 @@ class PrometheusConsumerObserver(ConsumerMetricsObserver):
     Args:
         registry: a registry of `prometheus_client`; default: its global one.
         name: the label `name`; default: the consumer's.
-        durations: whether the seconds of each turn of the handler go to a histogram. Costs
-            3.5 µs per message or batch; everything else costs nothing per message.
-        exemplars: whether durations carry the id of the current trace; needs a `ConsumerTracing`
-            before this observer, and scrapes in OpenMetrics format.
-        lag_every: seconds between two requests for the ends of the partitions, for the lag; `None`:
+        durations: whether the duration of each turn of the handler is recorded in a histogram.
+            Costs 3.5 µs per message or batch; everything else costs nothing per message.
+        exemplars: whether durations have the id of the current trace as an exemplar; needs a
+            `ConsumerTracing` before this observer, and scrapes in OpenMetrics format.
+        lag_every: seconds between two queries for the ends of the partitions, for the lag; `None`:
             no lag. Default 15.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.

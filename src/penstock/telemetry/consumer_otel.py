@@ -1,8 +1,8 @@
 """The metrics of consumers for OpenTelemetry.
 
-The semantic conventions for messaging count messages per process and per receive call; a consumer
-that holds messages back, retries and parks them has more to tell. So the names are those of
-`consumer_definitions`, as Prometheus has them.
+The semantic conventions for messaging count messages per process and per receive call. A consumer
+that holds back, retries and parks messages has more states. So the names are those of
+`consumer_definitions`, as for Prometheus.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OpenTelemetryConsumerObserver(ConsumerMetricsObserver):
         meter_provider: default: OpenTelemetry's global one.
         name: the attribute `name`; default: the consumer's.
         durations: as for `PrometheusConsumerObserver`; exemplars are the SDK's own.
-        lag_every: seconds between two requests for the ends of the partitions, for the lag; `None`:
+        lag_every: seconds between two queries for the ends of the partitions, for the lag; `None`:
             no lag. Default 15.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without `opentelemetry`.

@@ -1,12 +1,13 @@
 """Spans of handlers, linked to the spans that produced their messages.
 
-1. A span per turn of a handler: of one message, or of a batch. It is current while the handler runs
-   with its steps, so that what the handler does is in its trace. A batch's steps run before it.
-2. It links to the context in each record's headers, to each trace once. OpenTelemetry's semantic
-   conventions for messaging ask for links: a message may be handled long after its trace has ended,
+1. One span per turn of a handler, for one message or a batch. It is current while the handler and
+   its steps run, so that spans of the handler's calls are in its trace. A batch's steps run before
+   its span.
+2. The span links to the context in each record's headers, once per trace. OpenTelemetry's semantic
+   conventions for messaging require links: a message may be handled long after its trace has ended,
    and by several consumers. `as_child` also continues the trace, for a handler of single messages.
-3. Names and attributes are those of the conventions. No key, value or header is in them.
-4. Without this observer nothing is called per message.
+3. Names and attributes follow the conventions, and contain no key, value or header.
+4. Without this observer no function is called per message.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ class ConsumerTracing(ConsumerObserver):
     """A span `process <topic>` per message, or per batch, linked to the spans of the producers.
 
     The span has the attributes `messaging.system`, `messaging.operation.name` and `.type`,
-    `messaging.consumer.group.name` (if given), `messaging.destination.name` and
-    `.partition.id` if they are the same for all messages, of a single message
-    `messaging.kafka.offset` (`penstock.message.offset` in another system) and
-    `penstock.message.attempt`, of a batch `messaging.batch.message_count`, and
-    `penstock.consumer.name` and `penstock.outcome`. Its status is an error if the handler failed, or
-    did not acknowledge; `error.type` and the description show no values.
+    `messaging.consumer.group.name` (if given), `messaging.destination.name` and `.partition.id` (if
+    they are the same for all messages), `penstock.consumer.name` and `penstock.outcome`. For a
+    single message it also has `messaging.kafka.offset` (`penstock.message.offset` in another
+    system) and `penstock.message.attempt`, for a batch `messaging.batch.message_count`. Its status
+    is an error if the handler failed or did not acknowledge; `error.type` and the description
+    contain no values.
 
     Args:
         system: the messaging system, as the semantic conventions name it.
@@ -50,12 +51,12 @@ class ConsumerTracing(ConsumerObserver):
         tracer_provider: default: OpenTelemetry's global one.
         propagator: reads a context from headers; default: OpenTelemetry's global one, which reads
             `traceparent`.
-        as_child: whether the span of a single message is a child of the producer's, in the same
-            trace; it links to it all the same.
-        max_links: links of a batch at most. Default 128, the limit of the SDK, which drops others
-            silently; `penstock.links.omitted` counts those that are left out here.
+        as_child: whether the span of a single message is a child of the producer's span, in the
+            same trace; the link remains.
+        max_links: maximum number of links of a batch. Default 128, the limit of the SDK, which
+            silently drops further links; `penstock.links.omitted` counts the links omitted here.
 
-    Put it before observers that are to see its span. Raises `ConfigError` for a bad argument and
+    Put it before observers that need its span. Raises `ConfigError` for a bad argument and
     `MissingExtra` without `opentelemetry`.
     """
 
@@ -78,7 +79,7 @@ class ConsumerTracing(ConsumerObserver):
         self._max_links = checks.count("max_links", max_links)
 
     def handling(self, name: str, *, is_batch: bool) -> HandlerWatch:
-        """Make spans for the turns of this consumer's handler."""
+        """Return a watch that creates spans for the turns of this consumer's handler."""
         trace = otel_trace_api("ConsumerTracing")
         tracer = trace.get_tracer("penstock", tracer_provider=self._provider)
         maker = BatchSpans if is_batch else MessageSpans
@@ -87,7 +88,7 @@ class ConsumerTracing(ConsumerObserver):
         )
 
     def _fixed(self, name: str) -> dict[str, Any]:
-        """The attributes of all spans."""
+        """Return the attributes of all spans."""
         fixed = {
             "messaging.system": self._system,
             "messaging.operation.name": "process",
@@ -99,7 +100,7 @@ class ConsumerTracing(ConsumerObserver):
         )
 
     def _context(self, message: Any) -> Context:
-        """The context in a message's headers."""
+        """Return the context in a message's headers."""
         from opentelemetry import propagate
         from opentelemetry.context import Context
 
@@ -113,10 +114,10 @@ class ConsumerTracing(ConsumerObserver):
 
 
 class _Headers:
-    """Reads the headers of a message, for propagators; those that are no text are absent."""
+    """Getter of a message's headers for propagators; headers that are not text are omitted."""
 
     def get(self, carrier: Any, key: str) -> list[str] | None:
-        """The values of a header."""
+        """Return the values of a header."""
         found = [
             text
             for name, value in carrier.headers
@@ -125,7 +126,7 @@ class _Headers:
         return found or None
 
     def keys(self, carrier: Any) -> list[str]:
-        """The names of all headers."""
+        """Return the names of all headers."""
         return [name for name, _ in carrier.headers]
 
 
@@ -142,7 +143,7 @@ def _text(value: object) -> str | None:
 
 
 class MessageSpans:
-    """Starts and ends the spans of single messages."""
+    """The spans of single messages."""
 
     def __init__(
         self,
@@ -185,7 +186,9 @@ class MessageSpans:
         *,
         is_child: bool = False,
     ) -> Callable[[HandlerEnd], None]:
-        """Start a span, current until its end; it is never a child of the span around `run`."""
+        """Start a span that is current until its end; it is never a child of the span
+        around `run`.
+        """
         from opentelemetry import context
 
         trace = otel_trace_api("ConsumerTracing")
@@ -210,7 +213,7 @@ class MessageSpans:
 
 
 class BatchSpans(MessageSpans):
-    """Starts and ends the spans of batches."""
+    """The spans of batches."""
 
     def __call__(self, messages: Sequence[Any]) -> Callable[[HandlerEnd], None]:
         """Start the span of a batch, and make it current."""
@@ -228,14 +231,14 @@ class BatchSpans(MessageSpans):
 
 
 def distinct(contexts: Sequence[Context]) -> list[SpanContext]:
-    """The span contexts in these, one of each trace."""
+    """Return the valid span contexts of these contexts, one per trace."""
     trace = otel_trace_api("ConsumerTracing")
     found = [trace.get_current_span(each).get_span_context() for each in contexts]
     return list({each.trace_id: each for each in found if each.is_valid}.values())
 
 
 def _end(span: Span, told: HandlerEnd) -> None:
-    """Note how a turn has ended, without values."""
+    """Record the end of a turn, without values."""
     span.set_attribute("penstock.outcome", told.outcome)
     if told.outcome not in _FAILED:
         return

@@ -1,9 +1,9 @@
 """The metrics of a batcher: one table for all exporters.
 
 1. Events are counted when they happen; states and totals are read from the batcher (`Measure`).
-2. OpenTelemetry's name is the one of Prometheus with a dot after `batcher` and without its unit:
-   `batcher_flush_duration_seconds` is `batcher.flush_duration` in `s`. Its exporters to Prometheus
-   turn that into the same name again, so the alert rules fit both.
+2. OpenTelemetry's name is the Prometheus name with a dot after `batcher` and without the unit:
+   `batcher_flush_duration_seconds` is `batcher.flush_duration` in `s`. OpenTelemetry's exporters to
+   Prometheus convert it back to the same name, so the alert rules work for both.
 """
 
 from __future__ import annotations
@@ -25,34 +25,36 @@ SIZES = Family(
 )
 SECONDS = Family(
     "batcher_flush_duration_seconds",
-    "Seconds of each write, waits included.",
+    "Duration of each write in seconds, including waits.",
     "s",
     ("result",),
     TIMES,
 )
 WAITS = Family(
     "batcher_batch_wait_seconds",
-    "Seconds from the first item of each batch to the sealing of the batch.",
+    "Seconds from the first item of a batch to its sealing.",
     "s",
     buckets=TIMES,
 )
-FLUSHES = Family("batcher_flush", "Writes, by what sealed the batch.", "{flush}", ("reason",))
+FLUSHES = Family(
+    "batcher_flush", "Writes, by the reason for sealing the batch.", "{flush}", ("reason",)
+)
 FAILED_FLUSHES = Family("batcher_flush_fail", "Writes in which an item failed.", "{flush}")
 ERRORS = Family("batcher_flush_failure", "Items that failed, by error.", "{item}", ("error_type",))
 DROPPED = Family("batcher_dropped", "Items dropped, by reason.", "{item}", ("reason",))
 RETRIES = Family(
     "batcher_retries",
-    "Times that a batch was sent again, by the class of the errors.",
+    "Retries of batches, by error class.",
     "{retry}",
     ("class",),
 )
 TENANT_ITEMS = Family(
     "batcher_tenant_items",
-    "Items by tenant and how they ended; those of tenants with few items as other.",
+    "Items by tenant and outcome; tenants with few items count as other.",
     "{item}",
     ("tenant", "outcome"),
 )
-"""Exists only where an observer has `tenants`."""
+"""Exists only if an observer has `tenants`."""
 HISTOGRAMS = (SIZES, SECONDS, WAITS)
 COUNTERS = (FLUSHES, FAILED_FLUSHES, ERRORS, DROPPED, RETRIES)
 
@@ -71,7 +73,9 @@ AT_ZERO: tuple[tuple[Family, tuple[str, ...]], ...] = (
     *((SECONDS, (result,)) for result in ("ok", "error")),
     *((RETRIES, (kind.value,)) for kind in RETRIED),
 )
-"""Series that start at 0: Prometheus sees no increase in a count of losses that starts at 5."""
+"""Series that start at 0: Prometheus does not see the increase in a loss counter that
+starts at 5.
+"""
 
 
 # -- states ----------------------------------------------------------------------------------------
@@ -101,14 +105,14 @@ STATES: tuple[Measure, ...] = (
     ),
     one(
         "batcher_max_items",
-        "Items in a batch at most; an adaptive batcher changes it.",
+        "Maximum number of items in a batch; an adaptive batcher changes it.",
         "{item}",
         lambda stats: stats.max_items,
         is_greatest=True,
     ),
     one(
         "batcher_workers",
-        "Batches in flight at most; an adaptive batcher changes it.",
+        "Maximum number of batches in flight; an adaptive batcher changes it.",
         "{batch}",
         lambda stats: stats.workers,
     ),
@@ -139,7 +143,7 @@ STATES: tuple[Measure, ...] = (
     ),
     one(
         "batcher_held_keys",
-        "Keys held since an item of theirs failed for good.",
+        "Keys held because one of their items failed for good.",
         "{key}",
         lambda stats: stats.held_keys,
     ),
@@ -176,12 +180,12 @@ STATES: tuple[Measure, ...] = (
 )
 PENDING = Family(
     "batcher_tenant_pending_items",
-    "Items inside of the tenants that fill a hundredth of the ledger or more, and of "
-    "all others as other.",
+    "Items inside, by tenant; tenants that fill less than a hundredth of the ledger count "
+    "as other.",
     "{item}",
     ("tenant",),
 )
-"""Exists only where an observer has `tenants`."""
+"""Exists only if an observer has `tenants`."""
 
 
 # -- totals ----------------------------------------------------------------------------------------
@@ -189,7 +193,7 @@ PENDING = Family(
 TOTALS: tuple[Measure, ...] = (
     one(
         "batcher_enqueued",
-        "Items accepted, including those that overflow has dropped.",
+        "Items accepted, including items dropped by overflow.",
         "{item}",
         lambda stats: stats.tally.accepted,
     ),
@@ -201,13 +205,13 @@ TOTALS: tuple[Measure, ...] = (
     ),
     one(
         "batcher_flushed_fail",
-        "Items rejected, or of unknown outcome.",
+        "Items rejected or of unknown outcome.",
         "{item}",
         lambda stats: stats.tally.flushed_fail,
     ),
     one(
         "batcher_dropped_on_shutdown",
-        "Items handed back unsent.",
+        "Items returned unsent.",
         "{item}",
         lambda stats: stats.tally.dropped_on_shutdown,
     ),
@@ -231,4 +235,4 @@ TOTALS: tuple[Measure, ...] = (
 )
 
 BATCHER = Catalogue("batcher", HISTOGRAMS, COUNTERS, AT_ZERO, STATES, TOTALS, has_tenants=True)
-"""All of them."""
+"""All metrics of a batcher."""

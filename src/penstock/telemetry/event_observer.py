@@ -1,10 +1,11 @@
-"""The observer behind those of Prometheus and OpenTelemetry: it turns events into metrics.
+"""The base of the observers for Prometheus and OpenTelemetry: it converts events into metrics.
 
 1. Events of a batch are counted when they happen; states and totals are read from the batcher.
-2. The metrics belong to the registry or the meter provider: all of its observers share them, and
-   batchers of one name add up.
-3. A closed batcher keeps its counts and has no state.
-4. An observer keeps no batcher alive: one that is dropped with items inside must be able to warn.
+2. The metrics belong to the registry or the meter provider: all its observers share them, and
+   batchers with the same name add up.
+3. A closed batcher keeps its counts, but has no state.
+4. An observer keeps no batcher alive: a batcher that is garbage-collected with items inside must be
+   able to warn.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Instruments(Protocol):
     """The metrics of an exporter. The first label is the name."""
 
     def begin(self, name: str) -> None:
-        """Start the counts of losses at 0."""
+        """Start the loss counters at 0."""
 
     def count(self, family: Family, labels: tuple[str, ...], number: int) -> None:
         """Add to a counter."""
@@ -46,17 +47,17 @@ class Instruments(Protocol):
         """Count items of a tenant by outcome."""
 
     def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
-        """Show the states of this batcher from now on."""
+        """Start showing the states of this batcher."""
 
     def forget(self, name: str) -> None:
-        """Show the states of the closed batchers of this name no more."""
+        """Stop showing the states of the closed batchers of this name."""
 
     def refresh(self) -> None:
-        """Show the states as they are now, where they are not read at a scrape."""
+        """Update the states for exporters that do not read them at a scrape."""
 
 
 class MetricsObserver(Observer):
-    """Turns events of batchers into metrics."""
+    """Observer that converts events of batchers into metrics."""
 
     def __init__(self, name: str | None, *, exemplars: bool, tenants: int) -> None:
         if name is not None and not name:
@@ -68,7 +69,7 @@ class MetricsObserver(Observer):
 
     @abstractmethod
     def _find(self) -> Instruments:
-        """The metrics of the registry or provider."""
+        """Return the metrics of the registry or provider."""
 
     @property
     def _instruments(self) -> Instruments:

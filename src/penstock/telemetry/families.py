@@ -49,7 +49,7 @@ class Families:
         self._kept: dict[str, Kept] = {}
         self._is_multiprocess = is_multiprocess()
         self.states: StateCollector | Mirror
-        """The states and totals: read at a scrape, or in multiprocess mode written by a timer."""
+        """The states and totals: read at a scrape, or written by a timer in multiprocess mode."""
         if self._is_multiprocess:
             self.states = Mirror(registry, catalogue)
         else:
@@ -57,7 +57,7 @@ class Families:
             registry.register(self.states)
 
     def _child(self, family: Family, labels: tuple[str, ...]) -> Any:
-        """The series with these labels; looked up once, since each look-up takes a lock."""
+        """Return the series with these labels; cached, since each look-up takes a lock."""
         key = (family.name, labels)
         found = self._children.get(key)
         if found is None:
@@ -65,7 +65,7 @@ class Families:
         return found
 
     def begin(self, name: str) -> None:
-        """Start the counts of losses at 0."""
+        """Start the loss counters at 0."""
         for family, labels in self._at_zero:
             self._child(family, (name, *labels))
 
@@ -80,15 +80,15 @@ class Families:
         self._child(family, labels).observe(value, {"trace_id": trace} if trace else None)
 
     def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
-        """Show the states of this batcher from now on."""
+        """Start showing the states of this batcher."""
         self.states.watch(name, stats, tenants=tenants)
 
     def forget(self, name: str) -> None:
-        """Show the states of the closed batchers of this name no more."""
+        """Stop showing the states of the closed batchers of this name."""
         self.states.forget(name)
 
     def refresh(self) -> None:
-        """Show the states as they are now, where they are not read at a scrape."""
+        """Update the states if they are not read at a scrape."""
         self.states.refresh()
 
     def count_tenant(
@@ -114,13 +114,13 @@ class Families:
                 shown = self._kept.setdefault(name, Kept(most)).label(shown)
         elif hidden is not None:
             for each in Outcome:
-                family.labels(name, hidden, each.value)  # only an existing one can go
+                family.labels(name, hidden, each.value)  # only an existing series can be removed
                 family.remove(name, hidden, each.value)
         family.labels(name, shown, outcome.value).inc(items)
 
     @classmethod
     def of(cls, registry: CollectorRegistry | None, catalogue: Catalogue = BATCHER) -> Families:
-        """The families of a registry, created at the first use."""
+        """Return the families of a registry, created at the first use."""
         from prometheus_client import REGISTRY
 
         used = REGISTRY if registry is None else registry
@@ -132,7 +132,7 @@ class Families:
 
 
 def is_multiprocess() -> bool:
-    """Whether `prometheus_client` writes values to files; it decides so when it is imported."""
+    """Return whether `prometheus_client` writes values to files; it decides this at its import."""
     from prometheus_client import values
 
     return values.ValueClass is not values.MutexValue

@@ -1,4 +1,6 @@
-"""What a metric is, and all metrics of a kind of thing: the same for all exporters."""
+"""Definitions of metrics, and catalogues of all metrics of one kind of object, for all
+exporters.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ class Family(NamedTuple):
     """For Prometheus, without `_total`."""
     text: str
     unit: str
-    """In UCUM, as OpenTelemetry has it."""
+    """In UCUM, as used by OpenTelemetry."""
     labels: tuple[str, ...] = ()
-    """Those after `name`."""
+    """The labels after `name`."""
     buckets: tuple[float, ...] = ()
     """The upper bounds of a histogram."""
 
@@ -46,19 +48,23 @@ class Measure(NamedTuple):
     family: Family
     read: Read
     is_greatest: bool = False
-    """Whether several of one name, or processes, show the greatest value instead of the sum."""
+    """Whether several instances or processes with one name show the greatest value instead of the
+    sum.
+    """
     series: tuple[tuple[str, ...], ...] = ((),)
-    """The values of its labels, all of which it always has."""
+    """The values of its labels that always exist."""
 
 
 class Catalogue(NamedTuple):
-    """All metrics of a kind of thing."""
+    """All metrics of one kind of object."""
 
     name: str
     histograms: tuple[Family, ...]
     counters: tuple[Family, ...]
     at_zero: tuple[tuple[Family, tuple[str, ...]], ...]
-    """Series that start at 0: Prometheus sees no increase in a count of losses that starts at 5."""
+    """Series that start at 0: Prometheus does not see the increase in a loss counter that starts at
+    5.
+    """
     states: tuple[Measure, ...]
     totals: tuple[Measure, ...]
     has_tenants: bool = False
@@ -67,7 +73,7 @@ class Catalogue(NamedTuple):
 def one(
     name: str, text: str, unit: str, value: Callable[[Any], float], *, is_greatest: bool = False
 ) -> Measure:
-    """A measure with one value per name."""
+    """Return a measure with one value per name."""
 
     def read(stats: Any) -> dict[tuple[str, ...], float]:
         return {(): value(stats)}

@@ -1,16 +1,16 @@
-"""States and totals for Prometheus's multiprocess mode, in which nothing is read at a scrape.
+"""States and totals for Prometheus's multiprocess mode, in which a scrape does not read batchers.
 
-1. Each process writes values to files of its own, and any of them answers a scrape from all files.
-   So states are gauges here and totals counters, which `refresh` sets.
-2. A timer on the batcher's loop refreshes them every `REFRESH_SECONDS`, and events of a batcher do
-   at once: opened, closed, broken, its destination's state, an adaption. There is no thread: while
-   a loop is blocked, its process's states stay as they were.
-3. A total grows by its difference to the last refresh. So a process that has a dead one's id goes
-   on counting in that one's file, and nothing is counted twice.
-4. Gauges are of the kinds `livesum` and `livemax`: those of a dead process go with its file, which
-   `prometheus_client.multiprocess.mark_process_dead` removes.
-5. A forked child begins with nothing: its parent's batchers are the parent's.
-6. A series cannot be removed. A batcher that is closed has states of 0.
+1. Each process writes values to its own files, and any process answers a scrape from all files. So
+   states are gauges and totals are counters here, and `refresh` sets them.
+2. A timer on the batcher's loop refreshes them every `REFRESH_SECONDS`. Events of a batcher refresh
+   them at once: opened, closed, broken, a change of the destination's state, an adaptation. There
+   is no thread: while a loop is blocked, the states of its process do not change.
+3. A total grows by its difference since the last refresh. So a process with the id of a dead
+   process continues the counts in its file, without counting anything twice.
+4. Gauges are of the kinds `livesum` and `livemax`: gauges of a dead process disappear with its
+   file, which `prometheus_client.multiprocess.mark_process_dead` removes.
+5. A forked child starts empty: its parent's batchers belong to the parent.
+6. Series cannot be removed. The states of a closed batcher are 0.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from .readings import Series, StateReading
 
 REFRESH_SECONDS = 1.0
-"""Time between two refreshes by the timer."""
+"""Interval of the timer, in seconds."""
 
 
 class Mirror:
-    """Gauges and counters that follow the batchers, or consumers, of this process."""
+    """Gauges and counters that follow the batchers or consumers of this process."""
 
     def __init__(self, registry: CollectorRegistry, catalogue: Catalogue) -> None:
         from prometheus_client import Counter
@@ -78,7 +78,7 @@ class Mirror:
         )
 
     def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
-        """Follow this batcher from now on, with a timer on the running loop."""
+        """Start following this batcher, with a timer on the running loop."""
         self._begin_anew_in_a_child()
         with self._lock:
             self._readings.watch(name, stats, tenants=tenants)
@@ -102,7 +102,7 @@ class Mirror:
                 timer.cancel()
 
     def refresh(self) -> None:
-        """Write states and totals as they are now."""
+        """Write the current states and totals."""
         self._begin_anew_in_a_child()
         with self._lock:
             for reading in self._readings.read():

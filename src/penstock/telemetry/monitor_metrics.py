@@ -1,4 +1,4 @@
-"""The observer of monitors behind all exporters."""
+"""The common base of the monitor observers for all exporters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MonitorMetricsObserver(MonitorObserver):
-    """Shows the figures of a monitor as metrics."""
+    """Observer that shows the figures of a monitor as metrics."""
 
     def __init__(self, find: Callable[[], Instruments], *, name: str | None) -> None:
         self._find = find
@@ -32,7 +32,7 @@ class MonitorMetricsObserver(MonitorObserver):
         self._instruments.watch(self._name or name, stats, tenants=0)
 
     def on_looked(self, name: str) -> None:
-        """Show new figures where they are not read at a scrape."""
+        """Show new figures, for exporters that do not read them at a scrape."""
         self._instruments.refresh()
 
     def on_close(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Observers of a sink inside a stack, as for a batcher."""
+"""Decorators that report the writes of a sink inside a stack to an observer."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 class Observed:
     """Report every write of the wrapped sink to `observer`: `on_flush_start` before it and
-    `on_flushed` after it, with its seconds and the errors of its failed items. A write that was cut
-    off has the `CancelledError` for each unsettled item.
+    `on_flushed` after it, with its seconds and the errors of its failed items. A cancelled write
+    has the `CancelledError` for each unsettled item.
 
-    Around a `Retry` it measures a whole series of tries with its waits, inside a `Retry` each try.
-    Raises `ConfigError` unless `observer` is an `Observer`.
+    Around a `Retry` it measures a whole series of tries including waits; inside a `Retry` it
+    measures each try. Raises `ConfigError` unless `observer` is an `Observer`.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -47,11 +47,11 @@ class Metrics(Observed):
     writes of the wrapped sink.
 
     Args:
-        name: the label `name`; must differ from the batcher's if that has a `PrometheusObserver`
-            too.
+        name: the label `name`; must differ from the batcher's if the batcher also has a
+            `PrometheusObserver`.
         registry: a registry of `prometheus_client`; default: its global one.
-        exemplars: whether durations carry the id of the current trace; needs a `Tracing` further
-            out, and scrapes in OpenMetrics format.
+        exemplars: whether durations have the id of the current trace as an exemplar; needs a
+            `Tracing` further out in the stack, and scrapes in OpenMetrics format.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.
     """
@@ -80,7 +80,7 @@ class _ObservedSink(WrappingSink[T]):
         errors: Mapping[int, BaseException] = {}
         try:
             errors = await send(self.inner, batch)
-        except BaseException as cut:  # a hanging write that is cut off matters most
+        except BaseException as cut:  # a hanging write that is cancelled matters most
             errors = dict.fromkeys(batch.unsettled(), cut)
             raise
         finally:

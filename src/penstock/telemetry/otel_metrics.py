@@ -1,13 +1,13 @@
 """The observer for OpenTelemetry's metrics.
 
-1. Names, units and meanings are in `definitions`. OpenTelemetry's conventions have none for batches
-   on their way to any kind of destination: those of messaging clients ask for a messaging system
-   and count messages, not batches. Of their attributes `error.type` is used.
+1. Names, units and meanings are in `definitions`. OpenTelemetry has no conventions for batches to
+   arbitrary destinations: those for messaging clients require a messaging system and count
+   messages, not batches. Only their attribute `error.type` is used.
 2. Events are recorded when they happen. States and totals are observable instruments, read by the
-   SDK's thread: `Batcher.stats` may be called from any. Each is read by itself, so a total may be a
-   moment ahead of another.
-3. An SDK keeps every set of attributes, so the tenants shown are bounded over the process's life
-   (`Kept`).
+   SDK's thread; `Batcher.stats` is thread-safe. Each is read separately, so one total may be
+   slightly ahead of another.
+3. An SDK keeps every set of attributes, so the number of shown tenants is limited over the
+   process's life (`Kept`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _ATTRIBUTES = {"error_type": "error.type"}
 
 
 class OpenTelemetryObserver(MetricsObserver):
-    """Metrics of batchers, or with `Observed` of sinks; the how-to page lists their names.
+    """Metrics of batchers or, with `Observed`, of sinks; the how-to page lists their names.
 
     Args:
         meter_provider: default: OpenTelemetry's global one.
         name: the attribute `name`; default: the batcher's.
-        tenants: the number of tenants with attributes of their own, as for `PrometheusObserver`;
-            over its life a process shows ten times as many at most.
+        tenants: the number of tenants with their own attributes, as for `PrometheusObserver`; over
+            its life a process shows at most ten times as many. Default 0.
 
     Costs nothing per item. Exemplars are the SDK's own. Raises `MissingExtra` without
     `opentelemetry`.
@@ -64,8 +64,8 @@ class OpenTelemetryObserver(MetricsObserver):
 
 
 class OtelInstruments:
-    """The instruments of one meter provider, for batchers or for consumers; its observers share
-    them.
+    """The instruments of one meter provider, for batchers or for consumers, shared by its
+    observers.
     """
 
     _known: ClassVar[WeakKeyDictionary[MeterProvider, dict[str, OtelInstruments]]] = (
@@ -100,9 +100,9 @@ class OtelInstruments:
         self._kept_pending: dict[str, Kept] = {}
 
     def begin(self, name: str) -> None:
-        """Start the counts of losses at 0."""
+        """Start the loss counters at 0."""
         for family, labels in self._at_zero:
-            if not family.buckets:  # a histogram has no value of 0 items
+            if not family.buckets:  # a histogram has no value for 0 items
                 self.count(family, (name, *labels), 0)
 
     def count(self, family: Family, labels: tuple[str, ...], number: int) -> None:
@@ -112,7 +112,7 @@ class OtelInstruments:
     def observe(
         self, family: Family, labels: tuple[str, ...], value: float, trace: str | None = None
     ) -> None:
-        """Add a value to a histogram; its exemplar is the SDK's."""
+        """Add a value to a histogram; the SDK adds its exemplar."""
         self._recorders[family.name](value, _attributes(family, labels))
 
     def count_tenant(
@@ -130,16 +130,16 @@ class OtelInstruments:
         self.count(TENANT_ITEMS, (name, shown, outcome.value), items)
 
     def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
-        """Observe this batcher from now on."""
+        """Start observing this batcher."""
         self._kept_pending.setdefault(name, Kept(tenants))
         self._readings.watch(name, stats, tenants=tenants)
 
     def forget(self, name: str) -> None:
-        """Observe the closed batchers of this name no more."""
+        """Stop observing the closed batchers of this name."""
         self._readings.forget(name)
 
     def refresh(self) -> None:
-        """Nothing to do: the SDK reads."""
+        """Do nothing: the SDK reads the values."""
 
     def _state(self, measure: Measure, _: CallbackOptions) -> Iterator[Observation]:
         for reading in self._readings.read():
@@ -163,7 +163,7 @@ class OtelInstruments:
 
     @classmethod
     def of(cls, provider: MeterProvider | None, catalogue: Catalogue = BATCHER) -> OtelInstruments:
-        """The instruments of a provider, created at the first use."""
+        """Return the instruments of a provider, created at the first use."""
         used = otel_metrics_api().get_meter_provider() if provider is None else provider
         with cls._lock:
             known = cls._known.setdefault(used, {})
@@ -190,7 +190,7 @@ def _observation(value: float, family: Family, labels: tuple[str, ...]) -> Obser
 
 
 def otel_metrics_api(user: str = "OpenTelemetryObserver") -> Any:
-    """OpenTelemetry's API of metrics. Raises `MissingExtra` in the name of its user without it."""
+    """Return OpenTelemetry's metrics API. Raises `MissingExtra`, which names `user`, without it."""
     try:
         from opentelemetry import metrics
     except ModuleNotFoundError as error:

@@ -1,7 +1,8 @@
 """The observer for Prometheus.
 
-A scrape runs in any thread, and may see a batcher in the middle of a step. It never fails for that,
-and no counter decreases: Prometheus would treat that as a restart, and count everything twice.
+A scrape runs in any thread, and may read a batcher in the middle of a step. It never fails because
+of that, and no counter decreases: Prometheus would treat a decrease as a counter reset, and count
+twice.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ if TYPE_CHECKING:
 
 
 class PrometheusObserver(MetricsObserver):
-    """Metrics of batchers, or with `Observed` of sinks; the how-to page lists their names.
+    """Metrics of batchers or, with `Observed`, of sinks; the how-to page lists their names.
 
     Args:
         registry: a registry of `prometheus_client`; default: its global one.
         name: the label `name`; default: the batcher's.
-        exemplars: whether durations carry the id of the current trace.
-        tenants: the number of tenants with time series of their own: those with the most items in
-            `batcher_tenant_items_total`, and in `batcher_tenant_pending_items` those that fill a
-            hundredth of the ledger, twenty at most; all others are `other`. Default 0: none, and no
-            such metrics. 20 show the busy tenants.
+        exemplars: whether durations have the id of the current trace as an exemplar.
+        tenants: the number of tenants with their own time series: in `batcher_tenant_items_total`
+            the tenants with the most items, in `batcher_tenant_pending_items` those that fill a
+            hundredth of the ledger, at most twenty; all others are `other`. Default 0: no tenants,
+            and no such metrics. 20 is enough for the busy tenants.
 
     Costs nothing per item. Raises `MissingExtra` without `prometheus_client`.
     """
@@ -49,6 +50,6 @@ class PrometheusObserver(MetricsObserver):
 
 
 def require_prometheus(user: str) -> None:
-    """Raise `MissingExtra` in the name of its user if the client is not installed."""
+    """Raise `MissingExtra`, which names `user`, if the client is not installed."""
     if find_spec("prometheus_client") is None:
         raise MissingExtra(f'{user} needs prometheus_client: pip install "penstock[prometheus]"')

@@ -1,6 +1,6 @@
 """The metrics of queues: one table for all exporters, read from `QueueMonitor.stats()`.
 
-Several monitors of one schema show the same, so of one name the greatest value is shown.
+Several monitors of one schema have the same values, so the greatest value per name is shown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def _of_each(
     name: str, text: str, unit: str, label: str, values: Callable[[Any], Mapping[str, float | None]]
 ) -> Measure:
-    """A measure with a value for each queue or table."""
+    """Return a measure with one value for each queue or table."""
 
     def read(stats: Any) -> Values:
         if stats.figures is None:
@@ -43,7 +43,7 @@ def _of_queue(name: str, text: str, unit: str, value: Callable[[Any], float | No
 _STATES = (
     one(
         "queue_up",
-        "1 if the last look at the queues succeeded and is recent.",
+        "1 if the last query of the queues succeeded and is recent.",
         "1",
         lambda stats: stats.figures is not None,
         is_greatest=True,
@@ -51,13 +51,13 @@ _STATES = (
     _of_each("queue_paused", "1 for a paused queue.", "1", "queue", lambda each: each.paused),
     _of_queue(
         "queue_jobs",
-        "Jobs that are not done, as far as they are counted.",
+        "Jobs that are not done, counted up to a limit.",
         "{job}",
         lambda queue: queue.jobs,
     ),
     _of_queue(
         "queue_ready_keys",
-        "Keys, and jobs without one, that a claim may lease.",
+        "Keys and keyless jobs that a claim may lease.",
         "{key}",
         lambda queue: queue.ready,
     ),
@@ -69,7 +69,7 @@ _STATES = (
     ),
     _of_queue(
         "queue_oldest_ready_seconds",
-        "Seconds for which the key that waits longest has been ready.",
+        "Seconds for which the longest-waiting key has been ready.",
         "s",
         lambda queue: queue.oldest_seconds,
     ),
@@ -77,32 +77,32 @@ _STATES = (
     _of_queue("queue_leases", "Leases of consumers.", "{lease}", lambda queue: queue.leased),
     _of_queue(
         "queue_blocked_keys",
-        "Keys, and jobs without one, that are blocked.",
+        "Blocked keys and keyless jobs.",
         "{key}",
         lambda queue: queue.blocked,
     ),
     _of_queue(
         "queue_parked_keys",
-        "Keys, and jobs without one, that are parked.",
+        "Parked keys and keyless jobs.",
         "{key}",
         lambda queue: queue.parked,
     ),
     _of_queue("queue_dead_letters", "Dead letters.", "{letter}", lambda queue: queue.dead),
     _of_queue(
         "queue_members",
-        "Consumers that were seen within their time.",
+        "Live consumers of the queue.",
         "{consumer}",
         lambda queue: queue.members,
     ),
     _of_queue(
         "queue_unowned_slots",
-        "Slots that no consumer owns which was seen; missing unless the queue is sticky.",
+        "Slots without a live owner; missing unless the queue is sticky.",
         "{slot}",
         lambda queue: queue.unowned_slots,
     ),
     _of_each(
         "queue_table_size_bytes",
-        "Size of the table with its indexes.",
+        "Size of the table including its indexes.",
         "By",
         "table",
         lambda figures: figures.sizes,
@@ -116,14 +116,14 @@ _STATES = (
     ),
 )
 _TOTALS = (
-    one("queue_looks", "Looks at the queues that succeeded.", "{look}", lambda stats: stats.looks),
+    one("queue_looks", "Successful queries of the queues.", "{look}", lambda stats: stats.looks),
     one(
         "queue_failed_looks",
-        "Looks at the queues, or at one of them, that failed.",
+        "Failed queries of the queues, or of one of them.",
         "{look}",
         lambda stats: stats.failed,
     ),
 )
 
 QUEUES = Catalogue("queue", (), (), (), _STATES, _TOTALS)
-"""All of them."""
+"""All metrics of queues."""

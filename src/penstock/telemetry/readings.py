@@ -1,4 +1,4 @@
-"""States and totals of open batchers, or consumers, read from any thread."""
+"""States and totals of open batchers or consumers. Thread-safe."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class StateReading(NamedTuple):
 
     name: str
     states: Sequence[Any]
-    """`Stats` of each that is open."""
+    """`Stats` of each open batcher."""
     counts: Mapping[Series, int]
-    """The totals, with those of the closed ones."""
+    """The totals, including those of closed batchers."""
     most_tenants: int
 
     def of(self, measure: Measure) -> dict[tuple[str, ...], float]:
-        """The values of a state by their labels; empty without an open batcher."""
+        """Return the values of a state by their labels; empty without an open batcher."""
         found: dict[tuple[str, ...], float] = {}
         for stats in self.states:
             for labels, value in measure.read(stats).items():
@@ -44,12 +44,14 @@ class StateReading(NamedTuple):
         return found
 
     def total(self, measure: Measure) -> dict[tuple[str, ...], int]:
-        """The values of a total by their labels; empty before the first reading."""
+        """Return the values of a total by their labels; empty before the first reading."""
         name = measure.family.name
         return {labels: count for (family, labels), count in self.counts.items() if family == name}
 
     def inside_by_tenant(self) -> dict[str, int]:
-        """Items inside by tenant; small tenants count as other, so that scrapes show the same."""
+        """Return the items inside by tenant; small tenants count as other, so that scrapes are
+        consistent.
+        """
         if not self.most_tenants:
             return {}
         found = Counter[str]()
@@ -68,7 +70,7 @@ class StateReading(NamedTuple):
 
 
 class Reader:
-    """A reader of one batcher or consumer, from any thread, while it lives.
+    """A thread-safe reader of one batcher or consumer, which it does not keep alive.
 
     Its counts never decrease.
     """
@@ -90,7 +92,9 @@ class Reader:
         return self._stats() is None
 
     def read(self) -> Any:
-        """The batcher's `Stats`, or the last ones if it cannot be read; `None` without any."""
+        """Return the batcher's `Stats`, or the last ones if it cannot be read; `None`
+        without any.
+        """
         stats = self._stats()
         if stats is not None:
             try:
@@ -107,7 +111,7 @@ class Reader:
 
 
 class StateReadings:
-    """The batchers, or consumers, that an exporter reads. Thread-safe."""
+    """The batchers or consumers that an exporter reads. Thread-safe."""
 
     def __init__(self, totals: Sequence[Measure]) -> None:
         self._totals = totals
@@ -117,7 +121,7 @@ class StateReadings:
         self._lock = threading.Lock()
 
     def watch(self, name: str, stats: Callable[[], Any], *, tenants: int) -> None:
-        """Read this batcher from now on, and show at most `tenants` of its tenants."""
+        """Start reading this batcher, and show at most `tenants` of its tenants."""
         with self._lock:
             self._tenants[name] = tenants
             self._readers.setdefault(name, []).append(Reader(stats, self._totals))
@@ -129,7 +133,7 @@ class StateReadings:
             self._read(name)
 
     def read(self) -> list[StateReading]:
-        """All batchers, by name."""
+        """Return the readings of all batchers, by name."""
         with self._lock:
             return [self._read(name) for name in self._readers]
 

@@ -1,6 +1,6 @@
 """The metrics of logs of streams: one table for all exporters, read from `StreamMonitor.stats()`.
 
-Several monitors of one log show the same, so of one name the greatest value is shown.
+Several monitors of one log have the same values, so the greatest value per name is shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _of_log(name: str, text: str, unit: str, value: Callable[[Any], float | None]) -> Measure:
-    """A measure with one value, which there is after a look that succeeded."""
+    """Return a measure with one value, which exists after a successful query."""
 
     def read(stats: Any) -> Values:
         found = None if stats.figures is None else value(stats.figures)
@@ -32,7 +32,7 @@ def _of_each(
     label: str,
     values: Callable[[Any], Mapping[str, float | None]],
 ) -> Measure:
-    """A measure with a value for each subscription, consumer or table."""
+    """Return a measure with one value for each subscription, consumer or table."""
 
     def read(stats: Any) -> Values:
         if stats.figures is None:
@@ -73,38 +73,38 @@ def _of_table(name: str, text: str, unit: str, value: Callable[[Any], float]) ->
 _STATES = (
     one(
         "stream_up",
-        "1 if the last look at the log succeeded and is recent.",
+        "1 if the last query of the log succeeded and is recent.",
         "1",
         lambda stats: stats.figures is not None,
         is_greatest=True,
     ),
     _of_log(
         "stream_last_position",
-        "The last position that was handed out.",
+        "The last assigned position.",
         "{position}",
         lambda figures: figures.horizon.last,
     ),
     _of_log(
         "stream_horizon_distance",
-        "Positions that cannot be read yet, behind an open transaction that appends.",
+        "Positions that cannot be read yet because of an open appending transaction.",
         "{position}",
         lambda figures: figures.horizon.distance,
     ),
     _of_log(
         "stream_horizon_age_seconds",
-        "Seconds for which the horizon has stood still behind the last position.",
+        "Seconds for which the horizon has not moved while it is behind the last position.",
         "s",
         lambda figures: figures.horizon.age,
     ),
     _of_log(
         "stream_appender_age_seconds",
-        "Age of the oldest open transaction that appends; missing without one.",
+        "Age of the oldest open appending transaction; missing without one.",
         "s",
         lambda figures: figures.horizon.appender_age,
     ),
     _of_backlog(
         "stream_lag_messages",
-        "Messages that the subscription has not handled, as far as they are counted.",
+        "Messages that the subscription has not handled, counted up to a limit.",
         "{message}",
         lambda backlog: backlog.messages,
     ),
@@ -122,13 +122,13 @@ _STATES = (
     ),
     _of_backlog(
         "stream_unowned_slots",
-        "Slots with such messages that no process holds by a lease; missing without leases.",
+        "Slots with unhandled messages that no process leases; missing without leases.",
         "{slot}",
         lambda backlog: backlog.unowned_slots,
     ),
     _of_subscription(
         "stream_members",
-        "Processes that serve the subscription by leases; missing without leases.",
+        "Processes with leases for the subscription; missing without leases.",
         "{process}",
         lambda each: each.members,
     ),
@@ -140,7 +140,7 @@ _STATES = (
     ),
     _of_subscription(
         "stream_missed_messages",
-        "Messages that were deleted before the subscription had handled them.",
+        "Messages deleted before the subscription had handled them.",
         "{message}",
         lambda each: each.missed,
     ),
@@ -153,7 +153,7 @@ _STATES = (
     ),
     _of_table(
         "stream_table_size_bytes",
-        "Size of the table with its indexes.",
+        "Size of the table including its indexes.",
         "By",
         lambda table: table.size,
     ),
@@ -165,14 +165,14 @@ _STATES = (
     ),
 )
 _TOTALS = (
-    one("stream_looks", "Looks at the log that succeeded.", "{look}", lambda stats: stats.looks),
+    one("stream_looks", "Successful queries of the log.", "{look}", lambda stats: stats.looks),
     one(
         "stream_failed_looks",
-        "Looks at the log, or at a subscription's backlog, that failed.",
+        "Failed queries of the log, or of a subscription's backlog.",
         "{look}",
         lambda stats: stats.failed,
     ),
 )
 
 STREAM = Catalogue("stream", (), (), (), _STATES, _TOTALS)
-"""All of them."""
+"""All metrics of logs of streams."""

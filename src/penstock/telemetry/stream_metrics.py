@@ -21,7 +21,7 @@ class PrometheusStreamObserver(MonitorMetricsObserver, StreamObserver):
         registry: a registry of `prometheus_client`; default: its global one.
         name: the label `name`; default: the monitor's.
 
-    A scrape reads the figures of the monitor's last look, and never waits for the database. Raises
+    A scrape reads the figures of the monitor's last query, and never waits for the database. Raises
     `ConfigError` for a bad argument and `MissingExtra` without `prometheus_client`.
     """
 

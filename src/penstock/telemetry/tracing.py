@@ -1,10 +1,10 @@
-"""Traces of batches, linked to the requests whose items they carry.
+"""Traces of batches, linked to the requests that added their items.
 
-1. A batch belongs to many traces at once. Its span is the child of none of them and links to all,
-   to each trace once.
-2. An SDK keeps the last 128 links of a span and silently drops the others. So further links go to
-   child spans, and an attribute counts those that are omitted even then.
-3. Items that carry a span context are unwrapped here: sinks further in see the plain items.
+1. A batch belongs to many traces at once. Its span is not a child of any of them, but links to each
+   trace once.
+2. An SDK keeps the last 128 links of a span and silently drops the others. So further links are put
+   on child spans, and an attribute counts the links omitted even then.
+3. Items with a span context are unwrapped here: inner sinks get the plain items.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Carried(Generic[T]):
 def traced(
     item: object, *, span: str | None = "batcher.add", tracer_provider: TracerProvider | None = None
 ) -> Any:
-    """`item` with the context of a span for its batch to link to: `await
+    """Return `item` with the context of a span that its batch links to: `await
     batcher.add(traced(event))`. For stacks with a `Tracing`.
 
-    `span` names a span that is made here, within the current trace; `None` makes none and takes the
-    current one. If that is not recording, or there is none, the item is returned unchanged.
+    `span` is the name of a span that is created here, within the current trace; with `None` the
+    current span is used. Without a sampled span the item is returned unchanged.
     """
     trace = otel_trace_api()
     if span is None:
@@ -71,18 +71,17 @@ class Tracing:
     """A span per write of the wrapped sink, linked to the spans of its items (see `traced`).
 
     The span `batcher.flush` has the attributes `batch.size`, `batch.reason`, `batch.id`,
-    `batch.name`, `batch.attempt`, and with links `batch.links.total` and `batch.links.omitted`. Its
-    status is an error if an item failed. It is current while the write runs, so spans of client
+    `batch.name`, `batch.attempt` and, with links, `batch.links.total` and `batch.links.omitted`.
+    Its status is an error if an item failed. It is current while the write runs, so spans of client
     libraries are its children.
 
     Args:
         tracer_provider: default: OpenTelemetry's global one.
-        context_of: a function from an item to its `SpanContext`, or `None`; for items that carry
-            one already. Default: `traced` items.
-        sampled_parent: whether the span is a child of the first item's instead of a root of its
-            own.
-        max_links: links in all, of which each 128 beyond the first go to a child span
-            `batcher.flush.links`. Default 1,024.
+        context_of: a function from an item to its `SpanContext`, or `None`; for items that already
+            have one. Default: `traced` items.
+        sampled_parent: whether the span is a child of the first item's span instead of a root span.
+        max_links: maximum number of links; each 128 links beyond the first 128 are put on a child
+            span `batcher.flush.links`. Default 1,024.
 
     Put it outermost. Raises `ConfigError` for a bad argument and `MissingExtra` without
     `opentelemetry`.
@@ -138,12 +137,12 @@ class _TracingSink(WrappingSink[T]):
         return WriteResult.failed(batch, errors) if errors else None
 
     def _contexts(self, batch: Batch[T]) -> tuple[dict[int, SpanContext], Batch[Any]]:
-        """The span contexts of the items, by index, and the batch without them."""
+        """Return the span contexts of the items, by index, and the batch without them."""
         context_of = self._settings.context_of
         if context_of is not None:
             found = ((index, self._context(item, context_of)) for index, item in enumerate(batch))
             return {index: context for index, context in found if context is not None}, batch
-        # the types first, since there are few: most batches carry no contexts at all
+        # types are checked first, since there are few: most batches have no contexts at all
         if not any(issubclass(kind, Carried) for kind in {*map(type, batch)}):
             return {}, batch
         contexts: dict[int, SpanContext] = {}
@@ -159,8 +158,8 @@ class _TracingSink(WrappingSink[T]):
     def _context(
         self, item: object, context_of: Callable[[Any], SpanContext | None]
     ) -> SpanContext | None:
-        """The span context from `context_of`; `None` if that raises, since a trace must not fail a
-        write. The first error is logged.
+        """Return the span context from `context_of`; `None` if that raises, since tracing must not
+        fail a write. The first error is logged.
         """
         try:
             return context_of(item)
@@ -177,7 +176,7 @@ class _TracingSink(WrappingSink[T]):
     def _span(
         self, batch: Batch[T], distinct: Sequence[SpanContext]
     ) -> AbstractContextManager[Span]:
-        """The span of a write, with links to the first of these contexts."""
+        """Return the span of a write, with links to the first of these contexts."""
         trace, settings = otel_trace_api(), self._settings
         tracer = self._tracer
         if tracer is None:
@@ -206,7 +205,7 @@ class _TracingSink(WrappingSink[T]):
         )
 
     def _link_further(self, distinct: Sequence[SpanContext]) -> None:
-        """Link child spans of the current one to the contexts beyond the first."""
+        """Create child spans of the current one that link to the contexts beyond the first."""
         linked = distinct[: self._settings.max_links]
         for start in range(LINKS_PER_SPAN, len(linked), LINKS_PER_SPAN):
             part = linked[start : start + LINKS_PER_SPAN]
@@ -219,7 +218,7 @@ class _TracingSink(WrappingSink[T]):
 
 
 def _traces(batch: Batch[Any], contexts: Mapping[int, SpanContext]) -> dict[int, str]:
-    """The trace ids of the items, by index in the sealed batch."""
+    """Return the trace ids of the items, by index in the sealed batch."""
     if not contexts:
         return {}
     trace = otel_trace_api()
@@ -242,7 +241,7 @@ def _failed(span: Span, errors: Mapping[int, BaseException], size: int) -> None:
 
 
 def otel_trace_api(user: str = "Tracing") -> Any:
-    """OpenTelemetry's API of traces. Raises `MissingExtra` in the name of its user without it."""
+    """Return OpenTelemetry's tracing API. Raises `MissingExtra`, which names `user`, without it."""
     try:
         from opentelemetry import trace
     except ModuleNotFoundError as error:

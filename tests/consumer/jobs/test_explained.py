@@ -147,7 +147,7 @@ async def test_an_oldest_event_without_room_is_told_once(fake_clock: FakeClock) 
         consumer.stop()
         await run
     assert oldest.told == (
-        "no room for its job for at least 1.0 s (in writes: 1 of 1 keys, 100 jobs of a key at most)"
+        "no room for its job for at least 1.0 s (in writes: 1 of 1 keys, 100 jobs per key at most)"
     )
     assert "waiting for its job" in interjection.told
     assert "(in writes: running)" in interjection.told
@@ -167,7 +167,7 @@ async def test_an_event_without_room_is_told_with_the_bounds(fake_clock: FakeClo
         waiting, held = causes_of(consumer)
         assert waiting.reason is WaitReason.JOB
         assert "held by t/0@2 (no room for its job" in held.told
-        assert "(in writes: 1 of 1 keys, 100 jobs of a key at most)" in held.told
+        assert "(in writes: 1 of 1 keys, 100 jobs per key at most)" in held.told
         (partition,) = consumer.explain().partitions
         assert partition.unfinished == 3
 

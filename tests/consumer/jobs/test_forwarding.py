@@ -60,7 +60,7 @@ async def test_an_event_is_complete_once_its_items_have_arrived(fake_clock: Fake
     log, sink = log_of(*"abc"), ScriptedSink[Any]()
     async with forwarding(log, fake_clock, sink, forward_key) as consumer:
         assert consumer.stats().counts.acked == 0
-        assert "forwarded items on their way" in str(consumer.explain())
+        assert "forwarded items in flight" in str(consumer.explain())
         await fake_clock.advance(0.05)
         assert log.positions.get(P0, Position(0)) == Position(0)
         await fake_clock.advance(0.1)
@@ -198,7 +198,7 @@ async def test_a_batcher_that_is_closed_ends_the_run(fake_clock: FakeClock) -> N
 
 async def test_bad_arguments(fake_clock: FakeClock) -> None:
     async with Consumer(MemorySource(log_of(*"a"), ends=True), ordering="partition") as consumer:
-        with pytest.raises(ConfigError, match="must be a Batcher, which is open"):
+        with pytest.raises(ConfigError, match="must be an open Batcher"):
             await consumer.run_events(forward_key, forward_to=ScriptedSink())  # type: ignore[arg-type]
 
 

@@ -249,7 +249,7 @@ async def test_one_that_a_drain_cuts_is_told(fake_clock: FakeClock) -> None:
     async with running(source, fake_clock, idle) as consumer:
         waiting = asyncio.ensure_future(consumer.interject(tick))
         await fake_clock.advance(1.0)
-    with pytest.raises(NotAssigned, match="given up meanwhile"):
+    with pytest.raises(NotAssigned, match="revoked meanwhile"):
         await waiting
 
 

@@ -175,7 +175,9 @@ async def test_a_scheduler_serves_one_consumer_after_another(fake_clock: FakeClo
     async with running(MemorySource(log, clock=fake_clock), fake_clock, handle, jobs):
         source = MemorySource(MemoryLog(), clock=fake_clock)
         async with Consumer(source, clock=fake_clock, ordering="partition") as consumer:
-            with pytest.raises(ConfigError, match=r"'shared'.* serves another consumer"):
+            with pytest.raises(
+                ConfigError, match=r"'shared'.* is already used by another consumer"
+            ):
                 await consumer.run_events(handle, jobs=[other, jobs])
     log.append(records("b", first=1)[0])
     async with running(MemorySource(log, clock=fake_clock), fake_clock, handle, other, jobs):

@@ -65,7 +65,9 @@ def test_a_bad_argument_is_named_with_its_rule(options: dict[str, Any], rule: st
 )
 def test_what_the_queue_decides_is_no_option_of_its_consumer(options: Any) -> None:
     source = PostgresQueueSource(DSN, queue="jobs")
-    with pytest.raises(ConfigError, match="is the source's own: it keeps what cannot be handled"):
+    with pytest.raises(
+        ConfigError, match="is decided by this source, which keeps unhandled records itself"
+    ):
         Consumer(source, **options)
 
 

@@ -1,1 +1,3 @@
-"""Handling messages in batches: forming them, and what the results of one do to its messages."""
+"""Handling of messages in batches: forming batches, and the effect of a batch's results on its
+messages.
+"""

@@ -1,7 +1,7 @@
-"""Handling messages in batches; `concurrency` is the number of batches that run at once.
+"""Work on messages in batches; `concurrency` is the number of batches that run at once.
 
-Whoever looks for work lets the former take what is ready. The engine's timekeeper looks when a
-batch becomes due.
+Each search for work lets the batch former take the ready messages. The engine's timekeeper searches
+when a batch becomes due.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BatchFunction: TypeAlias = "Callable[[list[Message]], Awaitable[object]]"
 
 
 class BatchMessages(Handling):
-    """Handles messages in batches."""
+    """Work that handles messages in batches."""
 
     def __init__(
         self,
@@ -53,16 +53,16 @@ class BatchMessages(Handling):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a batch is due, after taking in what is ready."""
+        """Whether a batch is due, after the ready messages have joined batches."""
         now = self.commons.clock.now()
         if self._former.take_in(now):
             self.commons.signals.work.fire()
         return self._former.is_due(now, is_idle=not self._running)
 
     def begin(self) -> list[Message] | None:
-        """Take the batch that is due, if there is one, to be handled now.
+        """Take and return the batch that is due, if any, to be handled now.
 
-        The timekeeper waits for the time of the first batch only, so it hears of the next one.
+        The timekeeper waits for the first batch only, so it is notified of the next one.
         """
         batch = None
         if self.is_waiting:
@@ -73,7 +73,7 @@ class BatchMessages(Handling):
         return batch
 
     def end(self) -> None:
-        """Note that a batch is settled, and tell those who wait for that."""
+        """Record that a batch is settled, and notify the waiting tasks."""
         self._running -= 1
         self.commons.counts.count("batches")
         signals = self.commons.signals
@@ -82,19 +82,19 @@ class BatchMessages(Handling):
             signals.room.fire()
 
     def make_worker(self) -> Slot:
-        """Make a worker of batches."""
+        """Create a worker of batches."""
         return BatchWorker(self)
 
 
 class BatchWorker(Slot):
-    """Handles batches one after another."""
+    """A worker that handles batches one after another."""
 
     def __init__(self, shared: BatchMessages) -> None:
         super().__init__()
         self._shared = shared
 
     async def work(self) -> None:
-        """Handle batches that are due; rest when there is none."""
+        """Handle batches that are due; rest when there are none."""
         shared = self._shared
         workers, sleep = shared.workers, shared.commons.clock.sleep
         task = asyncio.current_task()
@@ -111,7 +111,7 @@ class BatchWorker(Slot):
                 await self._handle(batch, task)
             finally:
                 shared.end()
-            await sleep(0)  # a handler may not suspend
+            await sleep(0)  # in case the handler does not suspend
 
     async def _handle(self, batch: list[Message], task: asyncio.Task[object]) -> None:
         shared = self._shared
@@ -132,7 +132,7 @@ class BatchWorker(Slot):
             error = raised
             shared.workers.end_on_exit(raised)
         self.running = None
-        is_cancelled = task.cancelling() > 0  # by a cut, or by what the handler did
+        is_cancelled = task.cancelling() > 0  # by a cut, or by the handler itself
         if is_cancelled:
             error = error_of_cut(self.take_cut(), returned, error)
         if error is None or not sifted.shown:
@@ -146,7 +146,9 @@ class BatchWorker(Slot):
 def error_of_cut(
     cut_by: BaseException | None, returned: object, error: BaseException | None
 ) -> BaseException | None:
-    """The error of a batch whose worker was cancelled, as `result_of_cut` of a single message."""
+    """Return the error of a batch whose worker was cancelled; like `result_of_cut` for one
+    message.
+    """
     result = result_of_cut(cut_by, None if error is None else Nak(error=error))
     if error is None and returned is not None:
         return None

@@ -1,4 +1,4 @@
-"""The arguments of `run_batch`, checked."""
+"""The checked arguments of `run_batch`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BatchOptions(TypedDict, total=False):
-    """The keywords of `Consumer.run_batch`, which explains them."""
+    """The keywords of `Consumer.run_batch`, documented there."""
 
     size: int
     max_wait: float | timedelta | None
@@ -34,7 +34,7 @@ def checked_limits(
     max_per_key: int | None = None,
     on_mismatch: OnMismatch = "terminate",
 ) -> BatchLimits:
-    """Check the arguments of `run_batch` of a consumer. Raises `ConfigError`."""
+    """Check the arguments of a consumer's `run_batch`. Raises `ConfigError`."""
     wait = checks.optional_seconds("max_wait", max_wait, zero=True)
     limits = BatchLimits(
         size=checks.count("size", size),
@@ -44,7 +44,7 @@ def checked_limits(
         one_lane=settings.ordering == "partition",
         on_mismatch=checks.choice("on_mismatch", on_mismatch, ON_MISMATCH),
     )
-    if wait is None and settings.max_in_flight < size:  # no batch would ever become full
+    if wait is None and settings.max_in_flight < size:  # no batch would ever be full
         most = settings.max_in_flight
         rule = f"must be at most max_in_flight={most} of the consumer, unless there is a max_wait"
         raise checks.bad("size", size, rule)

@@ -1,11 +1,11 @@
-"""From what a batch handler returned to one result per message. Pure.
+"""Conversion of a batch handler's return value into one result per message. Pure.
 
 | returned | a message | `on_mismatch="retry"` |
 |---|---|---|
 | `None` | is acknowledged | |
 | a list or tuple | has the result at its position | |
 | a shorter one | without a result is poison | has failed |
-| a longer one | as above; what is beyond is ignored, counted and logged | |
+| a longer one | as above; extra results are ignored, counted and logged | |
 | anything else | is poison | has failed |
 
 A poison message's error is a `BatchResultCountError`.
@@ -33,7 +33,7 @@ class BatchResults(NamedTuple):
 
 
 def results_of(returned: object, count: int, on_mismatch: OnMismatch) -> BatchResults:
-    """The results of a batch of `count` messages."""
+    """Return the results of a batch of `count` messages."""
     if returned is None:
         return BatchResults([ACK] * count)
     if not isinstance(returned, (list, tuple)):

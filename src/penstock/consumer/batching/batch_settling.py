@@ -1,17 +1,17 @@
-"""What the end of a batch does to its messages.
+"""The effect of a batch's end on its messages.
 
-1. Per key, only the acknowledgements before its first other result count. That first message has
-   its result; the messages behind it return to their lane untouched, whatever their results are,
-   and are handled after it. So a handler can see a message again that it has acknowledged.
-2. A batch of several messages whose handler raised is *split*: nothing says which message it was.
-   All return, and are tried again in batches of at most half the size, after the first backoff. No
-   message uses up an attempt by that. Halving ends at batches of one, whose failures count: among
-   n messages each, good or bad, fails at most log2(n) times for others.
-3. In an outage (an error that uses up no attempts) a batch is not split, but tried again as a
-   whole: one backoff, at the end of which all its keys are ready together. Unless another batch
-   began and succeeded meanwhile: then it is no outage of everything, and the batch is split.
-4. A batch that was cut because it exceeded its time has raised. One that was cut for a partition
-   which this process loses is tried again with its other messages, and is not split.
+1. Per key, only the acknowledgements before the first other result count. The first other result is
+   carried out. The messages behind it return to their lane, regardless of their results, and are
+   handled after it. So a handler may see a message again that it has acknowledged.
+2. A batch of several messages whose handler raised is *split*, since the failing message is not
+   known. All its messages return, and are retried in batches of at most half the size after the
+   first backoff. This uses up no attempts. Halving ends at batches of one message, whose failures
+   count. In a batch of n messages, each message fails at most log2(n) times because of others.
+3. In an outage (an error that uses up no attempts) a batch is not split, but retried as a whole:
+   after one backoff, all its keys become ready together. If another batch began and succeeded
+   meanwhile, the outage does not affect everything, and the batch is split.
+4. A batch cut because of its timeout counts as raised. A batch cut because this process loses a
+   partition is not split: its other messages are retried together.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _SPLIT = (
 
 
 class _Return(NamedTuple):
-    """The message is tried again, after `wait` seconds, without having failed itself."""
+    """The message is retried after `wait` seconds, without having failed itself."""
 
     wait: float
 
@@ -76,12 +76,12 @@ class BatchSettler:
         self._name = commons.name
         self._on_mismatch: OnMismatch = on_mismatch
         self._succeeded = -math.inf
-        """When the youngest batch began that was handled without an exception."""
+        """Start time of the most recent batch that was handled without an exception."""
 
     def returned(
         self, batch: Sequence[Message], sifted: Sifted, returned: object, began: float
     ) -> None:
-        """Settle a batch by the results of its steps, and by what its handler returned."""
+        """Settle a batch by the results of its steps and the return value of its handler."""
         results, error = results_of(returned, len(sifted.shown), self._on_mismatch)
         if error is not None:
             self._counts.count("miscounted_batches")
@@ -91,14 +91,14 @@ class BatchSettler:
         self._settle(batch, sifted.settled | dict(zip(sifted.shown, results, strict=True)))
 
     def raised(self, batch: Sequence[Message], sifted: Sifted, error: BaseException) -> None:
-        """Settle a batch by the results of its steps, and the exception of its handler."""
+        """Settle a batch by the results of its steps and the exception of its handler."""
         failed = self._failed(sifted.shown, error)
         self._settle(batch, dict.fromkeys(sifted.shown, failed) | sifted.settled)
 
     # -- exceptions --------------------------------------------------------------------------------
 
     def _failed(self, shown: Sequence[Message], error: BaseException) -> object:
-        """What becomes of each message that the handler raised for."""
+        """Return the result of each message for which the handler raised."""
         kind = classified(error)
         if len(shown) == 1:
             return Nak(error=error)
@@ -120,7 +120,7 @@ class BatchSettler:
         return _Return(wait)
 
     def _succeeds_elsewhere(self, shown: Sequence[Message]) -> bool:
-        """Whether a batch began and succeeded while this one has been failing."""
+        """Return whether another batch began and succeeded while this one has been failing."""
         began = [since for m in shown if (since := m.attempts.outage_since) is not None]
         return bool(began) and self._succeeded > min(began)
 
@@ -134,7 +134,7 @@ class BatchSettler:
             self._settle_key(messages, results)
 
     def _settle_key(self, messages: Sequence[Message], results: Mapping[Message, object]) -> None:
-        """Carry out the results of a key up to the first that is no acknowledgement."""
+        """Carry out the results of a key up to the first that is not an acknowledgement."""
         place, last = 0, len(messages) - 1
         result = results[messages[0]]
         while place < last and _is_ack(result):
@@ -155,7 +155,7 @@ class BatchSettler:
             self._settler.settle(message, result)
 
     def _put_back(self, messages: Sequence[Message]) -> None:
-        """Return messages of a key to its lane; those of an ending claim to a later one."""
+        """Return messages of a key to its lane, or to a later claim if their claim is ending."""
         left = [message for message in messages if not message.claim.is_closing]
         if left:
             self._schedule.put_back(left[0].lane_key, left)

@@ -1,18 +1,18 @@
-"""Which messages make a batch, and when it is due. No clock, no task, no I/O.
+"""The messages that form a batch, and the time at which it is due. No clock, no task, no I/O.
 
-1. A message joins a batch when it becomes ready, with messages that wait behind it in its lane, in
-   order and up to `max_per_key`. Later ones of the key join while the batch is open. So a key is in
-   one batch at most, and messages of busy keys neither fill a batch nor start its time.
+1. A message joins a batch when it becomes ready, together with the messages behind it in its lane,
+   in order and up to `max_per_key`. Later messages of the key join while the batch is open. So a
+   key is in at most one batch, and messages of busy keys neither fill a batch nor start its time.
 2. A batch is full when it has `size` messages or `max_bytes`, or when the next message would exceed
    `max_bytes`. A message larger than that is a batch by itself. A full batch is due.
-3. An open batch is due when its first message has been in it for `max_wait`; when nothing more will
-   be taken in (`hurry`); and when nothing can be, because the window is full of it (`is_stalled`).
-4. With `one_lane`, each lane has a batch of its own.
-5. A *suspect* is a message of a batch whose handler raised. Suspects are in batches of at most half
-   that size, apart from other messages, and these batches do not wait to become full.
+3. An open batch is due when its first message has waited for `max_wait`, when no more messages will
+   be admitted (`hurry`), or when none can be admitted because the window is full (`is_stalled`).
+4. With `one_lane`, each lane has its own batch.
+5. A *suspect* is a message of a batch whose handler raised. Suspects form separate batches of at
+   most half that size, which do not wait to become full.
 6. A message that comes from the park store is a batch by itself, and does not wait.
-7. Every message is looked at once when it becomes ready or follows one in a batch, and once when it
-   joins. What is only waiting is never looked at.
+7. Every message is examined once when it becomes ready or follows another one in a batch, and once
+   when it joins. Messages that only wait are never examined.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class OpenBatch:
     def __init__(self, group: Group, limit: int, since: float) -> None:
         self.group = group
         self.limit = limit
-        """The most messages, if these are suspects; else 0."""
+        """Maximum number of messages if these are suspects, else 0."""
         self.since = since
         self.messages: list[Message] = []
         self.bytes = 0
@@ -52,11 +52,11 @@ class OpenBatch:
         self.per_lane[lane] = self.per_lane.get(lane, 0) + 1
 
     def seal(self) -> None:
-        """Take no more messages."""
+        """Accept no more messages."""
         self.is_sealed = True
 
     def drop(self, is_dead: Callable[[Message], bool]) -> Unformed:
-        """Remove messages, and say which of them were the last ones of their lanes here."""
+        """Remove messages; return which of them were the last of their lanes in this batch."""
         gone = [message for message in self.messages if is_dead(message)]
         self.messages = [message for message in self.messages if not is_dead(message)]
         heads: dict[LaneId, Message] = {}
@@ -72,40 +72,40 @@ class OpenBatch:
 
 
 class Unformed(NamedTuple):
-    """Messages that were removed from batches."""
+    """Messages removed from batches."""
 
     heads: list[Message]
-    """One of each lane that is in no batch any more: its turn has to be ended."""
+    """One message of each lane that is no longer in a batch: its turn must be ended."""
     others: list[Message]
 
 
 class BatchFormer:
-    """Forms batches of ready messages."""
+    """Groups ready messages into batches."""
 
     def __init__(self, limits: BatchLimits, ready: deque[Message], followed: list[Message]) -> None:
         self._limits = limits
         self._ready = ready
         self._followed = followed
-        """Messages that entered the lane of an active key since the last look."""
+        """Messages that entered the lane of an active key since the last `take_in`."""
         self._open: dict[Group, OpenBatch] = {}
-        """In the order in which they were opened."""
+        """Open batches, in the order in which they were opened."""
         self._suspects: list[OpenBatch] = []
         self._sealed: deque[OpenBatch] = deque()
         self._hurries = False
         self.is_stalled = False
-        """Whether nothing can be taken in before a batch has been handled."""
+        """Whether nothing can be admitted before a batch has been handled."""
 
     def stall(self, *, is_stalled: bool) -> None:
-        """Note whether the window is full."""
+        """Record whether the window is full."""
         self.is_stalled = is_stalled
 
     def hurry(self, now: float) -> None:
-        """Note that nothing more will be taken in: no batch waits any longer."""
+        """Record that no more messages will be admitted, so that no batch waits any longer."""
         self.take_in(now)
         self._hurries = True
 
     def take_in(self, now: float) -> bool:
-        """Let all ready messages join batches; return whether there is a new `next_due`."""
+        """Let all ready messages join batches; return whether `next_due` has changed."""
         ready, before = self._ready, self._oldest
         while ready:
             message = ready.popleft()
@@ -123,7 +123,7 @@ class BatchFormer:
         return self._oldest is not before
 
     def is_due(self, now: float, *, is_idle: bool) -> bool:
-        """Whether a batch is due; `is_idle`: none is being handled."""
+        """Return whether a batch is due; `is_idle` states that none is being handled."""
         if self._sealed:
             return True
         oldest = self._oldest
@@ -133,7 +133,7 @@ class BatchFormer:
         return is_late or self._hurries or (is_idle and self.is_stalled)
 
     def take(self, now: float, *, is_idle: bool) -> list[Message] | None:
-        """Remove and return the batch that is due, full ones first; `None` without any."""
+        """Remove and return the batch that is due, full ones first; `None` without one."""
         if not self.is_due(now, is_idle=is_idle):
             return None
         if not self._sealed and (oldest := self._oldest) is not None:
@@ -142,30 +142,34 @@ class BatchFormer:
 
     @property
     def next_due(self) -> float | None:
-        """When the oldest open batch is due; `None` without one or without a timer."""
+        """The time at which the oldest open batch is due; `None` without one or without a time
+        limit.
+        """
         oldest = self._oldest
         due = None if oldest is None else oldest.since + self._limits.max_wait
         return None if due == float("inf") else due
 
     @property
     def messages(self) -> list[Message]:
-        """The messages in batches that are not taken yet."""
+        """Messages in batches that no worker has taken yet."""
         return [message for batch in self._all for message in batch.messages]
 
     @property
     def full(self) -> list[Message]:
-        """The messages in full batches, which wait for a worker."""
+        """Messages in full batches, which wait for a worker."""
         return [message for batch in self._sealed for message in batch.messages]
 
     @property
     def forming(self) -> list[tuple[float, list[Message]]]:
-        """The messages of each batch that is not full, and when it is due; infinite: untimed."""
+        """Messages of each batch that is not full, and its due time; infinite without a
+        time limit.
+        """
         wait = self._limits.max_wait
         return [(batch.since + wait, list(batch.messages)) for batch in self._open.values()]
 
     def drop(self, is_dead: Callable[[Message], bool], *, keep_next: bool = False) -> Unformed:
-        """Remove messages; with `keep_next`, not those of the next batch (of each lane, with
-        `one_lane`).
+        """Remove messages; with `keep_next`, except those of the next batch (with `one_lane`, of
+        each lane's next batch).
         """
         dropped = Unformed([], [])
         kept: set[object] = set()
@@ -185,7 +189,7 @@ class BatchFormer:
 
     @property
     def _all(self) -> list[OpenBatch]:
-        """The next one first."""
+        """All batches; the next one comes first."""
         return [*self._sealed, *self._open.values()]
 
     @property
@@ -209,7 +213,7 @@ class BatchFormer:
             self._pull(batch, lane, message)
 
     def _pull(self, batch: OpenBatch, lane: LaneId, member: Message) -> None:
-        """Let the messages behind those of a batch follow their key."""
+        """Add the messages behind those of a batch, in the order of their key."""
         lanes, most = member.claim.lanes, self._limits.max_per_key
         while not batch.is_sealed and batch.per_lane[lane] < most:
             following = lanes.first(member.lane_key)
@@ -237,12 +241,12 @@ class BatchFormer:
 
 
 def lane_of(message: Message) -> LaneId:
-    """A lane's identity: equal keys of two scopes are two lanes."""
+    """Return a lane's identity: equal keys of two scopes are two lanes."""
     return id(message.claim.lanes), message.lane_key
 
 
 def limit_of(message: Message) -> int:
-    """The most messages of a batch with this one, if it is a suspect; else 0."""
+    """Return the maximum size of a batch with this message if it is a suspect, else 0."""
     if message.is_unparked:
         return 1
     return message.attempts.batch_limit if message.claim.attempts else 0

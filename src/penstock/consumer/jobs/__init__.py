@@ -1,5 +1,5 @@
-"""Events that are completed later: jobs in order per key, items in batches, and work that no record asks
-for, beside the order of their partition.
+"""Events that are completed later: jobs in order per key, items in batches, and work without a
+record in the order of a partition.
 """
 
 from ..._core.public import publish

@@ -1,13 +1,13 @@
 """Batches of items: many events, keys and partitions in one call of an executor.
 
-1. An event adds a group of items, and gives its turn up. Its callback runs in its turn again, once, after
-   all its items were executed.
-2. Items wait for at most `delay`; a batch has at most `max_batch_size` of them, and at most
+1. An event adds a group of items, and ends its turn. Its callback runs once, in a new turn of the
+   event, after all its items were executed.
+2. Items wait for at most `delay`. A batch has at most `max_batch_size` items, and at most
    `max_concurrent_batches` run at once.
-3. An executor that raises fails the items of its batch that have no error of their own; the callbacks
-   run all the same.
-4. While more than `max_items` are inside, an event that adds more waits for room, and its partition
-   handles no later event.
+3. If the executor raises, the items of its batch without their own error fail; the callbacks run
+   nevertheless.
+4. An event whose items would exceed `max_items` waits for room, and its partition handles
+   no later event.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SHORTEST_DELAY = 0.001
 
 
 class ItemBatcher:
-    """Executes items of events in batches.
+    """A batcher that executes items of events in batches.
 
         async def write(items):
             await table.put([item.value for item in items])
@@ -56,14 +56,15 @@ class ItemBatcher:
             return writes.add(group)
 
     Args:
-        execute: a function of a list of `BatchItem`s, async, or plain to run in a thread. What it finds
-            out of an item it writes into its `error` and `user_data`.
-        max_batch_size: the most items of a batch.
-        max_concurrent_batches: the most batches that are executed at once.
+        execute: a function of a list of `BatchItem`s, async, or plain to run in a thread. It stores
+            the result of an item in its `error` and `user_data`.
+        max_batch_size: the maximum number of items of a batch.
+        max_concurrent_batches: the maximum number of batches executed at once; default 10.
         delay: seconds that an item waits for others; default 0.005.
-        max_items: the most items inside; default: enough for twice the running batches, and 10,000.
+        max_items: the maximum number of items inside; default: twice the items of all running
+            batches, at least 10,000.
         debug: as for `JobScheduler`.
-        name: for messages.
+        name: the name in messages.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -95,31 +96,32 @@ class ItemBatcher:
         self._run: BatchRun | None = None
 
     def add(self, group: BatchItems) -> Incomplete:
-        """Add the items of an event; return what the handler, or the finaliser, has to return.
+        """Add the items of an event; return the result that the handler or the finaliser must
+        return.
 
-        Does not suspend. Raises `ClosedError` if no consumer runs with this batcher.
+        Does not suspend. Raises `ClosedError` if no running consumer uses this batcher.
         """
         if self._run is None or self._run.is_closed:
             raise ClosedError(
-                f"{self!r} belongs to no consumer that runs; see run_events(jobs=...)"
+                f"{self!r} is not used by a running consumer; see run_events(jobs=...)"
             )
         return Added(self.name, self._run, group)
 
     def begin(self, events: Events) -> BatchRun:
-        """Begin a run. Raises `ConfigError` while another consumer runs with it."""
+        """Begin a run. Raises `ConfigError` while another running consumer uses it."""
         if self._run is not None and not self._run.is_closed:
-            raise ConfigError(f"{self!r} serves another consumer; make one for each")
+            raise ConfigError(f"{self!r} is already used by another consumer; create one for each")
         former = ItemFormer(self._size, self._delay)
         self._run = BatchRun(events, self._execute, former, most=self._most, room=self._room)
         return self._run
 
     @property
     def inside(self) -> int:
-        """Items that were added and not executed."""
+        """Number of items that were added and not executed."""
         return 0 if self._run is None else self._run.former.inside
 
     def has_key(self, key: Hashable) -> bool:
-        """Whether an item of a key is inside."""
+        """Return whether an item of a key is inside."""
         return self._run is not None and self._run.former.has_key(accepted(key))
 
     def __repr__(self) -> str:
@@ -128,18 +130,18 @@ class ItemBatcher:
 
 @dataclass(frozen=True, slots=True)
 class Added(Pending):
-    """A group that a handler has returned."""
+    """The result of `ItemBatcher.add`, returned by a handler."""
 
     name: str
     run: BatchRun
     group: BatchItems
 
     def submit(self, context: EventContext) -> bool:
-        """Take it in; return false if it waits for room."""
+        """Add the group; return false if it waits for room."""
         return self.run.submit(self.group)
 
     def withdraw(self) -> None:
-        """Forget what of it is in no batch."""
+        """Remove the items that are not in a batch yet."""
         self.run.withdraw(self.group)
 
     def __str__(self) -> str:
@@ -147,7 +149,7 @@ class Added(Pending):
 
 
 class BatchRun:
-    """The batches of one consumer that runs."""
+    """The batches of one running consumer."""
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class BatchRun:
         self.is_closed = False
 
     def submit(self, group: BatchItems) -> bool:
-        """Take a group in; return false if it waits for room."""
+        """Add a group; return false if it waits for room."""
         if self._forming is None:
             self._forming = asyncio.get_running_loop().create_task(self._form())
             self._forming.add_done_callback(self._ended)
@@ -187,11 +189,11 @@ class BatchRun:
         now, was_idle = self._clock.now(), former.due_at is None
         former.add(group.entries(), now)
         if was_idle or (len(self._running) < self._most and former.is_due(now)):
-            self._changed.fire()  # otherwise the time of the next batch is as it was
+            self._changed.fire()  # otherwise the time of the next batch has not changed
         return True
 
     def withdraw(self, group: BatchItems) -> None:
-        """Forget what of a group is in no batch."""
+        """Remove the items of a group that are not in a batch yet."""
         if group in self._crowd:
             self._crowd.remove(group)
             self._events.has_room(group.context.message)
@@ -204,18 +206,18 @@ class BatchRun:
             self._events.has_room(self._crowd.popleft().context.message)
 
     def place(self, group: BatchItems) -> str:
-        """Where a group is, for operators."""
+        """Return the place of a group, for operators."""
         if group in self._crowd:
             return f"{self.former.inside} of {self._room} items"
         return f"{group.left} of {len(group.items)} items not executed"
 
     def hurry(self) -> None:
-        """Let nothing wait for more items."""
+        """Stop waiting for more items."""
         self.former.hurry()
         self._changed.fire()
 
     async def _form(self) -> None:
-        """Start batches as they are due, until cancelled."""
+        """Start batches when they are due, until cancelled."""
         former, clock = self.former, self._clock
         while True:
             while len(self._running) < self._most and former.is_due(clock.now()):
@@ -247,7 +249,7 @@ class BatchRun:
         except Exit as error:
             self._failed(items, error)
             self._events.failed(error)
-        except Exception as error:  # the callbacks'
+        except Exception as error:  # handled by the callbacks
             self._failed(items, error)
 
     def _failed(self, items: Sequence[BatchItem], error: BaseException) -> None:
@@ -261,7 +263,7 @@ class BatchRun:
             self._events.failed(error)
 
     def close(self) -> None:
-        """End everything; what is inside is left."""
+        """Cancel all tasks; the events inside are left."""
         self.is_closed = True
         for task in (self._forming, *self._running):
             if task is not None:

@@ -1,4 +1,4 @@
-"""Functions that a caller passes, as the async ones that are called."""
+"""Conversion of a caller's functions to async functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 REMEMBERED = 32
-"""Callbacks that are looked at only once: as a rule, there are few of them."""
+"""Number of callbacks whose check is cached; usually there are only a few."""
 
 
 def as_function(
     name: str, function: Any, given: str, *, takes: int
 ) -> Callable[..., Awaitable[object]]:
-    """The async function; a plain one runs in a thread. Raises `ConfigError` for what is none."""
+    """Return the async function; a plain one runs in a thread. Raises `ConfigError` for an invalid
+    function.
+    """
     if not callable(function) or not checks.accepts(function, takes):
         raise checks.bad(name, function, f"must be a function of {given}")
     call: Callable[..., Any] = function
@@ -34,8 +36,8 @@ def as_function(
 
 
 def as_callback(function: Any) -> Callable[..., Awaitable[object]]:
-    """As `as_function`, for a callback that is passed with each event."""
-    if isinstance(function, (FunctionType, MethodType)):  # they compare by identity
+    """Like `as_function`, for a callback that is passed with each event."""
+    if isinstance(function, (FunctionType, MethodType)):  # these compare by identity
         return _remembered(function)
     return _as_callback(function)
 

@@ -1,4 +1,4 @@
-"""What the handler of an event is given: the event, and the store of its partition."""
+"""The argument of an event's handler: the event and its partition's store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from .state import StateStore
 
 Finalise: TypeAlias = "Callable[[EventContext], Awaitable[object]]"
-"""Runs in the order of the event, and returns what a handler returns."""
+"""Runs in the order of the event, and returns the same results as a handler."""
 
 
 class Completes(Protocol):
-    """Completes the events of a consumer."""
+    """Interface that completes the events of a consumer."""
 
     def job_complete(self, context: EventContext, finalise: Finalise) -> bool:
         """See `EventContext.job_complete`."""
@@ -28,15 +28,15 @@ class Completes(Protocol):
         """See `EventContext.forward`."""
 
     def store_of(self, partition: TopicPartition) -> StateStore:
-        """The store of a partition."""
+        """Return the store of a partition."""
         ...
 
 
 class EventContext:
-    """One event and what belongs to it, for as long as it is not complete.
+    """One event with its data, until it is complete.
 
-    Its methods, and the store, are used in the event's turn only: in its handler and its finalisers, which
-    never run beside another of the same partition.
+    Its methods and the store may only be used in the event's turn, that is, in its handler and
+    finalisers. These never run concurrently with others of the same partition.
     """
 
     __slots__ = ("_events", "forwarded", "message", "user_data")
@@ -44,10 +44,10 @@ class EventContext:
     def __init__(self, message: Message, events: Completes) -> None:
         self.message = message
         self.user_data: Any = None
-        """Anything that finalisers need of the handler."""
+        """Arbitrary data that the handler stores for finalisers."""
         self._events = events
         self.forwarded: ForwardedItems | None = None
-        """What it has forwarded through a batcher."""
+        """Items that it has forwarded through a batcher."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -56,7 +56,7 @@ class EventContext:
 
     @property
     def store(self) -> StateStore:
-        """The state of the partition. Raises `ConfigError` for a consumer without any."""
+        """The state of the partition. Raises `ConfigError` for a consumer without state."""
         return self._events.store_of(self.partition)
 
     @property
@@ -72,21 +72,23 @@ class EventContext:
     def job_complete(self, finalise: Finalise) -> bool:
         """Complete an event whose handler has returned, or is about to return, `Incomplete()`.
 
-        `finalise(context)` runs in the event's order, and returns what a handler returns: `None` if the
-        event is complete now, `Incomplete()` if that is to follow. Called from the loop's thread, in any
-        task. Returns false, with no effect, if the event was completed before or its claim has ended: it
-        is handled again by the next owner of its partition then.
+        `finalise(context)` runs in the event's order, and returns the same results as a handler:
+        `None` if the event is now complete, `Incomplete()` if it is completed later. Call it in the
+        loop's thread, in any task. Returns false, with no effect, if the event was already
+        completed or its claim has ended; in the latter case the next owner of its partition handles
+        it again.
         """
         return self._events.job_complete(self, finalise)
 
     def forward(self, item: Any) -> None:
-        """Send an item on when this turn ends. A turn that fails sends nothing. Does not suspend.
+        """Forward an item when this turn ends. A turn that fails forwards nothing. Does not
+        suspend.
 
-        With `run_events(forward_to=batcher)` the item is submitted to the batcher, and the event is
-        complete, and its position passed, only once the item has arrived: at least once. With a
-        `KafkaState` it is a `KafkaRecord`, and is sent in the transaction of the state and the
-        position: readers of committed records see it once. Raises `ConfigError` where there is neither,
-        and for anything that the state cannot send.
+        With `run_events(forward_to=batcher)` the item is submitted to the batcher. The event is
+        complete, and the position passes it, only when the item has arrived: at least once. With a
+        `KafkaState` the item is a `KafkaRecord`, sent in the transaction of the state and the
+        position: readers of committed records see it once. Raises `ConfigError` without either, and
+        for an item that the state cannot send.
         """
         self._events.forward(self, item)
 

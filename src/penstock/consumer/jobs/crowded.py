@@ -1,4 +1,4 @@
-"""Lanes that are held until changes of their partitions are stored. Pure."""
+"""Lanes held until changes of their partitions are stored. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Crowded:
-    """The lanes that are held until changes of their partitions are stored."""
+    """The lanes held until changes of their partitions are stored."""
 
     def __init__(self) -> None:
         self.began = Signal()
@@ -23,7 +23,7 @@ class Crowded:
         return bool(self._held)
 
     def hold(self, message: Message, store: TurnStore) -> bool:
-        """Note that the lane of this event is to be held; return false if it is already."""
+        """Record that the lane of this event is to be held; return false if it already is."""
         if message.claim in self._held:
             return False
         self._held[message.claim] = message, store
@@ -31,7 +31,7 @@ class Crowded:
         return True
 
     def take_free(self) -> list[Message]:
-        """The events whose lanes go on now."""
+        """Remove and return the events whose lanes may continue."""
         free = [
             claim
             for claim, (_, store) in self._held.items()

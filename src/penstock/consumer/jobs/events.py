@@ -1,13 +1,14 @@
 """Events that may be completed later: the work of `Consumer.run_events`.
 
-1. An event runs in the order of its partition (or of its key): its handler, and after its jobs its
-   finalisers, never two at once.
-2. An event whose handler returns `Incomplete` gives its turn up. It stays inside, and its position is not
-   passed, until a finaliser returns what completes it.
-3. A job that has no room holds the lane of its event: no later event begins, but finalisers do.
-4. An event that fails in a finaliser is tried again from that finaliser: what was handled behind it
-   meanwhile came after its handler, and is not repeated.
-5. When a claim ends, its incomplete events are left to the next owner. A finaliser never runs for them.
+1. An event runs in the order of its partition (or of its key): first its handler, then, after its
+   jobs, its finalisers. They never run concurrently.
+2. An event whose handler returns `Incomplete` ends its turn. It stays inside, and the position does
+   not pass it, until a finaliser returns a result that completes it.
+3. A job without room holds the lane of its event: no later event begins, but finalisers do.
+4. An event that fails in a finaliser is retried from that finaliser. Events handled behind it
+   meanwhile came after its handler, and are not repeated.
+5. When a claim ends, its incomplete events are left to the next owner, and their finalisers do not
+   run.
 """
 
 from __future__ import annotations
@@ -47,23 +48,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.consumer")
 
 _INTERJECTION_FAILED = "%s: an interjection in %s failed (%s)"
-_GIVEN_UP = "%s was given up meanwhile"
+_GIVEN_UP = "%s was revoked meanwhile"
 
 
 class SkippedSchedulerError(PoisonError):
-    """An event was completed beside the scheduler of its key, and would pass earlier events of it."""
+    """An event was completed without the scheduler of its key, and would overtake earlier events of
+    that key.
+    """
 
 
 class KeepsKeys(Protocol):
-    """Something that orders jobs by keys."""
+    """An object that orders jobs by keys."""
 
     @property
     def debug(self) -> bool:
-        """Whether events that pass it by are refused."""
+        """Whether events that bypass it are refused."""
         ...
 
     def has_key(self, key: Hashable) -> bool:
-        """Whether something of a key is inside."""
+        """Return whether a job or an item of a key is inside."""
         ...
 
 
@@ -71,14 +74,14 @@ class Hurries(Protocol):
     """The run of a scheduler."""
 
     def hurry(self) -> None:
-        """Let nothing wait for more."""
+        """Stop waiting for more items."""
 
     def close(self) -> None:
-        """End it; what is inside is left."""
+        """Cancel the run; the events inside are left."""
 
 
 class Events(SingleMessages):
-    """Handles one event at a time of each lane, and completes them."""
+    """Work that handles one event at a time per lane, and completes events."""
 
     def __init__(
         self,
@@ -96,14 +99,16 @@ class Events(SingleMessages):
         self.stores = stores
         self._runs: tuple[Hurries, ...] = ()
         self._without_room: dict[tuple[int, object], set[Message | Crowded]] = {}
-        """Events without room for their jobs, by lane, or that there are too many changes."""
+        """The reasons to hold each lane: events without room for their jobs, or too many
+        changes.
+        """
         self._forwarding: Forwarding | None = None
         self.crowded = Crowded()
         self.failed = engine.ending.begin
         """Ends the run with an error."""
         self._contexts = engine.schedule.completed.contexts
         self._pending: dict[Message, Pending] = {}
-        """The jobs that have begun, or wait for room."""
+        """Jobs that have begun or wait for room."""
         self._early: dict[Message, Finalise] = {}
         engine.settler.with_jobs(self)
 
@@ -156,18 +161,20 @@ class Events(SingleMessages):
         return context
 
     def _checked(self, message: Message, result: object) -> object:
-        """The result of an event, unless it passes earlier ones of its key in a scheduler."""
+        """Return the result of an event, unless it would overtake earlier ones of its key in a
+        scheduler.
+        """
         if message.finalise is None:
             for each in self._jobs:
                 if each.debug and each.has_key(message.key):
-                    told = f"{message.coordinates} is complete, and earlier events of its key are in {each!r}"
+                    told = f"{message.coordinates} is complete while earlier events of its key are in {each!r}"
                     return Terminate(error=SkippedSchedulerError(told))
         return result
 
     # -- forwarded items ---------------------------------------------------------------------------
 
     def with_forwarding(self, forwarding: Forwarding) -> None:
-        """Submit what turns forward by this."""
+        """Use this object to submit forwarded items."""
         self._forwarding = forwarding
 
     def forward(self, context: EventContext, item: object) -> None:
@@ -177,7 +184,7 @@ class Events(SingleMessages):
             return
         store = self.stores.of(context.partition) if self.stores.are_any else None
         if not isinstance(store, ForwardsInTurn):
-            rule = "forward() needs somewhere to forward to: run_events(forward_to=batcher), or a KafkaState"
+            rule = "forward() needs run_events(forward_to=batcher), or a KafkaState"
             raise ConfigError(rule)
         store.forward(item)
 
@@ -186,7 +193,7 @@ class Events(SingleMessages):
     def interject(
         self, message: Interjection, call: Callable[[EventContext], Awaitable[object]]
     ) -> None:
-        """Put an interjection in front of what waits in its lane."""
+        """Put an interjection at the front of its lane."""
         self._contexts[message] = EventContext(message, self)
         message.finish_by(call)
         self.schedule.window.take(1, 0)
@@ -196,7 +203,9 @@ class Events(SingleMessages):
         self.workers.wake()
 
     def result_of(self, message: Message, result: object) -> object:
-        """Nothing of an interjection is tried again, and none is poison: its error is told here."""
+        """Return the result to carry out. An interjection is neither retried nor poison; its error
+        is reported here.
+        """
         if isinstance(result, Incomplete):
             return result
         self._early.pop(message, None)
@@ -217,17 +226,17 @@ class Events(SingleMessages):
         return self.stores.are_positioned
 
     def reading_told(self, claim: Claim) -> str:
-        """How that goes, for operators."""
+        """Return the progress of reading the state, for operators."""
         return self.stores.told(claim)
 
     def store_of(self, partition: TopicPartition) -> StateStore:
-        """The store of a partition."""
+        """Return the store of a partition."""
         return self.stores.of(partition)
 
     # -- incomplete events -------------------------------------------------------------------------
 
     def step_out(self, message: Message, result: Incomplete) -> None:
-        """The handler or finaliser of an event has ended, and its turn with it."""
+        """End the turn of an event whose handler or finaliser returned `Incomplete`."""
         message.finish_by(None)
         self.schedule.completed.out.add(message)
         has_room = True
@@ -241,7 +250,7 @@ class Events(SingleMessages):
             self._come_in(message, finalise)
 
     def has_room(self, message: Message) -> None:
-        """The job of an event has begun to wait no more: its lane goes on."""
+        """Continue the lane of an event whose job no longer waits for room."""
         self._let_go_of(message, message)
 
     def _hold(self, message: Message, store: TurnStore) -> None:
@@ -250,7 +259,7 @@ class Events(SingleMessages):
             self._hold_for(message, self.crowded)
 
     def are_stored(self, message: Message) -> None:
-        """The changes of its partition are stored: the lane of an event goes on."""
+        """Continue the lane of an event whose partition's changes are stored."""
         self._let_go_of(message, self.crowded)
 
     def _hold_for(self, message: Message, cause: Message | Crowded) -> None:
@@ -271,12 +280,14 @@ class Events(SingleMessages):
         self.workers.wake()
 
     def has_no_room(self, message: Message) -> bool:
-        """Whether an event waits for room for its job."""
+        """Return whether an event waits for room for its job."""
         lane = id(message.claim.lanes), message.lane_key
         return message in self._without_room.get(lane, ())
 
     def job_of(self, message: Message) -> str:
-        """Where the job of an event is, for operators; empty for one of the user's own."""
+        """Return the place of an event's job, for operators; empty for a job of the application
+        itself.
+        """
         pending = self._pending.get(message)
         return "" if pending is None else str(pending)
 
@@ -284,7 +295,7 @@ class Events(SingleMessages):
         """See `EventContext.job_complete`."""
         message = context.message
         if self._contexts.get(message) is not context:
-            return False  # of a try that failed, or complete
+            return False  # of a failed try, or already complete
         if message in self.schedule.completed.out:
             self._pending.pop(message, None)
             if message.claim.is_closed:
@@ -311,22 +322,22 @@ class Events(SingleMessages):
         self.left([message])
 
     def _forget(self, message: Message) -> None:
-        """Forget an event that is complete, or left."""
+        """Forget an event that is complete or left."""
         self._contexts.pop(message, None)
         self._early.pop(message, None)
 
     def begin(self, runs: Sequence[Hurries]) -> None:
-        """Note what runs the jobs."""
+        """Set the runs of the jobs."""
         self._runs = tuple(runs)
 
     def hurry(self, until: float) -> None:
-        """Let no item wait for others: the consumer drains."""
+        """Stop waiting for more items, since the consumer drains."""
         del until
         for run in self._runs:
             run.hurry()
 
     def left(self, messages: Collection[Message]) -> None:
-        """These events were left with their claims: stop their jobs."""
+        """Stop the jobs of events that were left with their claims."""
         for message in messages:
             self._forget(message)
             if isinstance(message, Interjection):

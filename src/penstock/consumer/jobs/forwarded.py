@@ -1,4 +1,4 @@
-"""What one event has forwarded: items, and their receipts."""
+"""The items that one event has forwarded, with their receipts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ForwardReceipt(Protocol):
 
     @property
     def outcome(self) -> Outcome | None:
-        """Its outcome; `None` while it is inside."""
+        """Its outcome; `None` while the item is pending."""
         ...
 
     async def settled(self) -> Outcome:
@@ -32,16 +32,16 @@ class ForwardReceipt(Protocol):
 
 @runtime_checkable
 class TakesForwarded(Protocol):
-    """A `Batcher`, as far as it is used here."""
+    """The part of a `Batcher` that is used here."""
 
     async def submit(self, item: Any) -> ForwardReceipt:
-        """Take an item; suspends while there is no room."""
+        """Accept an item; suspends while there is no room."""
         ...
 
 
 @runtime_checkable
 class ForwardsInTurn(Protocol):
-    """A store that sends what is forwarded together with the changes of the turn."""
+    """A store that sends forwarded records together with the changes of the turn."""
 
     def forward(self, record: object) -> None:
         """Send a record with this turn. Raises `ConfigError`."""
@@ -49,32 +49,32 @@ class ForwardsInTurn(Protocol):
 
 
 class ForwardedItems:
-    """What one event has forwarded."""
+    """The items that one event has forwarded."""
 
     def __init__(self) -> None:
         self.noted: list[Any] = []
-        """By its turn, which has not ended."""
+        """Items of the current turn."""
         self.sent: list[tuple[Any, ForwardReceipt]] = []
         self._again: list[Any] = []
-        """Refused ones, for the next try of the event."""
+        """Refused items, for the next try of the event."""
         self._watch: asyncio.Task[None] | None = None
 
     def add(self, item: Any) -> None:
-        """Note an item."""
+        """Add an item."""
         self.noted.append(item)
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Begin a turn."""
         self.noted = []
 
     async def submit(self, batcher: TakesForwarded) -> None:
-        """Submit what the turn has noted."""
+        """Submit the items of the turn."""
         for item in self.noted:
             self.sent.append((item, await batcher.submit(item)))
         self.noted = []
 
     def arrived(self) -> bool:
-        """Forget what has arrived; return whether that is all."""
+        """Remove the items that have arrived; return whether none remains."""
         self.sent = [
             (item, receipt)
             for item, receipt in self.sent
@@ -83,18 +83,18 @@ class ForwardedItems:
         return not self.sent
 
     def watch(self, waiting: Coroutine[Any, Any, None] | None) -> None:
-        """Run what waits for the receipts; with `None`, stop it."""
+        """Run a coroutine that waits for the receipts; with `None`, stop it."""
         if self._watch is not None:
             self._watch.cancel()
         self._watch = None if waiting is None else asyncio.get_running_loop().create_task(waiting)
 
     def repeat(self) -> None:
-        """Submit again what was refused before."""
+        """Submit refused items again."""
         self.noted += self._again
         self._again = []
 
     def refuse(self) -> None:
-        """Raise the error of the first item that was refused. Each is for the next try."""
+        """Raise the error of the first refused item. All refused items are for the next try."""
         refused, self.sent = self.sent, []
         self._again = [item for item, _ in refused]
         try:

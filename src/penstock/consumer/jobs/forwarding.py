@@ -1,11 +1,11 @@
-"""What turns forward through a batcher, beside their events.
+"""Items that turns forward through a batcher.
 
-1. A turn notes what it forwards. At its end all of it is submitted, in order; a turn that fails
-   forwards nothing.
-2. An event whose handlers and finalisers have ended is complete once everything that it has forwarded
-   has arrived. It gives its turn up meanwhile, and its position is not passed.
-3. What was refused fails the event, in a finaliser with its own tries. Each further try submits it again:
-   no handler is repeated.
+1. A turn collects the items that it forwards. They are submitted at its end, in order; a turn that
+   fails forwards nothing.
+2. An event whose handlers and finalisers have ended is complete when all its forwarded items have
+   arrived. Until then it has no turn, and the position does not pass it.
+3. A refused item fails the event, in a finaliser with its own tries. Each further try submits the
+   item again; no handler is repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class Forwarding:
-    """Submits the items of events, and completes these when they have arrived."""
+    """Submission of the items of events, and completion of the events when the items have
+    arrived.
+    """
 
     def __init__(self, batcher: TakesForwarded, end: Callable[[BaseException], object]) -> None:
         self._batcher = batcher
@@ -34,7 +36,9 @@ class Forwarding:
         """Ends the run with an error."""
 
     async def after(self, context: EventContext, result: object) -> object:
-        """Submit what a turn has forwarded that ended with this result; return its result."""
+        """Submit the items of a turn that ended with this result; return the result to
+        carry out.
+        """
         items = context.forwarded
         if items is None or not (result is None or isinstance(result, (Ack, Incomplete))):
             return result
@@ -50,12 +54,12 @@ class Forwarding:
 
 @dataclass(frozen=True, slots=True)
 class Arriving(Pending):
-    """What an event has forwarded, on its way."""
+    """Forwarded items of an event, in flight."""
 
     items: ForwardedItems
 
     def submit(self, context: EventContext) -> bool:
-        """Wait for its receipts beside the turns."""
+        """Wait for the receipts outside of turns."""
         self.items.watch(self._wait(context))
         return True
 
@@ -71,16 +75,16 @@ class Arriving(Pending):
             self.items.refuse()
 
     def withdraw(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self.items.watch(None)
 
     def __str__(self) -> str:
-        return f"{len(self.items.sent)} forwarded items on their way"
+        return f"{len(self.items.sent)} forwarded items in flight"
 
 
 def check_forward_to(given: object) -> None:
-    """Raise `ConfigError` for anything but a batcher, or `None`."""
+    """Raise `ConfigError` for a value other than a batcher or `None`."""
     if given is None:
         return
     if not isinstance(given, TakesForwarded) or not is_async(given.submit):
-        raise bad("forward_to", given, "must be a Batcher, which is open")
+        raise bad("forward_to", given, "must be an open Batcher")

@@ -1,4 +1,6 @@
-"""The interjections of one run: when they are due, and their way into the order of their partitions."""
+"""The interjections of one run: their due times, and their insertion into the order of their
+partitions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Interjecting:
-    """Interjects in the partitions of one consumer."""
+    """The interjections in the partitions of one consumer."""
 
     def __init__(self, engine: Engine, events: Events, interjectors: Sequence[Interjector]) -> None:
         self._claims = engine.claims
@@ -30,12 +32,12 @@ class Interjecting:
         self._events = events
         self._interjectors = tuple(interjectors)
         self._due: dict[tuple[Claim, Interjector], float] = {}
-        """When each is due; without those that run."""
+        """Due time of each interjection that is not running."""
         self._known: dict[Claim, None] = {}
         self._changed = Signal()
 
     async def keep(self) -> None:
-        """Interject whenever something is due, until cancelled."""
+        """Start interjections when they are due, until cancelled."""
         clock, claims_changed = self._commons.clock, self._commons.signals.claims
         while True:
             now = clock.now()
@@ -48,7 +50,7 @@ class Interjecting:
             await wait_until(clock, due, claims_changed, self._changed)
 
     def _look(self, now: float) -> None:
-        """Note claims that have begun or ended."""
+        """Detect claims that have begun or ended."""
         open_claims = dict.fromkeys([claim for claim in self._claims if not claim.is_closing])
         self._events.stores.close_ended()
         for claim in self._known:
@@ -65,7 +67,7 @@ class Interjecting:
         done = self._put(claim, interjector.call)
 
         def again(done: asyncio.Future[None]) -> None:
-            done.exception()  # it is logged
+            done.exception()  # it is already logged
             if claim in self._known:
                 self._due[claim, interjector] = self._commons.clock.now() + interjector.wait()
                 self._changed.fire()
@@ -82,9 +84,9 @@ class Interjecting:
     async def now(
         self, partition: TopicPartition | None, function: Callable[[EventContext], object]
     ) -> None:
-        """Interject once, in one partition or in all side by side; suspend until that is complete.
+        """Interject once, in one partition or in all concurrently; suspend until that is complete.
 
-        Raises `NotAssigned`, and what the function raises.
+        Raises `NotAssigned`, and any exception of the function.
         """
         call = as_function("function", function, "a context", takes=1)
         claims = [each for each in self._claims if not each.is_closing]

@@ -1,12 +1,12 @@
-"""Work in the order of a partition that no record asks for: now, or from time to time.
+"""Work in the order of a partition that is not caused by a record: immediate or periodic.
 
-1. An interjection runs in a turn of its partition, in front of what waits, never beside a handler or a
-   finaliser. It sees the partition's store.
-2. A periodic one runs every `every` seconds, give or take `jitter`, in each partition of this process. The
-   next time is counted from its completion; one that returns `Incomplete` is complete when its finaliser
-   says so.
-3. One that raises is logged, and runs again at its next time. It is no event: it is not tried again before
-   that, makes no dead letter, and moves no position.
+1. An interjection runs in a turn of its partition, before waiting events, and never concurrently
+   with a handler or a finaliser. It can use the partition's store.
+2. A periodic interjection runs every `every` seconds, plus or minus `jitter`, in each partition of
+   this process. The interval starts at its completion; after `Incomplete`, its finaliser completes
+   it.
+3. An interjection that raises is logged, and runs again at its next time. It is not an event: it is
+   not retried before that, causes no dead letter, and does not move the position.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class NotAssigned(PenstockError):
-    """The partition is not this process's."""
+    """The partition is not assigned to this process."""
 
 
 class Interjector:
@@ -43,11 +43,11 @@ class Interjector:
         Interjector(retry_failed, every=1.0, jitter=0.1)
 
     Args:
-        function: a function of an `EventContext` whose message is the interjection, async, or plain to run
-            in a thread. Returns `None`, or `Incomplete` as a handler does.
-        every: seconds from a completion to the next time.
-        jitter: seconds by which each time is earlier or later, at random.
-        seed: of that randomness; default: another one each time.
+        function: a function of an `EventContext` whose message is the interjection, async, or plain
+            to run in a thread. Returns `None`, or `Incomplete` like a handler.
+        every: seconds from a completion to the next run.
+        jitter: maximum number of seconds by which a run is earlier or later, at random; default 0.
+        seed: the seed of the randomness; default: a new one each time.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -69,7 +69,7 @@ class Interjector:
         self._random = Random(seed)
 
     def wait(self) -> float:
-        """Seconds until the next time."""
+        """Return the seconds until the next time."""
         return self._every + self._random.uniform(-self._jitter, self._jitter)
 
 
@@ -85,16 +85,16 @@ class Interjection(Message):
 
     @property
     def coordinates(self) -> str:
-        """It has no offset."""
+        """A description, since there is no offset."""
         return f"an interjection in {self.claim.partition}"
 
     @property
     def is_unparked(self) -> bool:
-        """It is no record of the park store."""
+        """Always false: it does not come from the park store."""
         return False
 
     def completed(self, error: BaseException | None = None) -> None:
-        """Note its end."""
+        """Set its result."""
         if not self.done.done():
             if error is None:
                 self.done.set_result(None)

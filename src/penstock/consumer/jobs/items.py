@@ -1,11 +1,12 @@
 """Items of events, formed into batches. Pure.
 
-1. The items of a key are executed in the order in which they were added. A key is in one running batch at
-   most, and may be in it with several items.
-2. A batch is due when it is full, when its oldest item has waited for `delay`, or when nothing more is to
-   come. Items of keys that are in a running batch do not count: they cannot be in another one.
-3. A group without items is a placeholder: nothing of it is executed, and it takes a place in a batch, so
-   that it is complete in the order of its key.
+1. The items of a key are executed in the order in which they were added. A key is in at most one
+   running batch, possibly with several items.
+2. A batch is due when it is full, when its oldest item has waited for `delay`, or when no more
+   items are expected. Items of keys in a running batch do not count, since they cannot join another
+   batch.
+3. A group without items has a placeholder, which is not executed, but takes a place in a batch, so
+   that the group is completed in the order of its key.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class BatchItem(Entry):
-    """One value that is executed together with others.
+    """A value that is executed together with others.
 
-    The executor may set `error` and `user_data`, which the callback of its group sees.
+    The executor may set `error` and `user_data` for the callback of its group.
     """
 
     __slots__ = ("added_at", "error", "group", "is_placeholder", "key", "user_data", "value")
@@ -44,7 +45,7 @@ class BatchItem(Entry):
         self.key = key
         self.value = value
         self.error: BaseException | None = None
-        """Why it failed."""
+        """Why it failed; `None` if it did not."""
         self.user_data: Any = None
         self.group = group
         self.is_placeholder = is_placeholder
@@ -52,23 +53,23 @@ class BatchItem(Entry):
 
     @property
     def is_left(self) -> bool:
-        """Whether the claim of its event has ended, so that nothing of it is executed any more."""
+        """Whether the claim of its event has ended, so that the item is not executed any more."""
         return self.group.context.message.claim.is_closed
 
     def executed(self) -> BatchItems | None:
-        """Note that it was executed; return its group if it was the last one. No item refers to its group
-        from then on, which has its items: nothing is left to the collector of cycles.
+        """Record that it was executed; return its group if it was the last item. The reference to
+        the group is removed, so that no reference cycle is left to the garbage collector.
         """
         group = self.group
         del self.group
         return group if group.executed() else None
 
     def wait_from(self, now: float) -> None:
-        """Note when it was added."""
+        """Set the time at which it was added."""
         self.added_at = now
 
     def fail(self, error: BaseException) -> None:
-        """Note an error, unless the executor has set one of its own."""
+        """Set an error, unless the executor has already set one."""
         if self.error is None:
             self.error = error
 
@@ -77,15 +78,16 @@ class BatchItem(Entry):
 
 
 class BatchItems:
-    """What one event adds to batches: any number of values, and one callback after all of them.
+    """Values that one event adds to batches, with one callback after all of them.
 
     Args:
         context: the event.
-        key: the key of the values that are added by `add`, and of the place of a group without any.
-        callback: a function of the context and this group, which runs in the event's turn once every item
-            was executed, and returns what a handler returns.
+        key: the key of the values that are added by `add`, and of the placeholder of an empty
+            group.
+        callback: a function of the context and this group. It runs in the event's turn after every
+            item was executed, and returns the same results as a handler.
 
-    `user_data` is anything that the callback needs of the handler.
+    `user_data` is arbitrary data that the handler stores for the callback.
     """
 
     __slots__ = ("callback", "context", "items", "key", "left", "user_data")
@@ -103,20 +105,20 @@ class BatchItems:
         self.items: list[BatchItem] = []
         """The items in the order in which they were added."""
         self.left = 0
-        """Those that are not executed."""
+        """Number of items that are not executed yet."""
 
     def add(self, *values: Any) -> BatchItems:
         """Add values with the key of the group; return the group."""
         return self.add_with_key(self.key, *values)
 
     def add_with_key(self, key: Any, *values: Any) -> BatchItems:
-        """Add values with a key of their own; return the group."""
+        """Add values with another key; return the group."""
         lane_key = identity(key)
         self.items += [BatchItem(lane_key, key, value, self) for value in values]
         return self
 
     def entries(self) -> Sequence[BatchItem]:
-        """What takes places in batches: the items, or a placeholder. Begins to count them."""
+        """Return the entries for batches: the items, or a placeholder. Starts their count."""
         key, entries = self.key, self.items
         if not entries:
             entries = [BatchItem(identity(key), key, None, self, is_placeholder=True)]
@@ -124,13 +126,13 @@ class BatchItems:
         return entries
 
     def executed(self) -> bool:
-        """Note that an item was executed; return whether it was the last one."""
+        """Record that an item was executed; return whether it was the last one."""
         self.left -= 1
         return self.left == 0
 
 
 class ItemFormer:
-    """The items that are inside, and the batches that they make."""
+    """The items inside, and the batches that they form."""
 
     def __init__(self, size: int, delay: float) -> None:
         self.size = size
@@ -139,13 +141,13 @@ class ItemFormer:
         self._ready: deque[BatchItem] = deque()
         self._busy: set[Hashable] = set()
         self._formable = 0
-        """Items whose keys are in no running batch."""
+        """Number of items whose keys are in no running batch."""
         self.is_hurried = False
         self.inside = 0
-        """Items that were added and not executed."""
+        """Number of items that were added and not executed."""
 
     def has_key(self, key: Hashable) -> bool:
-        """Whether an item of a key is inside."""
+        """Return whether an item of a key is inside."""
         return key in self._lanes.active
 
     def add(self, entries: Sequence[BatchItem], now: float) -> None:
@@ -161,16 +163,16 @@ class ItemFormer:
         self.inside += len(entries)
 
     def hurry(self) -> None:
-        """Let no item wait for others any more."""
+        """Stop waiting for more items."""
         self.is_hurried = True
 
     @property
     def due_at(self) -> float | None:
-        """When the next batch is due that is not full; `None` if nothing waits for that."""
+        """The time at which the next incomplete batch is due; `None` without ready items."""
         return self._ready[0].added_at + self._delay if self._ready else None
 
     def is_due(self, now: float) -> bool:
-        """Whether a batch may be taken now."""
+        """Return whether a batch may be taken now."""
         if not self._ready:
             return False
         return (
@@ -180,7 +182,7 @@ class ItemFormer:
         )
 
     def take(self) -> list[BatchItem]:
-        """The next batch."""
+        """Remove and return the next batch."""
         batch: list[BatchItem] = []
         while self._ready and len(batch) < self.size:
             entry = self._ready.popleft()
@@ -192,7 +194,7 @@ class ItemFormer:
         return batch
 
     def done(self, batch: Sequence[BatchItem]) -> None:
-        """A batch has been executed: its keys are free."""
+        """Free the keys of an executed batch."""
         keys = dict.fromkeys([entry.lane_key for entry in batch])
         self._busy.difference_update(keys)
         for key in keys:
@@ -203,7 +205,7 @@ class ItemFormer:
         self.inside -= len(batch)
 
     def forget(self, group: BatchItems) -> None:
-        """Remove the items of a group that are in no batch."""
+        """Remove the items of a group that are not in a batch yet."""
         gone = self._lanes.drop_where(lambda entry: entry.group is group)
         heads = [entry for entry in self._ready if entry.group is group]
         for entry in heads:

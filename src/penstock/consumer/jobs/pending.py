@@ -1,4 +1,4 @@
-"""What an event waits for that has given its turn up."""
+"""Jobs that an event waits for after the end of its turn."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ if TYPE_CHECKING:
 
 
 class Pending(Incomplete):
-    """A job that is to begin once there is room."""
+    """A job that begins when there is room."""
 
     def submit(self, context: EventContext) -> bool:
-        """Begin it; return false if it waits for room: then `Events.has_room` is called later."""
+        """Begin it; return false if it waits for room. In that case `Events.has_room` is called
+        later.
+        """
         raise NotImplementedError
 
     def withdraw(self) -> None:
-        """Stop it: its event is left."""
+        """Stop it, because its event is left."""
         raise NotImplementedError
 
     def __str__(self) -> str:
-        """Where it is, for operators."""
+        """Return its place, for operators."""
         raise NotImplementedError

@@ -1,10 +1,10 @@
-"""The jobs of one scheduler: which may begin, and which have to wait for room. Pure.
+"""The jobs of one scheduler: those that may begin, and those that wait for room. Pure.
 
 1. The jobs of a key are processed one after another, in the order in which they were offered.
-2. A job has room if its key has fewer than `max_per_key` jobs that wait, and, for a new key, if there are
-   fewer than `max_keys`.
-3. Jobs without room wait in the order of their arrival. One of a key without room does not hold up those
-   of other keys behind it.
+2. A job has room if its key has fewer than `max_per_key` waiting jobs or, for a new key, if there
+   are fewer than `max_keys` keys.
+3. Jobs without room wait in the order of their arrival. They do not delay later jobs of other keys
+   that have room.
 """
 
 from __future__ import annotations
@@ -34,50 +34,50 @@ class Job(Entry):
         self._context: EventContext | None = None
 
     def begin(self, context: EventContext) -> None:
-        """Note the event that waits for it."""
+        """Set the event that waits for it."""
         self._context = context
 
     def release(self) -> EventContext | None:
-        """The event that waits for it; from now on, none does."""
+        """Return the waiting event, and remove the reference to it."""
         context, self._context = self._context, None
         return context
 
 
 class JobQueue:
-    """The jobs that are inside a scheduler."""
+    """The jobs inside a scheduler."""
 
     def __init__(self, max_keys: int, max_per_key: int) -> None:
         self.ready: deque[Job] = deque()
         self._lanes: Lanes[Job] = Lanes()
         self._crowd: deque[Job] = deque()
-        """Those without room."""
+        """Jobs without room."""
         self.max_keys = max_keys
         self.max_per_key = max_per_key
 
     def __len__(self) -> int:
-        """The jobs that wait for their key."""
+        """Number of jobs that wait for their key."""
         return self._lanes.waiting
 
     @property
     def keys(self) -> int:
-        """The keys with a job inside."""
+        """Number of keys with a job inside."""
         return len(self._lanes)
 
     @property
     def crowd(self) -> int:
-        """The jobs that wait for room."""
+        """Number of jobs that wait for room."""
         return len(self._crowd)
 
     def has_key(self, lane_key: Hashable) -> bool:
-        """Whether a job of a key is inside."""
+        """Return whether a job of a key is inside."""
         return lane_key in self._lanes.active
 
     def limit(self, max_keys: int, max_per_key: int) -> None:
-        """Change the room from now on; what is inside stays."""
+        """Change the limits from now on; jobs inside stay."""
         self.max_keys, self.max_per_key = max_keys, max_per_key
 
     def offer(self, job: Job) -> bool:
-        """Take a job in; otherwise let it wait for room, and return false."""
+        """Accept a job, or let it wait for room and return false."""
         if self._crowd and any(each.lane_key == job.lane_key for each in self._crowd):
             is_in = False
         else:
@@ -100,20 +100,20 @@ class JobQueue:
         return True
 
     def place(self, job: Job) -> str:
-        """Where a job is that has not begun, for operators."""
+        """Return the place of a job that has not begun, for operators."""
         if job in self._crowd:
-            return f"{self.keys} of {self.max_keys} keys, {self.max_per_key} jobs of a key at most"
+            return f"{self.keys} of {self.max_keys} keys, {self.max_per_key} jobs per key at most"
         return "waiting for a worker" if job in self.ready else "behind earlier jobs of its key"
 
     def done(self, job: Job) -> list[Job]:
-        """The turn of a job ends; return those that have room now."""
+        """End the turn of a job; return the jobs that now have room."""
         following = self._lanes.leave(job.lane_key)
         if following is not None:
             self.ready.append(following)
         return self.admit() if self._crowd else []
 
     def admit(self) -> list[Job]:
-        """Take in what has room now; return it."""
+        """Accept and return the jobs that now have room."""
         taken: list[Job] = []
         left: deque[Job] = deque()
         full: set[Hashable] = set()
@@ -127,7 +127,9 @@ class JobQueue:
         return taken
 
     def forget(self, job: Job) -> list[Job]:
-        """Remove a job that has not begun; return those that wait for room no more, perhaps itself."""
+        """Remove a job that has not begun; return the jobs that no longer wait for room, possibly
+        itself.
+        """
         if job in self._crowd:
             self._crowd.remove(job)
             return [job]

@@ -1,4 +1,4 @@
-"""Handlers of events that are found by the type hints of their first parameters."""
+"""Handlers of events, selected by the type hints of their first parameters."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CONTEXT = "context"
 
 
 class EventRegister:
-    """A handler for `Consumer.run_events` made of functions, each for the values that its first
-    parameter is annotated with. The second one is named `context`.
+    """A handler for `Consumer.run_events` composed of functions, each for the message class that
+    annotates its first parameter. The second parameter is named `context`.
 
         events = EventRegister()
 
@@ -32,10 +32,11 @@ class EventRegister:
         await consumer.run_events(events, jobs=[orders])
 
     Args:
-        type_of: as of `HandlerRegister`: what names the type of a message.
-        name_of: as there: the name of a class.
-        decode: as there: a function of a class and a value, the transformer of an event's value.
-        unhandled: as there: what becomes of an event that no function takes.
+        type_of: as for `HandlerRegister`: the header or function for the type of a message.
+        name_of: as for `HandlerRegister`: a function from a class to its type name.
+        decode: as for `HandlerRegister`: a function of a class and a value, which decodes the
+            event's value.
+        unhandled: as for `HandlerRegister`: the treatment of an event without a handler.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -60,7 +61,7 @@ class EventRegister:
     def register(self, handler: HandlerT) -> HandlerT:
         """Add a handler, async or plain (which runs in a thread); return it. Usable as a decorator.
 
-        Raises `ConfigError` as `HandlerRegister.register`, and for one without a `context`.
+        Raises `ConfigError` like `HandlerRegister.register`, and for a handler without `context`.
         """
         if CONTEXT not in signature_of(handler).extra:
             raise bad("handler", handler, "must have a second parameter that is named context")
@@ -68,11 +69,13 @@ class EventRegister:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The type names that have a handler, without those of subclasses."""
+        """The type names that have a handler, excluding those of subclasses."""
         return self._register.types
 
     async def __call__(self, context: EventContext) -> object:
-        """Handle an event. Raises `NoHandlerError`, `DecodeError`, and what the handler raises."""
+        """Handle an event. Raises `NoHandlerError`, `DecodeError`, and any exception of the
+        handler.
+        """
         message = context.message
         self._contexts[message] = context
         try:

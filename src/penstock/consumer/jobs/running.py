@@ -27,7 +27,7 @@ TURNS_BEFORE_YIELD = 128
 
 
 class JobRun:
-    """Processes jobs by resident workers, which start as they are needed."""
+    """Processing of jobs by resident workers, which are started on demand."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class JobRun:
         self._idle: deque[asyncio.Future[None]] = deque()
 
     def limit(self, concurrency: int, max_keys: int, max_per_key: int) -> None:
-        """Change bounds."""
+        """Change the limits."""
         self._concurrency = concurrency
         self.queue.limit(max_keys, max_per_key)
         self._admitted(self.queue.admit())
@@ -56,24 +56,24 @@ class JobRun:
 
     @property
     def running(self) -> int:
-        """Jobs that are being processed."""
+        """Number of jobs that are being processed."""
         return sum(job is not None for job in self._workers.values())
 
     def place(self, job: Job) -> str:
-        """Where a job is, for operators."""
+        """Return the place of a job, for operators."""
         return "running" if job in self._workers.values() else self.queue.place(job)
 
     # -- in ----------------------------------------------------------------------------------------
 
     def submit(self, job: Job, context: EventContext) -> bool:
-        """Take a job; return false if it waits for room."""
+        """Accept a job; return false if it waits for room."""
         job.begin(context)
         has_room = self.queue.offer(job)
         self._wake()
         return has_room
 
     def withdraw(self, job: Job) -> None:
-        """Stop a job: one that waits is forgotten, one that runs is cancelled."""
+        """Stop a job: remove it if it waits, cancel it if it runs."""
         job.release()
         for task, running in self._workers.items():
             if running is job:
@@ -135,15 +135,15 @@ class JobRun:
                 await LOOP_CLOCK.sleep(0)
 
     async def _processed(self, job: Job, task: asyncio.Task[None]) -> BaseException | None:
-        """Run the processor; return its error. A cancellation ends the job, not the worker, and an exit
-        of the program ends the consumer, too.
+        """Run the processor; return its error. A cancellation ends the job, not the worker.
+        `KeyboardInterrupt` and `SystemExit` also end the consumer.
         """
         try:
             if self._retry is None:
                 await self._process(job.key, job.value)
             else:
                 await self._tried(job, RetryState(self._retry, classified))
-        except Exception as error:  # the finaliser's
+        except Exception as error:  # handled by the finaliser
             return error
         except asyncio.CancelledError as error:
             if self.is_closed:
@@ -155,7 +155,7 @@ class JobRun:
         return None
 
     async def _tried(self, job: Job, state: RetryState) -> None:
-        """Run the processor until it succeeds or is given up, also because its claim has ended. Raises
+        """Run the processor until it succeeds, has no more tries, or its claim has ended. Raises
         its last error.
         """
         while True:
@@ -171,8 +171,8 @@ class JobRun:
                 raise failed
 
     async def _settle_down(self, task: asyncio.Task[None]) -> None:
-        """Take back the cancellations of a job that has ended, also one that was not delivered: it
-        would hit the next job.
+        """Revoke the cancellations of a job that has ended, including an undelivered one, which
+        would cancel the next job.
         """
         if self.is_closed:
             return
@@ -191,7 +191,7 @@ class JobRun:
         """Do nothing: no job waits for others."""
 
     def close(self) -> None:
-        """End the workers; what is inside is left."""
+        """Cancel the workers; the jobs inside are left."""
         self.is_closed = True
         for task in [*self._workers]:
             task.cancel()
@@ -202,7 +202,7 @@ async def _complete(_: EventContext) -> None:
 
 
 async def _failed(error: BaseException, _: EventContext) -> Nak:
-    """Leave an event whose processor ended the program."""
+    """Fail an event whose processor raised `KeyboardInterrupt` or `SystemExit`."""
     return Nak(error=error)
 
 
@@ -212,8 +212,8 @@ def _finish(
     value: object,
     error: BaseException | None,
 ) -> Finalise:
-    """What completes an event. It knows neither the event nor its context, so nothing is left to the
-    collector of cycles.
+    """Return the function that completes an event. It references neither the event nor its context,
+    so that no reference cycle is left to the garbage collector.
     """
     if isinstance(error, Exit):
         return partial(_failed, error)

@@ -1,4 +1,4 @@
-"""One run of events: what `Consumer.run_events` begins and ends."""
+"""One run of events: the tasks and jobs of `Consumer.run_events`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventOptions:
-    """The arguments of `Consumer.run_events`, which explains them."""
+    """The arguments of `Consumer.run_events`, documented there."""
 
     jobs: Sequence[JobScheduler[Any, Any] | ItemBatcher] = ()
     state: StateBackend | None = None
@@ -39,7 +39,7 @@ class EventOptions:
 
 
 class EventRun:
-    """A run of events, and its interjections."""
+    """A run of events, with its interjections."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class EventRun:
         self._keeping = StateKeeping(engine, self._events) if self._stores.are_positioned else None
 
     async def run(self) -> DrainReport:
-        """Run until the consumer drains. Raises as `Consumer.run`."""
+        """Run until the consumer drains. Raises the same errors as `Consumer.run`."""
         runs = self._begin()
         self._events.begin(runs)
         work = [self.interjecting.keep()]
@@ -78,7 +78,7 @@ class EventRun:
             self._stores.close()
 
     def _begin(self) -> list[JobRun | BatchRun]:
-        """Begin the runs of all jobs, or of none."""
+        """Begin the runs of all jobs; if one fails, close the others."""
         runs: list[JobRun | BatchRun] = []
         try:
             for each in self._options.jobs:

@@ -1,12 +1,13 @@
-"""Jobs of events, in order per key, beside the order of the partition.
+"""Jobs of events, in order per key, independent of the order of the partition.
 
-1. A handler passes a value on by `schedule`. The processor runs outside the event's turn, one job of a key
-   at a time, many keys side by side. The finaliser runs in the event's turn again, with what the processor
-   has done to the value, and its error.
-2. The keys of a scheduler are its own: equal keys of two partitions are one key. That holds over claims: a
-   job that still runs for a partition that was lost keeps its key until it ends.
-3. A scheduler serves one consumer at a time. It describes until the consumer runs, and nothing of the run
-   is in it.
+1. A handler schedules a value. The processor runs outside the event's turn, one job per key at a
+   time, and many keys concurrently. The finaliser then runs in a turn of the event, with the
+   processed value and the error, if any.
+2. A scheduler's keys are independent of partitions: equal keys of two partitions are the same key.
+   This also holds across claims: a job that still runs for a lost partition keeps its key until it
+   ends.
+3. A scheduler serves one consumer at a time. It only contains settings; `JobRun` contains the state
+   of a run.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ KindOfWork = Literal["compute", "fast_network", "slow_network", "wide_network"]
 
 
 class Preset(NamedTuple):
-    """Bounds for a kind of work."""
+    """Limits for a kind of work."""
 
     per_core: int
-    """Jobs that run at once, for each core."""
+    """Number of concurrent jobs per core."""
     max_keys: int
     max_per_key: int
 
@@ -53,8 +54,7 @@ PRESETS: dict[KindOfWork, Preset] = {
     "slow_network": Preset(16, 10_000, 100),
     "wide_network": Preset(32, 10_000, 1_000),
 }
-"""What `kind` stands for. The figures are those of the original design of job schedulers: few jobs beside
-each other where they compute, many where they wait."""
+"""The limits for each `kind`: few concurrent jobs for computations, many for jobs that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,15 @@ class JobStats:
     running: int
     """Jobs that are being processed."""
     waiting: int
-    """Jobs that wait for a worker, or for an earlier one of their key."""
+    """Jobs that wait for a worker or for an earlier job of their key."""
     keys: int
     """Keys with a job."""
     without_room: int
-    """Jobs that wait for room; their partitions handle nothing meanwhile."""
+    """Jobs that wait for room; their partitions handle no later event meanwhile."""
 
 
 class JobScheduler(Generic[K, V]):
-    """Processes values of events in order per key, many keys at once, and then completes the events.
+    """A scheduler of jobs: processes values of events in order per key, then completes the events.
 
         async def write(key, order):
             order.reply = await call_the_other_system(order)
@@ -88,23 +88,22 @@ class JobScheduler(Generic[K, V]):
             return orders.schedule(context, context.key, Order(context.value))
 
     Args:
-        process: a function of the key and the value, async, or plain to run in a thread. It has no access
-            to the event; what it finds out it writes into the value.
-        finalise: a function of the context, the key, the value, and the error of `process` or `None`. It
-            runs in the event's turn, and returns what a handler returns: `None` if the event is complete,
-            or what `schedule` of another scheduler returns for a further stage. Default: the event is
-            complete, whatever became of the job.
-        kind: sets the three bounds for a kind of work: `"compute"`, `"fast_network"`, `"slow_network"`
-            (the default) or `"wide_network"`.
-        concurrency: the most jobs that are processed at once.
-        max_keys: the most keys with jobs inside; an event of another key waits.
-        max_per_key: the most jobs of a key that wait behind the running one.
-        retry: how often a job that fails is tried again, and after what waits. It keeps its key and its
-            place among the `concurrency` meanwhile; the finaliser is told the error of the last try.
-            Default: there is one try.
-        debug: whether an event that is completed without a job while the scheduler has one of its record's
-            key is refused: it would pass the earlier events of its key.
-        name: for messages and `explain()`.
+        process: a function of the key and the value, async, or plain to run in a thread. It has no
+            access to the event, and stores its results in the value.
+        finalise: a function of the context, the key, the value, and the error of `process` or
+            `None`. It runs in the event's turn, and returns the same results as a handler: `None`
+            if the event is complete, or the result of another scheduler's `schedule` for a further
+            stage. Default: the event is complete, even if the job failed.
+        kind: sets the three limits for a kind of work: `"compute"`, `"fast_network"`,
+            `"slow_network"` (the default) or `"wide_network"`.
+        concurrency: the maximum number of jobs that are processed at once.
+        max_keys: the maximum number of keys with jobs inside; an event of another key waits.
+        max_per_key: the maximum number of jobs of a key that wait behind the running one.
+        retry: the attempts and waits of a failed job. Meanwhile the job keeps its key and counts in
+            `concurrency`; the finaliser gets the error of the last try. Default: one try.
+        debug: whether to refuse an event that is completed without a job while the scheduler has a
+            job of its record's key, since the event would overtake earlier events of the key.
+        name: the name in messages and in `explain()`.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -145,23 +144,24 @@ class JobScheduler(Generic[K, V]):
         self._run: JobRun | None = None
 
     def schedule(self, context: EventContext, key: K, value: V) -> Incomplete:
-        """Pass a value on; return what the handler, or the finaliser, has to return.
+        """Schedule a value; return the result that the handler or the finaliser must return.
 
-        The job begins once that is returned, and there is room. Does not suspend. Raises `ClosedError` if
-        no consumer runs with this scheduler, and `TypeError` for a key that cannot be one.
+        The job begins when that result has been returned and there is room. Does not suspend.
+        Raises `ClosedError` if no running consumer uses this scheduler, and `TypeError` for an
+        invalid key.
         """
         if self._run is None or self._run.is_closed:
             raise ClosedError(
-                f"{self!r} belongs to no consumer that runs; see run_events(jobs=...)"
+                f"{self!r} is not used by a running consumer; see run_events(jobs=...)"
             )
         return Scheduled(self.name, self._run, Job(identity(key), key, value, context.message))
 
     # -- the run -----------------------------------------------------------------------------------
 
     def begin(self, events: Events) -> JobRun:
-        """Begin a run. Raises `ConfigError` while another consumer runs with it."""
+        """Begin a run. Raises `ConfigError` while another running consumer uses it."""
         if self._run is not None and not self._run.is_closed:
-            raise ConfigError(f"{self!r} serves another consumer; make one for each")
+            raise ConfigError(f"{self!r} is already used by another consumer; create one for each")
         bounds = self._concurrency, self._max_keys, self._max_per_key
         self._run = JobRun(events, self._process, self._finalise, bounds, self._retry)
         return self._run
@@ -173,7 +173,7 @@ class JobScheduler(Generic[K, V]):
         max_keys: int | None = None,
         max_per_key: int | None = None,
     ) -> None:
-        """Change bounds from now on; what is inside stays. Raises `ConfigError` for a bad one."""
+        """Change limits from now on; jobs inside stay. Raises `ConfigError` for a bad value."""
         bounds = (
             self._concurrency if concurrency is None else checks.count("concurrency", concurrency),
             self._max_keys if max_keys is None else checks.count("max_keys", max_keys),
@@ -184,14 +184,14 @@ class JobScheduler(Generic[K, V]):
             self._run.limit(*bounds)
 
     def stats(self) -> JobStats:
-        """The levels of this moment."""
+        """Return the current levels."""
         if self._run is None:
             return JobStats(0, 0, 0, 0)
         queue = self._run.queue
         return JobStats(self._run.running, len(queue) + len(queue.ready), queue.keys, queue.crowd)
 
     def has_key(self, key: Hashable) -> bool:
-        """Whether a job of a key is inside."""
+        """Return whether a job of a key is inside."""
         return self._run is not None and self._run.queue.has_key(accepted(key))
 
     def __repr__(self) -> str:
@@ -200,18 +200,18 @@ class JobScheduler(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Scheduled(Pending):
-    """A job that a handler has returned."""
+    """The result of `JobScheduler.schedule`, returned by a handler."""
 
     name: str
     run: JobRun
     job: Job
 
     def submit(self, context: EventContext) -> bool:
-        """Begin it; return false if it waits for room."""
+        """Begin the job; return false if it waits for room."""
         return self.run.submit(self.job, context)
 
     def withdraw(self) -> None:
-        """Stop it."""
+        """Stop the job."""
         self.run.withdraw(self.job)
 
     def __str__(self) -> str:

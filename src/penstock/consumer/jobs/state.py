@@ -1,9 +1,10 @@
 """State of a partition, for the handlers and finalisers of its events.
 
-1. A store belongs to one claim of one partition. It is used in the partition's turns only, which never
-   run side by side, so it needs no lock.
-2. It is there before the first event of the claim is handled, and dropped when the claim ends.
-3. Keys are text, and values anything that the backend can keep. `range` goes by the order of the text.
+1. A store belongs to one claim of one partition. It is used only in the partition's turns, which
+   never run concurrently, so it needs no lock.
+2. It is opened before the first event of the claim is handled, and dropped when the claim ends.
+3. Keys are text, and values are any objects that the backend can store. `range` uses the order of
+   the text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class StateStore(Protocol):
     """The state of one partition."""
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key."""
+        """Return the value of a key."""
         ...
 
     def put(self, key: str, value: Any) -> None:
@@ -32,15 +33,16 @@ class StateStore(Protocol):
         ...
 
     def delete(self, key: str) -> bool:
-        """Remove a key; return whether it was there."""
+        """Remove a key; return whether it existed."""
         ...
 
     def range(
         self, start: str = "", end: str | None = None, *, limit: int | None = None
     ) -> Iterator[tuple[str, Any]]:
-        """The keys from `start` on and before `end`, with their values, in order; at most `limit`.
+        """Return the keys from `start` (inclusive) to `end` (exclusive) with their values, in
+        order; at most `limit`.
 
-        As it is now: changes made while it is read are not in it.
+        A snapshot: later changes are not included.
         """
         ...
 
@@ -48,29 +50,29 @@ class StateStore(Protocol):
 
 
 class StateBackend(Protocol):
-    """Where the stores of a consumer come from."""
+    """The origin of a consumer's stores."""
 
     async def open(self, partition: TopicPartition) -> StateStore:
-        """The store of a partition whose claim begins, with what was kept of it. Suspends."""
+        """Return the store of a partition whose claim begins, with its stored content. Suspends."""
         ...
 
     def close(self, partition: TopicPartition) -> None:
-        """A claim has ended: drop the store."""
+        """Drop the store, since its claim has ended."""
 
 
 class MemoryStore:
-    """State in memory: a dict, and its keys in order once a range was asked for."""
+    """State in memory: a dict, and a sorted list of keys after the first `range`."""
 
     def __init__(self, entries: Mapping[str, Any] | None = None) -> None:
         self._entries: dict[str, Any] = dict(entries or {})
         self._sorted: list[str] | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key."""
+        """Return the value of a key."""
         return self._entries.get(key, default)
 
     def put(self, key: str, value: Any) -> None:
-        """Set the value of a key. Raises `ConfigError` for one that is no text."""
+        """Set the value of a key. Raises `ConfigError` for a key that is not text."""
         if key not in self._entries:
             checks.text("key", key, empty=True)
             if self._sorted is not None:
@@ -78,7 +80,7 @@ class MemoryStore:
         self._entries[key] = value
 
     def delete(self, key: str) -> bool:
-        """Remove a key; return whether it was there."""
+        """Remove a key; return whether it existed."""
         if key not in self._entries:
             return False
         del self._entries[key]
@@ -89,7 +91,9 @@ class MemoryStore:
     def range(
         self, start: str = "", end: str | None = None, *, limit: int | None = None
     ) -> Iterator[tuple[str, Any]]:
-        """The keys from `start` on and before `end`, with their values, in order; at most `limit`."""
+        """Return the keys from `start` (inclusive) to `end` (exclusive) with their values, in
+        order; at most `limit`.
+        """
         if self._sorted is None:
             self._sorted = sorted(self._entries)
         first = bisect_left(self._sorted, start)
@@ -106,9 +110,9 @@ class MemoryStore:
 
 
 class MemoryState:
-    """Stores in memory, which are lost with their claims: for caches, and for tests.
+    """Stores in memory, lost with their claims: for caches and tests.
 
-    With `keep`, the store of a partition stays for its next claim in this process.
+    With `keep`, the store of a partition is kept for its next claim in this process.
     """
 
     def __init__(self, *, keep: bool = False) -> None:
@@ -117,7 +121,7 @@ class MemoryState:
         """The stores by partition."""
 
     async def open(self, partition: TopicPartition) -> StateStore:
-        """An empty store, or the one that was kept."""
+        """Return an empty store, or the kept one."""
         return self.stores.setdefault(partition, MemoryStore())
 
     def close(self, partition: TopicPartition) -> None:

@@ -1,10 +1,11 @@
-"""What goes on beside the turns of events whose state is kept with the position.
+"""Background tasks for events whose state is stored with the position.
 
-1. The state of a new claim is read before anything is fetched for it, as often as it takes.
-2. Once too many changes of a partition wait to be stored, its lane is held: no later event begins,
-   while finalisers do. What is inside gets complete, is committed, and the lane goes on.
-3. A claim that has lost its position, and is not ended by its source within `LOST_MOST` seconds, ends
-   the run: its events would run, and nothing of them would be stored.
+1. The state of a new claim is read before anything is fetched for it; failed reads are repeated.
+2. When too many changes of a partition wait to be stored, its lane is held: finalisers still begin,
+   but no later event does. The events inside complete and are committed, and then the lane
+   continues.
+3. If a claim has lost its position and its source does not end it within `LOST_MOST` seconds, the
+   run ends: its events would run, but their changes could not be stored.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ logger = logging.getLogger("penstock.consumer")
 
 LOOK_EVERY = 1.0
 LOST_MOST = 10.0
-"""Seconds: longer than a member of a group that is alive takes to hear of a rebalance."""
+"""Seconds: longer than a live group member takes to learn of a rebalance."""
 
-_FAILED = "%s: a commit failed (%s), and changes of state wait for it; the next try in %.3g s"
+_FAILED = "%s: a commit failed (%s), and changes of state wait for it; next try in %.3g s"
 
 
 class StateKeeping:
-    """The tasks of one run with such a state."""
+    """The background tasks of a run whose state is stored with the position."""
 
     def __init__(self, engine: Engine, events: Events) -> None:
         self._engine = engine
@@ -53,11 +54,11 @@ class StateKeeping:
         self._lost_at: dict[Claim, float] = {}
 
     def begin(self) -> None:
-        """Let nothing be fetched before its state is read."""
+        """Prevent fetching for claims whose state has not been read."""
         self._engine.claims.read_first()
 
     def tasks(self) -> list[Coroutine[object, object, None]]:
-        """What is to run, until cancelled."""
+        """Return the coroutines to run until cancelled."""
         return [self._read(), self._relieve(), self._watch()]
 
     # -- reading -----------------------------------------------------------------------------------
@@ -120,6 +121,6 @@ class StateKeeping:
             self._lost_at = {claim: self._lost_at.get(claim, now) for claim in lost}
             for claim, since in self._lost_at.items():
                 if now - since >= LOST_MOST:
-                    text = f"{claim.partition} is still assigned here, and its position belongs to another owner"
+                    text = f"{claim.partition} is still assigned here, but its position belongs to another owner"
                     made = PositionLost(f"{text} ({lost[claim]})")
                     self._engine.ending.begin(caused(made, lost[claim]))

@@ -1,9 +1,9 @@
-"""The stores of the partitions of one run: opened before the first turn, dropped with the claim.
+"""The stores of one run's partitions: opened before the first turn, dropped with the claim.
 
-1. A store whose changes are kept with the position is opened before anything of its claim is fetched;
-   a failed opening is tried again, and is no failed try of an event.
-2. A store that has lost its position has no turns any more. If its claim goes on all the same, which
-   is for the source to end, the run ends with the error.
+1. A store whose changes are saved with the position is opened before anything is fetched for its
+   claim. A failed opening is retried, and does not count as a failed try of an event.
+2. A store that has lost its position gets no further turns. If the source does not end the claim,
+   the run ends with the error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Stores:
-    """The stores that are open."""
+    """The open stores."""
 
     def __init__(self, backend: StateBackend | None) -> None:
         self._backend = backend
@@ -30,7 +30,7 @@ class Stores:
         self._turns: dict[Claim, TurnStore] = {}
         self._opening: dict[TopicPartition, asyncio.Lock] = {}
         self._failures: dict[Claim, Exception] = {}
-        """The last errors of stores that could not be opened."""
+        """The last error of each store that could not be opened."""
 
     @property
     def are_any(self) -> bool:
@@ -39,19 +39,19 @@ class Stores:
 
     @property
     def are_positioned(self) -> bool:
-        """Whether they are kept together with the positions."""
+        """Whether the state is stored together with the positions."""
         return isinstance(self._backend, PositionedBackend)
 
     async def prepare(self, claim: Claim) -> TurnStore | None:
-        """Open the store of a claim whose turn begins; no effect a second time. Returns a store that is
-        changed in turns. Raises what the backend raises, and `PositionLost`: the event is tried again
-        then.
+        """Open the store of a claim whose turn begins; no effect if it is open. Returns the store
+        if it is changed in turns, else `None`. Raises any exception of the backend, and
+        `PositionLost`; the event is then retried.
         """
         if self._backend is None:
             return None
         if not self._is_open(claim):
             async with self._opening.setdefault(claim.partition, asyncio.Lock()):
-                if not self._is_open(claim):  # by another task meanwhile
+                if not self._is_open(claim):  # another task has opened it meanwhile
                     await self._tried(claim, self._backend)
         turns = self._turns.get(claim)
         if turns is not None and turns.lost is not None:
@@ -71,7 +71,7 @@ class Stores:
         self._failures.pop(claim, None)
 
     def told(self, claim: Claim) -> str:
-        """How the reading of a claim's state goes, for operators; empty if there is nothing to tell."""
+        """Return the progress of reading a claim's state, for operators; empty if there is none."""
         told: list[str] = []
         if isinstance(self._backend, PositionedBackend):
             told.append(self._backend.progress(claim.partition))
@@ -89,7 +89,7 @@ class Stores:
             self._turns[claim] = store
 
     def lost(self) -> dict[Claim, Exception]:
-        """The claims that have lost their positions, and the reasons."""
+        """Return the claims that have lost their positions, with the reasons."""
         return {
             claim: store.lost
             for claim, store in self._turns.items()
@@ -97,7 +97,7 @@ class Stores:
         }
 
     def of(self, partition: TopicPartition) -> StateStore:
-        """The store of a partition. Raises `ConfigError` without a backend."""
+        """Return the store of a partition. Raises `ConfigError` without a backend."""
         if self._backend is None:
             raise ConfigError("there is no state: pass state=... to run_events")
         return self._open[partition][1]

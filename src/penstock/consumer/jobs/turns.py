@@ -1,10 +1,11 @@
-"""Stores whose changes are kept together with the position of their partition.
+"""Stores whose changes are saved together with the position of their partition.
 
-1. The changes of a turn count together, or not at all: a turn that fails leaves the store as it was.
-2. They are stored with the first position that passes their event, in one transaction: after a crash
-   the state is that of the events before the position, and the others run again.
-3. So such a claim has no map of events that are complete beyond its position.
-4. Once many changes wait for that, no later event of the partition begins until they are stored.
+1. The changes of a turn are atomic: a turn that fails leaves the store unchanged.
+2. They are saved with the first position that passes their event, in one transaction. After a crash
+   the state is that of the events before the position, and the other events run again.
+3. Such a claim therefore has no map of completed events beyond its position.
+4. When too many changes wait to be stored, no later event of the partition begins until they are
+   stored.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ class TurnStore(Protocol):
     """The state of one partition, changed in turns."""
 
     def begin_turn(self, offset: int | None) -> None:
-        """The turn of the event with this offset begins; `None`: of an interjection."""
+        """Begin the turn of the event with this offset; `None` for an interjection."""
 
     def end_turn(self, *, counts: bool) -> None:
-        """It ends; its changes are undone unless it `counts`."""
+        """End the turn; its changes are undone unless it `counts`."""
 
     def bound(self, offset: int) -> int:
-        """The last position up to `offset` that can be stored with the changes before it."""
+        """Return the last position up to `offset` that can be stored with the changes before it."""
         ...
 
     def owes(self, offset: int) -> bool:
-        """Whether changes wait to be stored with this position."""
+        """Return whether changes wait to be stored with this position."""
         ...
 
     @property
@@ -48,7 +49,7 @@ class TurnStore(Protocol):
 
     @property
     def lost(self) -> Exception | None:
-        """Why nothing of it can be stored any more."""
+        """Why its changes can no longer be saved; `None` if they can."""
         ...
 
 
@@ -60,12 +61,12 @@ class PositionedBackend(StateBackend, Protocol):
         """Raise `ConfigError` for a source that does not leave its positions to this backend."""
 
     def progress(self, partition: TopicPartition) -> str:
-        """How far the reading of a state has come, for operators; empty while none is read."""
+        """Return the progress of reading a state, for operators; empty while none is being read."""
         ...
 
 
 async def in_turn(store: TurnStore, offset: int | None, turn: Awaitable[object]) -> object:
-    """Run a turn whose changes count if it does not fail; return its result."""
+    """Run a turn whose changes count unless it fails; return its result."""
     store.begin_turn(offset)
     counts = False
     try:
@@ -77,6 +78,6 @@ async def in_turn(store: TurnStore, offset: int | None, turn: Awaitable[object])
 
 
 def _is_cut() -> bool:
-    """Whether this turn was cut: one that answers `None` all the same has failed."""
+    """Return whether this turn was cut; if it returned `None` nevertheless, it has failed."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
