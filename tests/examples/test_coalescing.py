@@ -30,8 +30,10 @@ async def shout(batch: Batch[str]) -> WriteResult:
 
 
 def test_the_stack_of_the_page() -> None:
-    snippet = snippet_on("how-to/coalesce-requests.md", "from penstock import Retry, Timeout, stack")
-    made, _, call = snippet.partition("\n\n")
+    snippet = snippet_on(
+        "how-to/coalesce-requests.md", "from penstock import Retry, Timeout, stack"
+    )
+    made, _, call = snippet.rpartition("\n\n")
     names: dict[str, Any] = {
         "asyncio": asyncio, "item": "a", "look_up": shout, "stack": stack,
         "Batcher": Batcher, "Limits": Limits, "Retry": Retry, "Timeout": Timeout,
