@@ -46,8 +46,9 @@ class ParquetSink(ObjectBase):
         writer_options: other options of `pyarrow.parquet.write_table`, such as `use_dictionary`.
         partition_by: as for `ObjectSink`. Partition columns that are not in `schema` are only in
             the folders' names, as Hive, Spark and DuckDB expect.
-        prefix, manifest, concurrency, timeout, close_timeout, config, client_options: as for
-            `ObjectSink`.
+
+    `prefix`, `manifest`, `concurrency`, `timeout`, `close_timeout`, `config` and `client_options`
+    are as for `ObjectSink`.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without obstore or pyarrow.
     Constructing does not suspend. Opening connects to nothing.
