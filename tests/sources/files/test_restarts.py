@@ -197,7 +197,7 @@ async def test_a_second_process_waits_for_the_locks_of_the_first(
         (claim,) = first.host.open
         await second.host.news.wait_for(lambda: second.host.troubles)
         assert second.host.open == []
-        assert "other processes have what is left" in str(second.host.troubles)
+        assert "other processes hold the remaining files" in str(second.host.troubles)
         await first.read([claim], 5)
         await first.source.commit({claim: Position(5)})
         await second.host.news.wait_for(lambda: second.host.open)

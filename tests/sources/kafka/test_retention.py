@@ -65,7 +65,7 @@ def test_a_stored_position_that_retention_has_passed_follows_the_start_point(
         source = KafkaSource(topic, bootstrap=broker.bootstrap, group=group, start=start, **QUICK)
         async with log_lines() as log, member(source) as reader:
             told = await log.wait("no longer retained", logging.ERROR)
-            assert f"{topic}/0: 20, which was next, is no longer retained (50 is" in told
+            assert f"{topic}/0: the next offset, 20, is no longer retained (50 is" in told
             assert f"the offsets up to {first - 1} were never delivered" in told
             await write(broker, topic, 100, 110)
             await reader.stored(110)
