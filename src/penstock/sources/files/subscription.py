@@ -209,7 +209,7 @@ class OpenFiles:
             await wait_until(clock, until if until > clock.now() else clock.now() + every)
             self._holder.lose_unkept()
 
-    # -- what the consumer calls -------------------------------------------------------------------
+    # -- the calls of the consumer -----------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched] | None:
         """Deliver rows of these claims; `None` at the end of a source that ends."""
