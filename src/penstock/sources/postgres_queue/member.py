@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from .options import QueueOptions
 
 REST = 1.0
-"""Seconds between two moves of automatic ranges, at least."""
+"""The shortest time in seconds between two moves of automatic ranges."""
 
 
 class Member:
-    """Tells the queue that this process lives; automatic ranges of slots follow its members."""
+    """Reports to the queue that this process is alive. Automatic ranges of slots follow the
+    members.
+    """
 
     def __init__(self, queue: QueueLeases, options: QueueOptions) -> None:
         self._queue = queue
@@ -40,12 +42,12 @@ class Member:
         found = await self._queue.check()
         if found is None:
             create = f"`penstock queue create {self._options.queue}`"
-            raise bad("queue", self._options.queue, f"does not exist; make it with {create}")
+            raise bad("queue", self._options.queue, f"does not exist; create it with {create}")
         self._is_sticky = found
         await self.tell()
 
     async def tell(self) -> None:
-        """Tell that this process lives. Raises errors of the client."""
+        """Report that this process is alive. Raises errors of the client."""
         await self._queue.seen(self._options.lease, balances=bool(self._is_sticky), pause=REST)
 
     async def leave(self) -> None:
