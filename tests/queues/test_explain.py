@@ -168,7 +168,7 @@ async def test_strict_order_makes_ranges_inactive(log: Log) -> None:
         told = await notes(admin)
         assert "ordering_required makes sticky routing and its ranges inactive" in told
         assert "owns" not in told
-        assert await why(admin, "a") == "all jobs are one lane, that of the empty key"
+        assert await why(admin, "a") == "all jobs are in one lane, that of the empty key"
         assert (await admin.lag("mails"))["mails"].unowned_slots is None
 
 

@@ -1,4 +1,4 @@
-"""Why the keys and the slots of a queue wait. Pure."""
+"""Explains why the keys and the slots of a queue wait. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     )
 
 LONG = 30.0
-"""Seconds from which on an open transaction is told."""
+"""Age in seconds from which an open transaction is reported."""
 MOST_GAPS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """A queue, and why its keys wait."""
+    """A queue, and the reasons why its keys wait."""
 
     queue: StoredQueue
     stats: QueueStats
@@ -34,27 +34,28 @@ class QueueReport:
     """Keys with work: blocked and parked ones first, then leased, ready and delayed ones."""
     members: tuple[MemberStats, ...]
     ranges: tuple[RangeStats, ...]
-    """Who owns which slots, by group."""
+    """The owners of slots, by group."""
     writer: OpenTransaction | None
-    """The oldest open transaction that has written jobs, which stay invisible until it commits."""
+    """The oldest open transaction that has written jobs, which are invisible until it commits."""
     snapshot: OpenTransaction | None
-    """The transaction with the oldest snapshot, which keeps vacuum from removing handled jobs."""
+    """The transaction with the oldest snapshot, which prevents vacuum from removing handled jobs.
+    """
     key: str | None = None
-    """The key that was asked about."""
+    """The requested key."""
     why_key_has_no_lane: str | None = None
 
     @property
     def is_routed(self) -> bool:
-        """Whether keys go to the owners of their slots."""
+        """Whether keys are routed to the owners of their slots."""
         return self.queue.settings.sticky and not self.queue.settings.ordering_required
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What holds the whole queue, or much of it."""
+        """The reasons that hold back the whole queue, or much of it."""
         return tuple(self._notes())
 
     def reason(self, lane: LaneStats) -> str:
-        """Why this key waits, or by whom it is leased."""
+        """Return the reason why this key waits, or the owner of its lease."""
         if lane.state in {"blocked", "parked"}:
             return self._why_stopped(lane)
         if lane.lease_left is not None:
@@ -71,7 +72,7 @@ class QueueReport:
             return "no consumer was seen within its time"
         return "ready: the next claim may lease it"
 
-    # -- of a key ----------------------------------------------------------------------------------
+    # -- a key -------------------------------------------------------------------------------------
 
     def _why_stopped(self, lane: LaneStats) -> str:
         since = f"{lane.state} for {lane.stopped or 0:.0f} s"
@@ -90,7 +91,7 @@ class QueueReport:
         return f"backs off for {lane.due_in:.1f} s after {lane.attempts} attempts"
 
     def _why_not_routed(self, slot: int) -> str | None:
-        """Why no group serves the slot; `None` if one does."""
+        """Return the reason why no group serves the slot; `None` if one does."""
         found = [each for each in self.ranges if each.lo <= slot <= each.hi]
         reasons = [each.why_not_served for each in found]
         if None in reasons:
@@ -98,7 +99,7 @@ class QueueReport:
         told = [f"group {each.group}: {why}" for each, why in zip(found, reasons, strict=True)]
         return f"slot {slot}: {'; '.join(told) or 'no consumer owns it'}"
 
-    # -- of the queue ------------------------------------------------------------------------------
+    # -- the queue ---------------------------------------------------------------------------------
 
     @property
     def _live(self) -> list[MemberStats]:

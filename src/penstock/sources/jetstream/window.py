@@ -38,7 +38,7 @@ class PullWindow:
         self.most = max(1, most)
 
     def wanted(self, received: int, held: int, away: int = 0) -> int:
-        """Return the number of messages to request now.
+        """Return the number of messages to request now; 0 for none.
 
         Args:
             received: number of messages that have arrived and were not taken.
