@@ -135,7 +135,7 @@ def test_explain(queue: Queue) -> None:
     queue.insert(("a", 1))
     queue.claim()
     queue("explain", "mails")
-    assert "- no consumer was seen: none has been started, or all have left" in queue.lines
+    assert "- no consumer is registered: none was started, or all have left" in queue.lines
     assert "workers  0-32767      A         not seen" in queue.lines, queue.out
     assert any(line.startswith("a    ") and "was never seen" in line for line in queue.lines)
     queue("explain", "mails", "--key", "a", "--json")

@@ -34,7 +34,7 @@ class LeasedPositions:
 
     @asynccontextmanager
     async def moving(self, claim: SourceClaim) -> AsyncIterator[HeldPosition]:
-        """Lock the position of a claim for one transaction.
+        """Yield the position of a claim, which has one transaction in progress at a time.
 
         Raises `PositionLost` for a claim that has ended, and `UnavailableError` if the source
         cannot be reached.

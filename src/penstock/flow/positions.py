@@ -104,7 +104,7 @@ class KeepsMoves(Protocol):
     """Moves the positions of claims in transactions of a destination."""
 
     def moving(self, claim: SourceClaim) -> AbstractAsyncContextManager[HeldPosition]:
-        """Lock the position of a claim, which moves only in this context. Reads it again if in
+        """Yield the position of a claim, which moves only in this context; read it again if in
         doubt.
         """
         ...

@@ -99,9 +99,7 @@ class Pump:
         self._shutdown = asyncio.get_running_loop().create_task(self._shut_down(until))
 
     async def _shut_down(self, until: float) -> None:
-        """Shut the batcher down; at half time, withdraw the rows without a write for the next
-        owner.
-        """
+        """Shut the batcher down; halfway, withdraw the rows without a write for the next owner."""
         now = self.clock.now()
         halfway = self.clock.call_at((now + until) / 2, lambda: self._feed.withdraw(lambda _: True))
         try:
@@ -165,7 +163,7 @@ class PumpWorker(Slot):
         self._pump = pump
 
     async def work(self) -> None:
-        """Move ready records; rest when there are none."""
+        """Move ready records; wait when there are none."""
         pump = self._pump
         ready, workers, sleep = pump.schedule.ready, pump.workers, pump.clock.sleep
         task = asyncio.current_task()

@@ -17,7 +17,7 @@ class PipeReport:
     """The result of a pipe.
 
     `complete` means that no write was interrupted, and that the last commit succeeded. Records
-    whose rows were not being written are delivered again, and do not matter.
+    whose rows were not being written are delivered again, and do not affect it.
     """
 
     source: DrainReport

@@ -168,9 +168,9 @@ class QueueAdmin(Openable):
             poison: the strategy for a job that cannot be handled: `"skip"`: it becomes a dead
                 letter; `"block"`: its key waits for `unblock`; `"block_and_dead_letter"`: both;
                 `"park_key"`, the default: its key waits for `unpark`. With `ordering_required`, the
-                default is `"block"`, and strategies by which later jobs would pass the job are
-                refused.
-            max_attempts: number of attempts before a job becomes poison; default 5.
+                default is `"block"`, and `"skip"` and `"park_key"` are refused, since later jobs
+                must not pass the job.
+            max_attempts: number of times a job is leased before it becomes poison; default 5.
             max_depth: the most jobs; default: no limit.
             max_in_flight: the most concurrent leases; default: no limit.
             key_rate: the most jobs of a key that start per second; default: no limit.
@@ -360,10 +360,10 @@ class QueueAdmin(Openable):
             return "all jobs are in one lane, that of the empty key"
         has_bell, due_in = await self._queries.key_without_lane(queue.name, key)
         if has_bell:
-            return "it waits behind a bell that the next claims merge"
+            return "it waits in a bell that the next claims merge into a lane"
         if due_in is not None:
             return f"its next job is delayed, and due in {due_in:.0f} s"
-        return "it has no job, as far as transactions have committed"
+        return "it has no job in committed transactions"
 
     async def _lock(self, statements: SchemaStatements) -> None:
         await statements.rows(_WAIT)

@@ -65,11 +65,11 @@ class QueueReport:
         if lane.due_in > 0:
             return self._why_delayed(lane)
         if self._is_full:
-            return f"max_in_flight={self.queue.settings.max_in_flight} leases are out"
+            return f"max_in_flight={self.queue.settings.max_in_flight} leases are in use"
         if self.is_routed and (why := self._why_not_routed(lane.slot)) is not None:
             return why
         if not self._live:
-            return "no consumer was seen within its time"
+            return "no consumer is live"
         return "ready: the next claim may lease it"
 
     # -- a key -------------------------------------------------------------------------------------
@@ -119,11 +119,11 @@ class QueueReport:
         if not self._live and stats.jobs:
             yield self._why_no_consumer()
         if self._is_full:
-            yield f"max_in_flight={settings.max_in_flight} leases are out"
+            yield f"max_in_flight={settings.max_in_flight} leases are in use"
         if settings.max_depth is not None and stats.jobs >= settings.max_depth:
             yield f"max_depth={settings.max_depth} is reached: enqueues fail"
         if stats.bells:
-            yield f"{stats.bells} new keys wait behind bells that the next claims merge"
+            yield f"{stats.bells} new keys wait in bells that the next claims merge into lanes"
         if stats.next_due is not None:
             yield f"{stats.delayed} jobs are delayed; the next is due in {stats.next_due:.0f} s"
         if settings.ordering_required and (settings.sticky or self.ranges):
@@ -134,11 +134,11 @@ class QueueReport:
 
     def _why_no_consumer(self) -> str:
         if not self.members:
-            return "no consumer was seen: none has been started, or all have left"
+            return "no consumer is registered: none was started, or all have left"
         last = min(self.members, key=lambda each: each.seen)
         return (
-            f"no consumer was seen within its time; the last one, {last.consumer} of the group "
-            f"{last.group}, {last.seen:.0f} s ago"
+            f"no consumer is live; the last one, {last.consumer} of the group "
+            f"{last.group}, was seen {last.seen:.0f} s ago"
         )
 
     def _notes_of_ranges(self) -> Iterator[str]:

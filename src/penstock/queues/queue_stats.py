@@ -73,7 +73,7 @@ class LaneStats:
     seconds: float
     """The age of that job in seconds; 0 if there is none."""
     attempts: int
-    """Number of attempts of that job."""
+    """Number of times that job was leased."""
     priority: int
     group: str | None
     """The group of the consumer with the lease."""

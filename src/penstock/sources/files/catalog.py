@@ -76,7 +76,7 @@ class FileEntry:
         self.trouble = reason
 
     def look(self, seen: Look | None, trouble: str | None) -> None:
-        """Record the result of a look at the directory."""
+        """Record the result of a directory scan."""
         self.seen, self.trouble = seen, trouble
 
 

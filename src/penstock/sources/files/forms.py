@@ -39,7 +39,7 @@ def form_of(path: str, wanted: Format | None) -> Form:
     chosen = wanted or told
     if chosen is None:
         raise ConfigError(
-            f"{path}: its name tells no format. Pass format= for all files, or a pattern such as "
+            f"{path}: its name has no suffix of a known format. Pass format= for all files, or a pattern such as "
             '"*.ndjson" for some'
         )
     if chosen == "parquet":

@@ -42,7 +42,7 @@ logger = logging.getLogger("penstock.sources.files")
 KEEPS = 3
 """Intervals without an answer after which locks are considered lost."""
 UNLOCK_WITHIN = 2.0
-"""Seconds for unlocking at the end. Leases that remain expire."""
+"""Seconds for unlocking at the end. Remaining leases expire."""
 
 _LOST = "%s: %s is lost (%s); its rows without a stored position run again"
 _NOT_STORED = (

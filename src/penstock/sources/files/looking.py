@@ -1,4 +1,4 @@
-"""One look at the directory: new files, and changes to known files. Blocks.
+"""One scan of the directory: new files, and changes to known files. Blocks.
 
 1. A file that is not finished has to exist, and so have all its directories. A finished file may be
    removed. As long as it exists, it must be as it was at its end.
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _VANISHED = "it no longer exists, and was not read to its end"
 _CHANGED = (
-    "it was written to after it had been read to its end; what was added is not read. Put added rows "
+    "it was written to after it had been read to its end; the added rows are not read. Put them "
     "into a new file"
 )
 
 
 @dataclass(slots=True)
 class SeenFiles:
-    """The results of one look."""
+    """The results of one scan."""
 
     new: list[Recorded] = field(default_factory=list[Recorded])
     refused: dict[str, str] = field(default_factory=dict[str, str])
@@ -42,7 +42,7 @@ class SeenFiles:
 
 
 def look_at(options: FileOptions, root: Path, entries: Iterable[FileEntry]) -> SeenFiles:
-    """Look once. Raises `ConfigError` for a file of unknown format, and `MissingExtra`."""
+    """Scan once. Raises `ConfigError` for a file of unknown format, and `MissingExtra`."""
     seen = SeenFiles()
     known = {entry.path: entry for entry in entries}
     found = options.files.find()

@@ -139,7 +139,7 @@ def _encoding(encoding: str) -> str:
     except (LookupError, TypeError):
         ends_lines = False
     if not ends_lines:
-        raise bad("encoding", encoding, "must be an encoding that has ASCII's line ends")
+        raise bad("encoding", encoding, "must be an encoding with ASCII line ends")
     return encoding
 
 

@@ -59,8 +59,8 @@ class FileBytes:
         """Raise `BrokenFile` if the file differs from its record."""
         if told is not None:
             raise BrokenFile(
-                f"{told}, so that the stored position may not fit it; give it its old contents, or "
-                "read it as a new file, by another name or subscription"
+                f"{told}, so the stored position may be invalid; restore its old content, or "
+                "read it as a new file, with another name or subscription"
             )
 
     @property

@@ -7,7 +7,7 @@
    in time.
 3. A file that cannot be read is reported by name, and the other files continue. A source that ends
    raises `UnreadFiles` for it at its end; other sources try again when the file has changed.
-4. The source is over when a look finds nothing to read, and every file was delivered here or
+4. The source is over when a scan finds nothing to read, and every file was delivered here or
    finished by other processes. `_run` then ends; commits settle the delivered rows.
 """
 
@@ -73,7 +73,7 @@ class OpenFiles:
     async def running(self) -> AsyncGenerator[None]:
         """Read within the context; at exit, end the claims and release their locks.
 
-        Raises the errors of the first look.
+        Raises the errors of the first scan.
         """
         loop = asyncio.get_running_loop()
         tasks: list[asyncio.Task[None]] = []
@@ -183,7 +183,7 @@ class OpenFiles:
         self._troubles.note("files", told if self._catalog.entries else self._nothing())
 
     def _nothing(self) -> str:
-        """Why there is no file."""
+        """Return the reason why there is no file."""
         why = f" ({named(self._refused)})" if self._refused else ""
         return _NO_FILES.format(self._options.files, why)
 
@@ -199,7 +199,7 @@ class OpenFiles:
         every = None if self._locks is None else self._locks.keep_every
         while every is not None:
             await self._clock.sleep(every)
-            with suppress(Exception):  # `_watch` ends the claims if no other try succeeds
+            with suppress(Exception):  # `_watch` ends the claims if no other attempt succeeds
                 await self._holder.keep()
 
     async def _watch(self) -> None:
@@ -235,10 +235,10 @@ class OpenFiles:
         return found
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
-        """Store the positions of claims that are held."""
+        """Store the positions of open claims."""
         return await self._holder.commit(positions)
 
     def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """The numbers of rows of those files that are known."""
+        """Return the numbers of rows that are known."""
         rows = {held.claim: held.reading.rows for held in self._holder.among(claims)}
         return {claim: count for claim, count in rows.items() if count is not None}

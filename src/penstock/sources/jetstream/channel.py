@@ -1,4 +1,4 @@
-"""The connection of an open source: sends messages, and detects whether its leases have lapsed.
+"""The connection of an open source: sends messages, and detects a lapse of the held messages.
 
 1. Held messages are extended three times per acknowledgement wait, by `beat`. A beat counts once
    the server has answered after it. Without one for the whole wait, the server may have delivered

@@ -57,7 +57,7 @@ class Puller:
         self._bytes: int | None = MOST_BYTES
 
     async def ask(self, messages: int, now: float) -> None:
-        """Request up to `messages` messages, or none if the state of the consumer forbids it."""
+        """Request messages; fewer, or none, if a limit requires it."""
         if now < self._not_before or (self._must_be_pinned and self.window.credit):
             return
         request: dict[str, object] = {

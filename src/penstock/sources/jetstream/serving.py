@@ -248,8 +248,8 @@ class Serving:
         return fetched
 
     async def settle(self, claims: Collection[SourceClaim]) -> list[SourceClaim]:
-        """Settle the records settled by these claims; return the open ones. Raises errors of the
-        client.
+        """Acknowledge the settled records of these claims; return the open claims. Raises errors of
+        the client.
         """
         self._check_lapse()
         mine = [each for each in self.moves if each.claim in claims]

@@ -157,7 +157,7 @@ class StreamSessions:
             await wait_until(self._clock, math.inf, self._news)
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
-        """Settle the records settled by these claims. Raises errors of the client."""
+        """Acknowledge the settled records of these claims. Raises errors of the client."""
         return [] if self._serving is None else await self._serving.settle(positions.keys())
 
     def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:

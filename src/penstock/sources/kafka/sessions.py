@@ -110,7 +110,7 @@ class Sessions:
     # -- the health of the session -----------------------------------------------------------------
 
     async def _watch(self, session: Session) -> None:
-        """Return when the session has died, by raising its error."""
+        """Suspend until the session has died; raise its error."""
         clock = self._clock
         seen, asked = clock.now(), -math.inf
         while not session.has_died:

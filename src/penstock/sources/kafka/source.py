@@ -34,7 +34,7 @@ class KafkaSource:
     """Topics of Kafka, read as a member of a consumer group.
 
     Args:
-        topics: their names.
+        topics: names of topics.
         pattern: a regular expression instead, matched from the beginning of the names. The client
             looks for new topics every `metadata_max_age_ms` (five minutes).
         bootstrap: `"host:port"`, several separated by commas, or a list.

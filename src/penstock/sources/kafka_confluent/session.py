@@ -170,7 +170,7 @@ class GroupSession:
     # -- lifecycle ---------------------------------------------------------------------------------
 
     async def hold(self) -> None:
-        """Be a member until cancelled. Raises the error that ends the session."""
+        """Stay a member until cancelled. Raises the error that ends the session."""
         while not await self._look():
             await self.member.listen()
             await LOOP_CLOCK.sleep(LOOK_EVERY)

@@ -28,7 +28,7 @@ class ConfluentKafkaSource:
     Only the partitions that move in a rebalance stop; the others continue.
 
     Args:
-        topics: their names.
+        topics: names of topics.
         pattern: a regular expression instead, matched from the beginning of the names. librdkafka
             evaluates it, or with `protocol="consumer"` the broker. The client looks for new topics
             every `topic.metadata.refresh.interval.ms` (five minutes).

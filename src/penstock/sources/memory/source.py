@@ -340,7 +340,7 @@ class MemorySource:
         return [claim for claim in self._cursors if claim.partition in wanted]
 
     def _end(self, claims: Collection[SourceClaim]) -> None:
-        """End those of these claims that are open."""
+        """End the open claims among these."""
         held = [claim for claim in claims if claim in self._cursors]
         if self._left is not None:
             self._left.end([claim.partition for claim in held])

@@ -36,8 +36,8 @@ class Member:
         return min(every, REST) if self._is_sticky else every
 
     async def join(self) -> None:
-        """Find the queue, and become a member. Raises `ConfigError` without a queue, and errors of
-        the client.
+        """Find the queue, and become a member. Raises `ConfigError` if it does not exist, and
+        errors of the client.
         """
         found = await self._queue.check()
         if found is None:

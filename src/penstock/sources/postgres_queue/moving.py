@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 class LeaseMove:
     """Settles the jobs of a lease before an offset, and keeps the lease.
 
-    The queue does not record who settled a job. A move that finds fewer jobs than it settles is
-    therefore refused: an earlier move may have been applied, and is checked by `is_moved`.
+    The queue does not record which process settled a job. A move that finds fewer jobs than it
+    settles is therefore refused: an earlier move may have been applied, and is checked by
+    `is_moved`.
     """
 
     def __init__(self, queue: QueueLeases, name: str, lease: Lease, offset: int) -> None:

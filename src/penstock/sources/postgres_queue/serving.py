@@ -59,7 +59,7 @@ logger = logging.getLogger("penstock.sources.postgres_queue")
 RETRY_TO = 5.0
 """The longest delay in seconds between attempts after an error."""
 GIVE_BACK_WITHIN = 2.0
-"""Seconds for giving back leases at the end. Leases that remain expire."""
+"""Seconds for giving back leases at the end. Remaining leases expire."""
 
 _FAILED = "%s: %s failed (%s); it will be repeated"
 _FAILED_FOR_GOOD = "%s: %s failed: %s"
@@ -151,7 +151,7 @@ class OpenQueue:
         while True:
             await self._clock.sleep(self._member.every)
             if self._member.has_joined:
-                what = "telling that the consumer lives"
+                what = "renewing the membership"
                 await self._tried(what, self._answered(self._member.tell()))
             else:
                 await self._tried("opening", self._answered(self._member.join()))
@@ -210,7 +210,7 @@ class OpenQueue:
                 continue
             if worked:
                 delay = self._options.poll
-                await self._tried("looking at the queue", self._note_pause())
+                await self._tried("checking the queue", self._note_pause())
                 if self._options.ends and not self._book and await self._is_over():
                     return None
                 if self.news.count != self._claimer.heard:  # also during the checks
@@ -240,7 +240,7 @@ class OpenQueue:
         async def look() -> None:
             ready.append(await self._answered(self._queue.has_ready()))
 
-        return await self._tried("looking at the queue", look()) and ready == [False]
+        return await self._tried("checking the queue", look()) and ready == [False]
 
     # -- settling ----------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ logger = logging.getLogger("penstock.sources.postgres_stream")
 KEEPS = 3
 """Intervals without an answer after which locks are considered lost."""
 UNLOCK_WITHIN = 2.0
-"""Seconds for unlocking at the end. Leases that remain expire."""
+"""Seconds for unlocking at the end. Remaining leases expire."""
 
 _LOST = "%s: the slots %s are lost (%s); their messages without a stored position run again"
 _NOT_STORED = (
@@ -161,8 +161,8 @@ class SlotHolder:
         return [each.claim for each in stored if self._book.holds(each)]
 
     async def check(self, subscribed: Subscribed) -> None:
-        """Drop the claims whose stored position is not this process's, as after a reset, and claims
-        that may have skipped a message that is no longer to be skipped.
+        """Lose the claims whose stored position was moved by others, as by a reset, and those that
+        may have skipped a message that is now to be delivered.
         """
         held, earlier = self._book.all, subscribed.earlier
         if not self._moved(subscribed) and all(each.earlier is earlier for each in held):

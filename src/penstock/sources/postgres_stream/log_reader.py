@@ -118,8 +118,8 @@ class LogReader:
     async def unread(
         self, cursors: Mapping[int, int], last: int, earlier: Collection[int], most: int
     ) -> dict[int, Unread]:
-        """Return the unread messages of each of these slots, up to `last` and without the positions
-        in `earlier`. Counts at most `most` messages of each slot.
+        """Return the number and the age of the unread messages of each of these slots, up to `last`
+        and without the positions in `earlier`. Counts at most `most` messages of each slot.
         """
         rows = await self._fetch(self._unread, *_given(cursors, earlier), last, most)
         found = {row["slot"]: Unread(row["messages"], row["seconds"]) for row in rows}

@@ -7,10 +7,10 @@
    waiting for any of them. A process that cannot claim all at once first claims those that it has
    not served in this round. The round ends when none of them is free, so that a slot that another
    process keeps does not delay it.
-3. Slots are released when the share shrinks: the same fraction of those with unread messages,
-   except the ones with the oldest, as of the idle ones. With a fixed number, a slot is also
-   released if others have unread messages and it is idle or was held for a while; the other slot is
-   locked before that.
+3. When the share shrinks, slots are released in proportion: the same fraction of the slots with
+   unread messages as of the idle ones. The slots with the oldest messages are kept. With a fixed
+   number, a slot is also released if others have unread messages and it is idle or was held for a
+   while; the other slot is locked before that.
 4. A stored position beyond the last one of the log shows that the log is an older copy of the one
    that was read. This is an error, since new messages would be taken for read ones.
 5. Messages that retention deleted before they were handled are reported once per process: at its

@@ -135,7 +135,7 @@ class SlotBook:
             self._held[slot] = HeldSlot(slot, claim, starts[slot], since)
 
     def end(self, slots: Collection[HeldSlot]) -> list[HeldSlot]:
-        """Remove those of these slots whose claims are open; return them."""
+        """Remove the slots whose claims are open; return them."""
         ended = [held for held in slots if self.holds(held)]
         for held in ended:
             del self._held[held.slot]

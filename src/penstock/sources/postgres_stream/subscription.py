@@ -134,13 +134,13 @@ class OpenStream:
             found.append(await self._looker.look())
             await self._standing.look()
 
-        return found[0] if await self._tried("a look", look()) else None
+        return found[0] if await self._tried("checking the subscription", look()) else None
 
     async def _keep(self) -> None:
         clock, every = self._parts.clock, self._parts.locks.keep_every
         while every is not None:
             await clock.sleep(every)
-            await self._tried("keeping the locks", self._holder.keep())
+            await self._tried("extending the locks", self._holder.keep())
 
     async def _watch(self) -> None:
         """End the claims when their locks may have expired, even while a `keep` has no answer."""

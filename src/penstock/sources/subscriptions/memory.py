@@ -143,7 +143,7 @@ class MemorySubscriptions:
         return self._lease / 3
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
-        """Take those of these locks that are free; return them."""
+        """Take each of these locks that is free; return the taken ones."""
         with self._place.turn:
             now = self._clock.now()
             free = [name for name in dict.fromkeys(names) if not self._place.holder(name, now)]
@@ -165,7 +165,7 @@ class MemorySubscriptions:
             del self._held[name]
 
     def _change(self, names: Collection[str], change: Callable[[_Lease], _Lease]) -> list[str]:
-        """Change the leases of those of these locks that are still held; return them."""
+        """Change the leases of the locks that are still held; return these locks."""
         held: list[str] = []
         with self._place.turn:
             for name in dict.fromkeys(names):

@@ -160,7 +160,7 @@ class SQLiteSubscriptions(Openable):
         return self._lease / 3
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
-        """Take those of these locks that are free; return them."""
+        """Take each of these locks that is free; return the taken ones."""
         file = self._opened()
         async with file.turn:
             taken = await in_thread(file.lock, [*names], self._clock.wall_time(), self._lease)
@@ -292,7 +292,9 @@ class _File:
         return moved
 
     def lock(self, names: Collection[str], now: float, lease: float) -> dict[str, int]:
-        """Take those of these locks that are free and not held here; return them with their epochs."""
+        """Take each of these locks that is free and not held here; return the taken ones with
+        epochs.
+        """
         taken: dict[str, int] = {}
         with self._transaction():
             for name in names:

@@ -114,7 +114,7 @@ class PostgresAdvisoryLocks(Openable):
         return self._keep_every
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
-        """Take those of these locks that are free; return them. Reconnects if necessary."""
+        """Take each of these locks that is free; return the taken ones. Reconnects if necessary."""
         keys = {_key_of(self._schema, name): name for name in names}
         session = self._opened()
         taken = await uncut(session.lock([*keys]), within=self._close_timeout)
@@ -163,7 +163,7 @@ class _Session:
         return con
 
     async def lock(self, keys: Collection[int]) -> Collection[int]:
-        """Take those of these locks that are free."""
+        """Take each of these locks that is free."""
         async with self._turn:
             con = await self.connected()
             wanted = [key for key in keys if key not in self._held]
@@ -191,7 +191,7 @@ class _Session:
             return frozenset(self._held)
 
     async def unlock(self, keys: Collection[int]) -> None:
-        """Release those that are held. If the session does not answer, its end releases them."""
+        """Release the held locks. If the session does not answer, its end releases them."""
         async with self._turn:
             mine = self._held & {*keys}
             if self._con is not None:

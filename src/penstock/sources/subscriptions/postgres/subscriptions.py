@@ -140,7 +140,7 @@ class PostgresSubscriptions(Openable):
         return self._lease / 3
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
-        """Take those of these locks that are free; return them. One statement for all.
+        """Take each of these locks that is free; return the taken ones. One statement for all.
 
         Only slots of existing subscriptions can be locked. Raises `ConfigError` for names not made
         by `slot_lock`.
