@@ -99,7 +99,7 @@ async def test_an_ordered_queue_is_unblocked_without_a_key(log: Log) -> None:
         assert await fail(con, log, "line") == "blocked"
         assert await claim(con, log, "line") == []
         keys = await admin.keys("line")
-        with pytest.raises(ConfigError, match="key='a': must be left out"):
+        with pytest.raises(ConfigError, match="key='a': must be omitted"):
             await keys.unblock("a")
         (lane,) = await keys.lanes()
         assert (lane.key, lane.jobs, lane.state) == ("", 3, "blocked")

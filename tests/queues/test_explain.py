@@ -105,7 +105,7 @@ async def test_a_queue_holds_ready_keys(log: Log) -> None:
         assert re.search(r"key_rate=0.1 a second: .* in \d+.\d s", await why(admin, row["r_lane"]))
         assert await why(admin, other) == "no consumer is live"
         await seen(con, log, "one", seconds=-5)
-        assert "the last one, one of the group workers, 0 s ago" in await notes(admin)
+        assert "the last one, one of the group workers, was seen 0 s ago" in await notes(admin)
         await admin.pause("mails")
         assert await why(admin, other) == "the queue is paused"
         assert "the queue is paused: `penstock queue resume`" in await notes(admin)

@@ -165,7 +165,10 @@ async def test_a_server_that_is_gone_at_the_end_is_logged(
             await mine.lock([LOCK])
             await asyncio.to_thread(server.kill)
     (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
-    assert "its locks could not be freed, and end with their leases, within 30 s" in record.message
+    assert (
+        "its locks could not be released; they expire with their leases within 30 s"
+        in record.message
+    )
 
 
 async def test_advisory_locks_of_other_schemas_and_marks_are_other_locks(

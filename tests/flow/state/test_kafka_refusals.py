@@ -124,7 +124,7 @@ async def test_offsets_that_were_reset(broker: EmbeddedKafka) -> None:
     made = await counted(broker)
     await store(broker, made.group, {made.part: Position(2)})
     told = await made.refused()
-    assert "at 5, and the group" in told
+    assert "at 5, but the group" in told
     assert "has the position 2" in told
     assert f"Set the group's offset of {made.topic}/0 to 5" in told
     await store(broker, made.group, {made.part: Position(5)})

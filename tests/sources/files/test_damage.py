@@ -142,8 +142,8 @@ def removed(path: Path) -> None:
     [
         (changed_size, "it has 2"),
         (changed_within, "it was written to since it was found"),
-        (same_size_and_time, "it has other contents than"),
-        (removed, "it is not there any more"),
+        (same_size_and_time, "its content has changed since"),
+        (removed, "it no longer exists"),
     ],
 )
 async def test_a_file_that_has_changed_since_it_was_found_is_told(
@@ -238,7 +238,7 @@ async def test_other_lines_before_the_position_of_a_followed_file_are_told(
         (claim, *_) = reader.host.claims
         fetch = asyncio.get_running_loop().create_task(reader.source.fetch([claim], 10))
         await reader.host.news.wait_for(lambda: reader.host.troubles)
-        assert "other contents before the stored position" in str(reader.host.troubles)
+        assert "content before the stored position has changed" in str(reader.host.troubles)
         fetch.cancel()
         assert reader.records(claim) == []
 

@@ -228,9 +228,9 @@ async def test_a_subscription_of_another_kind_is_refused(
     (tmp_path / "a.ndjson").write_bytes(lines(1))
     async with SQLiteSubscriptions(tmp_path / ".penstock.sqlite") as state:
         await state.initialize("backfill/0", SubscriptionStart({0: 0}, selection="{}"))
-    with pytest.raises(ConfigError, match="is not one of files"):
+    with pytest.raises(ConfigError, match="is not of files"):
         await handled(FileSource(tmp_path))
-    with pytest.raises(ConfigError, match="is for the log of its schema"):
+    with pytest.raises(ConfigError, match="is only for the log in its schema"):
         FileSource(tmp_path, state=PostgresSubscriptions("postgresql://h/d"))
 
 

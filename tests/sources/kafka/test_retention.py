@@ -124,7 +124,7 @@ def test_retention_that_passes_a_paused_partition_is_told_when_it_goes_on(
             reader.consumer.resume(TopicPartition(topic, 0))
             await reader.stored(200)
             told = await log.wait("no longer retained", logging.ERROR)
-            gap = re.search(r"(\d+), which was next, .* up to (\d+) were", told)
+            gap = re.search(r"the next offset, (\d+), .* up to (\d+) were", told)
             assert gap is not None
             lost = list(range(int(gap[1]), int(gap[2]) + 1))
             assert lost
