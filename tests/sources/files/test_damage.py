@@ -214,7 +214,7 @@ async def test_a_followed_file_that_is_replaced_is_told(
             (tmp_path / ".new").write_bytes(lines(20, 100))
             (tmp_path / ".new").rename(path)
         await reader.host.news.wait_for(lambda: reader.host.troubles)
-        assert "a.ndjson (it " in str(reader.host.troubles)
+        assert "a.ndjson (it" in str(reader.host.troubles)
         assert reader.offsets(claim) == [*range(10)]
     async with reading(FileSource(path, state=state, follow=True, poll=0.01)) as reader:
         await reader.host.news.wait_for(lambda: reader.host.troubles)
