@@ -187,7 +187,7 @@ def test_partitions_are_those_of_the_stream(
         ({"ack_policy": "none"}, "has the ack policy 'none', not 'explicit'"),
         ({"deliver_subject": "x"}, "pushes its messages, but this source pulls"),
         ({"headers_only": True}, "delivers headers only"),
-        ({"filter_subject": "orders.ann"}, "reads orders.ann, and not orders.*"),
+        ({"filter_subject": "orders.ann"}, "reads orders.ann, not orders.*"),
     ],
 )
 def test_a_consumer_of_another_kind_is_refused(

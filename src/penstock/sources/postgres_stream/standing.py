@@ -12,7 +12,7 @@ STANDS_AFTER = 5.0
 """Seconds without progress although there may be messages beyond the horizon."""
 
 _STANDS = (
-    "the log is read up to position %d of %d: an open transaction that appends holds back the horizon "
+    "the log is read up to position %d of %d: an open transaction that appends holds the horizon "
     "(%s); messages behind it are delivered when it ends"
 )
 
