@@ -145,7 +145,7 @@ class FileSource:
         for the class, and the errors of the state.
         """
         if self._files is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         options = self._options
         async with AsyncExitStack() as stack:
             state = self._state or self._usual_state()

@@ -153,7 +153,7 @@ class JetStreamSource:
         with the same name, and a stream with a different division.
         """
         if self._sessions is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         sessions = self._sessions = StreamSessions(
             self._options, self._connection, host, self._clock, self._close_timeout
         )

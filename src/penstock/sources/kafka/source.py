@@ -134,7 +134,7 @@ class KafkaSource:
         the source is already open, and `ConfigError` if aiokafka rejects its options.
         """
         if self._sessions is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         first = Session.of(self._options)
         self._sessions = Sessions(self._options, self._topics, self._start, host, self._store)
         task = asyncio.get_running_loop().create_task(self._sessions.run(first))

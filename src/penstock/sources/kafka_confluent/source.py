@@ -112,7 +112,7 @@ class ConfluentKafkaSource:
         open, and `ConfigError` if librdkafka rejects its options.
         """
         if self._sessions is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         sessions = self._sessions = GroupSessions(self._options, self._topics, self._start, host)
         task = asyncio.get_running_loop().create_task(sessions.run())
         try:

@@ -114,7 +114,7 @@ class MemorySource:
         It is not a copy, so that a test can still control it. Raises `ClosedError` if it is open.
         """
         if self._host is not None:
-            raise ClosedError(f"{self!r} is open already")
+            raise ClosedError(f"{self!r} is already open")
         self._left = LeftPositions(store, self._clock, self._begin, self.report)
         return self
 
@@ -125,7 +125,7 @@ class MemorySource:
         """Join the group and claim partitions; at exit, end the claims without a commit."""
         self._check()
         if self._host is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         self._host = host
         group = self.log.group
         group.join(self, self._offered)

@@ -164,7 +164,7 @@ class PostgresQueueSource:
         or too old, and for a queue that does not exist.
         """
         if self._open_queue is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         options = self._options
         async with AsyncExitStack() as stack:
             connections = await Connections.to(self._access, self._close_timeout)

@@ -200,7 +200,7 @@ class PostgresStreamSource:
         or too old, and for a subscription with a different selection.
         """
         if self._stream is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         options = self._options
         async with AsyncExitStack() as stack:
             connections = await Connections.to(self._access, self._close_timeout)
