@@ -44,7 +44,7 @@ class KafkaRecord:
             raise checks.bad("key", None, "must be given for a record without a value, a tombstone")
         for header in self.headers:
             if not _is_header(header):
-                rule = "must be pairs of a name, which is not empty, and bytes"
+                rule = "must be pairs of a non-empty name and bytes"
                 raise checks.bad("headers", header, rule)
         if self.partition is not None:
             checks.count("partition", self.partition, least=0)
@@ -57,7 +57,7 @@ class KafkaRecord:
 
 def _check_part(name: str, part: object) -> None:
     if part is not None and not isinstance(part, (bytes, str)):
-        raise checks.bad(name, part, "must be bytes, a text or None")
+        raise checks.bad(name, part, "must be bytes, a string or None")
     if isinstance(part, str) and not part.isascii():
         try:
             part.encode()

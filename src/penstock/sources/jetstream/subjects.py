@@ -68,7 +68,7 @@ def partitioned(subject: str, partitions: int, tokens: Sequence[int] = (1,)) -> 
     checks.count("partitions", partitions)
     for token in tokens:
         if checks.count("tokens", token) > stars:
-            raise checks.bad("tokens", tokens, f"{subject!r} has {stars} times *")
+            raise checks.bad("tokens", tokens, f"{subject!r} has only {stars} *")
     if not tokens:
         raise checks.bad("tokens", tokens, "must name at least one *")
     place = 0

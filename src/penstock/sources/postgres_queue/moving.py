@@ -36,7 +36,7 @@ class LeaseMove:
         """Settle the jobs on this connection. Raises `PositionLost` if the lease has ended."""
         queue, lease = self._queue, self._lease
         if await queue.left_on(connection, self._places) < len(self._places):
-            text = f"jobs of lease {lease.number} of {self._name} are settled already, or the sink"
+            text = f"jobs of lease {lease.number} of {self._name} are already settled, or the sink"
             raise PositionLost(f"{text} is in another database than the queue")
         is_loose = lease.lane is None
         settlement = Settlement(lease.name, "done") if is_loose else lease.kept(self._places)
