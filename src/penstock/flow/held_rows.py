@@ -102,9 +102,7 @@ class HeldRows:
             self._driven.discard(message)
 
     def remove(self, message: PipedMessage) -> list[FailedRow]:
-        """Remove the rows of a record; return one row for each key that is no longer held by a
-        failed row.
-        """
+        """Remove the rows of a record; return one for each key that no failed row holds any more."""
         freed: list[FailedRow] = []
         for key in self._keys.pop(message, ()):
             rows = self._rows[key]

@@ -48,9 +48,7 @@ class EndsRows(Protocol):
         """Resend the failed rows, after their backoff or on behalf of an operator."""
 
     def departed(self, message: PipedMessage) -> None:
-        """Handle a message that was settled or left for another reason than the success of its
-        rows.
-        """
+        """Handle a message that left for another reason than the success of its rows."""
 
 
 class PipedMessage(Message):

@@ -104,8 +104,9 @@ class KeepsMoves(Protocol):
     """Moves the positions of claims in transactions of a destination."""
 
     def moving(self, claim: SourceClaim) -> AbstractAsyncContextManager[HeldPosition]:
-        """Yield the position of a claim, which moves only in this context; read it again if in
-        doubt.
+        """Yield the position of a claim, which moves only in this context.
+
+        It is read again if in doubt.
         """
         ...
 

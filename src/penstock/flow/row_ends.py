@@ -135,9 +135,7 @@ class RowEnds:
             self._forget(gone)
 
     def _key_of(self, row: FailedRow) -> Hashable:
-        """Return the key that the row blocks in the batcher, or its receipt if it blocks only
-        itself.
-        """
+        """Return the key that the row blocks in the batcher, or else its receipt."""
         key = None if row.is_refused else self._feed.key_of(row.item)
         return row.receipt if key is None else key
 

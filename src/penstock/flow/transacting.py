@@ -83,9 +83,7 @@ class PartitionCommits(ABC):
     def _raise_first(
         self, errors: Mapping[int, BaseException], places: Sequence[int], rows: Sequence[Any]
     ) -> None:
-        """Raise an error that belongs to no record, if there is one; otherwise `Refused` for the
-        first record.
-        """
+        """Raise the first error that belongs to no record, or else `Refused` for the first record."""
 
     async def _commit(
         self,

@@ -320,8 +320,9 @@ class QueueAdmin(Openable):
         return JobAdmin(self._access_now, await self._stored(name))
 
     async def routing(self, name: str, group: str) -> RangeAdmin:
-        """Return an object that operates the ranges of a group. Raises `ConfigError` without
-        routing.
+        """Return an object that operates the ranges of a group.
+
+        Raises `ConfigError` without routing.
         """
         return RangeAdmin(self._access_now, await self._stored(name), group)
 

@@ -79,8 +79,9 @@ class Retained(NamedTuple):
 
 
 class JobAdmin:
-    """The jobs of one queue. Created by `QueueAdmin.jobs`. Methods raise the errors of
-    `QueueAdmin`.
+    """The jobs of one queue. Created by `QueueAdmin.jobs`.
+
+    Methods raise the errors of `QueueAdmin`.
     """
 
     def __init__(self, access: SchemaAccess, queue: StoredQueue) -> None:

@@ -97,9 +97,7 @@ class QueueQueries:
         return [RangeStats(*row) for row in await self._access.rows(sql.RANGES, queue, group)]
 
     async def transactions(self) -> tuple[OpenTransaction | None, OpenTransaction | None]:
-        """Return the oldest open transaction that has written jobs, and the one with the oldest
-        snapshot.
-        """
+        """Return the oldest open writer of jobs, and the transaction with the oldest snapshot."""
         writer = await self._access.rows(sql.WRITER)
         snapshot = await self._access.rows(sql.SNAPSHOT)
         return _transaction(writer), _transaction(snapshot)

@@ -38,8 +38,7 @@ class QueueReport:
     writer: OpenTransaction | None
     """The oldest open transaction that has written jobs, which are invisible until it commits."""
     snapshot: OpenTransaction | None
-    """The transaction with the oldest snapshot, which prevents vacuum from removing handled jobs.
-    """
+    """The transaction with the oldest snapshot, which keeps vacuum from removing handled jobs."""
     key: str | None = None
     """The requested key."""
     why_key_has_no_lane: str | None = None

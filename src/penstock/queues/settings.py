@@ -50,8 +50,7 @@ class QueueSettings:
     """
 
     slot_function: SlotFunction = "sha256"
-    """The hash function from a key to one of 65,536 slots. Jobs inserted by SQL require `"sha256"`.
-    """
+    """The hash function from a key to one of 65,536 slots. Jobs inserted by SQL need `"sha256"`."""
     ordering_required: bool = False
     """Whether all jobs are in one lane, in strict order, with one consumer at a time."""
     sticky: bool = False

@@ -83,8 +83,9 @@ class KafkaKeeper:
     async def pages(
         self, partition: TopicPartition
     ) -> AsyncGenerator[Sequence[tuple[str, Stored | None]]]:
-        """Yield the records of a partition. Raises `ConfigError` for a state of a different
-        position.
+        """Yield the records of a partition.
+
+        Raises `ConfigError` for a state of a different position.
         """
         owned = self._of(partition)
         mark: StateMark | None = None

@@ -61,8 +61,9 @@ class StateMark:
 
     @classmethod
     def decoded(cls, value: bytes) -> StateMark:
-        """Decode the mark of a record. Raises `ValueError`, `KeyError` or `TypeError` for other
-        values.
+        """Decode the mark of a record.
+
+        Raises `ValueError`, `KeyError` or `TypeError` for other values.
         """
         fields = json.loads(value)
         return cls(fields["group"], fields["topic"], fields["position"], fields["number"])

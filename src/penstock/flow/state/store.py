@@ -84,9 +84,7 @@ class KeptStore:
     def range(
         self, start: str = "", end: str | None = None, *, limit: int | None = None
     ) -> Iterator[tuple[str, Any]]:
-        """Iterate over the keys from `start` to before `end`, with values, in order; at most
-        `limit`.
-        """
+        """Iterate over up to `limit` keys from `start` to before `end`, with values, in order."""
         self.log.touch_all()
         decode = self._codec.decode
         found = self._entries.range(start, end, limit=limit)
@@ -97,8 +95,9 @@ class KeptStore:
         return len(self._entries)
 
     def add_forwarded(self, record: ForwardedRecord) -> None:
-        """Add a record to be sent with the changes of this turn. Raises `ConfigError` outside a
-        turn.
+        """Add a record to be sent with the changes of this turn.
+
+        Raises `ConfigError` outside a turn.
         """
         if self._before is None:
             raise self._outside()

@@ -22,8 +22,7 @@ GROUP = "penstock"
 """The priority group of the consumers created here."""
 NANOS = 1_000_000_000
 PIN_SHARE = 0.5
-"""Time for which a process without requests stays pinned, as a share of the acknowledgement wait.
-"""
+"""Time without requests for which a process stays pinned, as a share of the `ack_wait`."""
 NO_CONSUMER = 10_014
 NO_STREAM = 10_059
 CONSUMER_EXISTS = 10_148
@@ -126,9 +125,7 @@ class StreamApi:
         return ConsumerState.of(info)
 
     async def ensure(self, partition: int, first: int | None) -> ConsumerState:
-        """Return the consumer of a partition; if permitted, create a missing one, starting at
-        `first`.
-        """
+        """Return the consumer of a partition. A missing one is created, if permitted, at `first`."""
         options = self._options
         try:
             return await self.consumer(partition)

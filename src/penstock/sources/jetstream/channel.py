@@ -121,8 +121,9 @@ class Channel:
         return data
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
-        """Send one message. Raises errors of the client, and `UnavailableError` without a
-        connection.
+        """Send one message.
+
+        Raises errors of the client, and `UnavailableError` without a connection.
         """
         if not self.is_connected:
             raise UnavailableError("the connection to NATS is lost")

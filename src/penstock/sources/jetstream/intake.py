@@ -102,9 +102,7 @@ class StreamIntake:
         return self._through + 1 if self._through else 0
 
     def kind(self, delivery: AckSubject) -> Arrival:
-        """Count a delivery, and return the state of its message. Messages wait after a gap in the
-        numbers.
-        """
+        """Count a delivery; return the state of its message. After a gap, messages wait."""
         if delivery.consumer_sequence > self._last + 1:
             self.is_waiting = True
         self._last = max(self._last, delivery.consumer_sequence)
@@ -144,9 +142,7 @@ class StreamIntake:
         return max(0, pending - here)
 
     def look(self, pending: int, delivered: int) -> bool:
-        """Compare with the server's numbers, as `away` does; return whether no message waits any
-        more.
-        """
+        """Compare with the server's numbers, like `away`; return whether all messages are ready."""
         if self.is_astray or self.away(pending, delivered):
             return False
         if self.is_waiting:

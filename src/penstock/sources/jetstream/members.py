@@ -59,9 +59,7 @@ class Roster:
 
 
 def divided(members: Collection[str], partitions: int) -> list[str]:
-    """Return the member of each partition. The numbers of partitions per member differ by at most
-    1.
-    """
+    """Return the member of each partition. The members' counts differ by at most 1."""
     least, more = divmod(partitions, len(members))
     loads = dict.fromkeys(members, 0)
     division: list[str] = []

@@ -187,9 +187,7 @@ class Moves:
             partition.stay()
 
     def deleted(self, number: int) -> None:
-        """Check a consumer that was reported as deleted, and create it again; no effect during a
-        drain.
-        """
+        """Recreate a consumer that was reported as deleted, after a check; no effect in a drain."""
         partition = self.get(number)
         if partition is not None and partition.claim is not None and not partition.is_leaving:
             partition.begin_leaving()

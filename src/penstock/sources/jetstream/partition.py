@@ -55,8 +55,7 @@ class StreamPartition:
         self.intake = StreamIntake()
         self.puller: Puller | None = None
         self.is_leaving = False
-        """Whether requests and deliveries are paused, because its claim drains or will begin again.
-        """
+        """Whether requests and deliveries are paused: its claim drains, or will begin again."""
         self._options = session.options
         self._channel = session.channel
         self._api = session.api

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from .session import Connected
 
 LATE = 0.1
-"""Delay of a beat, as a share of the acknowledgement wait, that shows a stopped or blocked process.
-"""
+"""Delay of a beat that shows a stopped or blocked process, as a share of the `ack_wait`."""
 BEATS = 3
 """Number of extensions per acknowledgement wait."""
 SOON = 0.01
@@ -104,9 +103,7 @@ class Serving:
             await self.moves.stop()
 
     def is_lost(self) -> None:
-        """Handle the loss of the connection: pause requests until the server has reported its
-        state.
-        """
+        """Handle the loss of the connection: pause requests until the server reports its state."""
         for partition in self.moves:
             if partition.puller is not None:
                 partition.puller.suspend()
@@ -248,8 +245,9 @@ class Serving:
         return fetched
 
     async def settle(self, claims: Collection[SourceClaim]) -> list[SourceClaim]:
-        """Acknowledge the settled records of these claims; return the open claims. Raises errors of
-        the client.
+        """Acknowledge the settled records of these claims; return the open claims.
+
+        Raises errors of the client.
         """
         self._check_lapse()
         mine = [each for each in self.moves if each.claim in claims]
@@ -284,9 +282,7 @@ class Serving:
             await self._channel.extend(replies)
 
     async def close(self) -> None:
-        """End all claims, and give back the remaining messages. Suspends until the server has
-        answered.
-        """
+        """End all claims, and give back the remaining messages. Suspends until the server answers."""
         if self._group is not None:
             await self._group.leave()
         partitions = [*self.moves]

@@ -81,9 +81,7 @@ class StreamSessions:
                 retry = min(2 * retry, LONGEST_RETRY)
 
     async def opened(self) -> None:
-        """Suspend until the first attempt has ended. Raises `ConfigError` if it has revealed a
-        mistake.
-        """
+        """Suspend until the first attempt has ended. Raises `ConfigError` if it shows a mistake."""
         await self._first_try
 
     def _tried(self) -> None:

@@ -157,9 +157,7 @@ class Sessions:
         return () if self._membership is None else await self._membership.commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """Return the ends of the claims' logs: current ones, or after a timeout those of the last
-        fetch.
-        """
+        """Return the ends of the claims' logs: current ones, or in an outage the last known ones."""
         session, membership = self._session, self._membership
         if session is None or membership is None:
             return {}

@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.kafka_confluent")
 
 THREADS = 8
-"""Threads of a session: a poll, the calls of a revoke, the call of the reader, and waiting calls.
-"""
+"""Threads of a session: a poll, a revoke's calls, the reader's call, and waiting calls."""
 LOOK_EVERY = 0.5
 """Seconds between health checks of a session."""
 ANSWER_WITHIN = 1.0

@@ -101,9 +101,7 @@ class GroupSessions:
         return () if session is None else await session.membership.commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """Return the ends of the claims' logs: current ones, or after a timeout the last known
-        ones.
-        """
+        """Return the ends of the claims' logs: current ones, or in an outage the last known ones."""
         session = self._session
         if session is None:
             return {}

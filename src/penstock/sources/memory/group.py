@@ -40,8 +40,9 @@ class Group:
                 offered(partition)
 
     def own(self, partitions: Collection[TopicPartition], member: object) -> None:
-        """Assign partitions to a member. If one has an owner, raises `ConfigError` and assigns
-        none.
+        """Assign partitions to a member.
+
+        If one has an owner, raises `ConfigError` and assigns none.
         """
         for partition in partitions:
             owner = self._owners.get(partition)

@@ -15,9 +15,7 @@ REST = 1.0
 
 
 class Member:
-    """Reports to the queue that this process is alive. Automatic ranges of slots follow the
-    members.
-    """
+    """Reports this process to the queue as alive. Automatic ranges of slots follow the members."""
 
     def __init__(self, queue: QueueLeases, options: QueueOptions) -> None:
         self._queue = queue

@@ -157,8 +157,9 @@ class OpenQueue:
                 await self._tried("opening", self._answered(self._member.join()))
 
     async def _answered(self, call: Coroutine[None, None, T]) -> T:
-        """Wait for an answer for at most the time of a lease. Raises `TimeoutError`: a server may
-        hang.
+        """Wait for an answer for at most the time of a lease.
+
+        Raises `TimeoutError`, since a server may hang.
         """
         async with self._clock.timeout_at(self._clock.now() + self._options.lease):
             return await call
@@ -276,9 +277,7 @@ class OpenQueue:
         return stored
 
     def move_to(self, claim: SourceClaim, offset: int) -> LeaseMove:
-        """Return the move that settles the jobs of a claim before this offset, in another
-        transaction.
-        """
+        """Return the move that settles a claim's jobs before this offset in another transaction."""
         return LeaseMove(self._queue, self._options.queue, self._held(claim), offset)
 
     async def settled(self, claim: SourceClaim) -> int:

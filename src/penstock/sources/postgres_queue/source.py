@@ -247,9 +247,7 @@ class PostgresQueueSource:
         )
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Return the offsets after the last leased jobs. `penstock queue lag` counts the waiting
-        jobs.
-        """
+        """Return the offsets after the last leased jobs. `penstock queue lag` counts waiting jobs."""
         return await self._open().ends(claims)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:

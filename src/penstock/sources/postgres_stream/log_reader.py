@@ -154,8 +154,8 @@ class LogReader:
         return row["position"]  # type: ignore[no-any-return]
 
     async def visible(self, since: int, before: datetime | None, most: int) -> list[int]:
-        """Return positions from `since` on of visible messages that were appended before a time, up
-        to `most`.
+        """Return up to `most` positions from `since` on, of visible messages appended before a
+        time.
         """
         rows = await self._fetch(
             f"SELECT m.position FROM {self._schema}.message m WHERE m.position >= $1 "

@@ -227,8 +227,9 @@ class PostgresStreamSource:
         self._stream = None
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver messages of these claims. Raises `ConfigError` for errors that a retry cannot
-        resolve.
+        """Deliver messages of these claims.
+
+        Raises `ConfigError` for errors that a retry cannot resolve.
         """
         return await self._open().fetch(claims, most)
 

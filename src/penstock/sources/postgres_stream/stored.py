@@ -92,9 +92,7 @@ class StoredSlots:
     async def store(
         self, positions: Mapping[HeldSlot, Position]
     ) -> tuple[list[HeldSlot], list[HeldSlot]]:
-        """Store positions in one attempt; return the slots that were stored, and those that were
-        refused.
-        """
+        """Store positions in one attempt; return the stored and the refused slots."""
         if self._store is None:
             return await self._move(positions)
         wanted = {held.claim.partition: position for held, position in positions.items()}

@@ -207,9 +207,7 @@ class OpenStream:
         return await self._delivery.fetch(wanted, most)
 
     async def _is_over(self, last: int) -> bool:
-        """Whether each message up to `last` is delivered here, settled by another process, or in a
-        paused slot.
-        """
+        """Whether each message up to `last` is delivered, settled elsewhere, or in a paused slot."""
         found = await self._stored.read()
         if found.is_paused:
             return True

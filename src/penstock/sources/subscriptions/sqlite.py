@@ -292,9 +292,7 @@ class _File:
         return moved
 
     def lock(self, names: Collection[str], now: float, lease: float) -> dict[str, int]:
-        """Take each of these locks that is free and not held here; return the taken ones with
-        epochs.
-        """
+        """Take the free locks among these that are not held here; return them with their epochs."""
         taken: dict[str, int] = {}
         with self._transaction():
             for name in names:

@@ -203,9 +203,7 @@ class _Session:
     async def _ask(
         self, con: PoolConnectionProxy[Any], statement: str, keys: Sequence[int]
     ) -> Sequence[asyncpg.Record]:
-        """Return the answer. Without one the state of the locks is unknown, and the session is
-        ended.
-        """
+        """Return the answer. Without one the locks are in an unknown state, and the session ends."""
         if not keys:
             return ()
         try:
