@@ -76,7 +76,7 @@ class StoredPositions:
     async def store(
         self, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store positions; return the partitions stored. Raises the errors of `read`."""
+        """Store positions; return those known to be stored. Raises the errors of `read`."""
         if self._store is None:
             await self._session.commit(positions)
             return list(positions)
