@@ -79,7 +79,7 @@ def test_queues_are_made_changed_and_listed(queue: Queue) -> None:
     for _ in range(2):
         queue("create", *arguments)
     queue("create", "mails", code=2)
-    assert "sticky=False: the queue mails is there with sticky=True" in queue.err
+    assert "sticky=False: the queue mails exists with sticky=True" in queue.err
     queue("alter", "mails", "--max-depth", "none", "--key-rate", "0.5", "--no-sticky")
     queue("alter", "mails", "--keep-dead", "90s")
     queue("list")
@@ -135,7 +135,7 @@ def test_explain(queue: Queue) -> None:
     queue.insert(("a", 1))
     queue.claim()
     queue("explain", "mails")
-    assert "- no consumer was seen: none has been started, or all have left" in queue.lines
+    assert "- no consumer is registered: none was started, or all have left" in queue.lines
     assert "workers  0-32767      A         not seen" in queue.lines, queue.out
     assert any(line.startswith("a    ") and "was never seen" in line for line in queue.lines)
     queue("explain", "mails", "--key", "a", "--json")

@@ -177,7 +177,7 @@ def test_partitions_are_those_of_the_stream(
 
     with pytest.raises(ConfigError) as refused:
         asyncio.run(run())
-    told = f"the stream 'ORDERS' divides its subjects into {named} partitions, and partitions=8:"
+    told = f"the stream 'ORDERS' divides its subjects into {named} partitions, but partitions=8:"
     assert str(refused.value).startswith(told)
 
 
@@ -185,9 +185,9 @@ def test_partitions_are_those_of_the_stream(
     ("config", "reason"),
     [
         ({"ack_policy": "none"}, "has the ack policy 'none', not 'explicit'"),
-        ({"deliver_subject": "x"}, "pushes its messages, and this source asks for them"),
+        ({"deliver_subject": "x"}, "pushes its messages, but this source pulls"),
         ({"headers_only": True}, "delivers headers only"),
-        ({"filter_subject": "orders.ann"}, "reads orders.ann, and not orders.*"),
+        ({"filter_subject": "orders.ann"}, "reads orders.ann, not orders.*"),
     ],
 )
 def test_a_consumer_of_another_kind_is_refused(

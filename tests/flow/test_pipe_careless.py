@@ -41,7 +41,7 @@ async def test_a_transform_that_returns_what_is_no_row_is_told(
     assert sink.applied == []
     assert log.start(P0).offset == 0
     (blocked,) = report.source.blocked
-    assert "to be tried again, raise TransientError" in str(blocked.error)
+    assert "for another attempt, raise TransientError" in str(blocked.error)
 
 
 async def test_any_iterator_is_a_row_per_element(fake_clock: FakeClock) -> None:

@@ -118,7 +118,7 @@ async def test_a_move_is_refused_once_its_jobs_are_settled_or_its_lease_has_ende
             claim = await leased(source, host)
             move, again = (source.move_to(claim, Position(place + 1)) for _ in range(2))
             await apply(made, move)
-            with pytest.raises(PositionLost, match="are settled already"):
+            with pytest.raises(PositionLost, match="are already settled"):
                 await apply(made, again)
             assert await again.is_moved(made.con)
             assert await source.settled(claim) == place + 1

@@ -46,7 +46,7 @@ async def test_a_lost_position_that_the_group_still_has_is_claimed_again(
         assert [at for _, at in rows.offsets] == list(range(10))
         assert rows.positions[PLACE] == Position(10)
         assert rows.epochs[PLACE] == 3
-        assert said(caplog, "is claimed again; it goes on at 4") == 1
+        assert said(caplog, "is claimed again; it continues at 4") == 1
         pipe.stop()
 
 

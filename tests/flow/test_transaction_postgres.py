@@ -248,7 +248,7 @@ async def test_two_groups_write_into_one_table(embedded_postgres: EmbeddedPostgr
 
 async def test_one_open_sink_serves_one_flow(embedded_postgres: EmbeddedPostgres) -> None:
     async with kept_table(embedded_postgres.dsn) as kept, kept.sink() as sink:
-        with pytest.raises(ConfigError, match="is open already"):
+        with pytest.raises(ConfigError, match="is already open"):
             await piped(MemoryLog(), sink).run()
 
 

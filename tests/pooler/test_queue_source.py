@@ -64,7 +64,7 @@ async def test_jobs_are_handled_in_order_and_settled(
     async with log.connected() as con:
         assert await con.fetchval(f"SELECT count(*) FROM {log.sql}.job") == 1
         assert await con.fetchval(f"SELECT attempts FROM {log.sql}.lane") == 1
-    assert "it only polls, since it is behind a pooler" in caplog.text
+    assert "the source polls only, since it is behind a pooler" in caplog.text
 
 
 async def test_effects_commit_with_the_settle(

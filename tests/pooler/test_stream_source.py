@@ -41,5 +41,5 @@ async def test_the_poll_alone_delivers(
         found = await waiting
         assert found is not None
         assert [record.offset for each in found for record in each.records] == [1]
-    assert "it only polls, since it is behind a pooler" in caplog.text
+    assert "the source polls only, since it is behind a pooler" in caplog.text
     assert [trouble for trouble in host.troubles if trouble] == []

@@ -52,7 +52,7 @@ async def test_a_job_is_skipped_into_the_dead_letters(log: Log) -> None:
         keys = await admin.keys("mails")
         (row, _) = await claim(con, log, "mails")
         assert await keys.park("a", "by hand")
-        with pytest.raises(RefusedError, match="a consumer has a lease of the key 'a'"):
+        with pytest.raises(RefusedError, match="a consumer has a lease on the key 'a'"):
             await keys.unblock("a", skip=True)
         await end(con, log, "mails", row, "nak")
         await keys.unblock("a", skip=True)
@@ -99,7 +99,7 @@ async def test_an_ordered_queue_is_unblocked_without_a_key(log: Log) -> None:
         assert await fail(con, log, "line") == "blocked"
         assert await claim(con, log, "line") == []
         keys = await admin.keys("line")
-        with pytest.raises(ConfigError, match="key='a': must be left out"):
+        with pytest.raises(ConfigError, match="key='a': must be omitted"):
             await keys.unblock("a")
         (lane,) = await keys.lanes()
         assert (lane.key, lane.jobs, lane.state) == ("", 3, "blocked")
@@ -189,7 +189,7 @@ async def test_jobs_without_a_key_are_stopped_one_by_one(log: Log) -> None:
         assert await jobs.resume([two.place], skip=True) == 1
         assert await payloads(con, log, "finished_job") == ["2"]
         assert [row["r_payload"] for row in await claim(con, log, "mails")] == ["1"]
-        with pytest.raises(ConfigError, match="must name a job by its place"):
+        with pytest.raises(ConfigError, match="must contain the place of at least one job"):
             await jobs.resume([])
 
 

@@ -45,9 +45,9 @@ async def test_a_key_waits_for_its_lease_its_backoff_and_its_operator(log: Log) 
     async with operated(log) as (con, admin):
         await admin.create("mails", max_attempts=2)
         await seen(con, log, "one")
-        assert await why(admin, "a") == "it has no job, as far as transactions have committed"
+        assert await why(admin, "a") == "it has no job in committed transactions"
         await insert(con, log, "mails", ("a", 1))
-        assert await why(admin, "a") == "it waits behind a bell that the next claims merge"
+        assert await why(admin, "a") == "it waits in a bell that the next claims merge into a lane"
         (row,) = await claim(con, log, "mails")
         assert re.fullmatch(
             "leased by one of the group workers, (29|30) s left", await why(admin, "a")
@@ -94,18 +94,18 @@ async def test_a_queue_holds_ready_keys(log: Log) -> None:
         await admin.create("mails", max_in_flight=1, key_rate=0.1, max_depth=4)
         await insert(con, log, "mails", ("a", 1), ("a", 2), ("b", 3), ("b", 4))
         told = await notes(admin)
-        assert "no consumer was seen: none has been started, or all have left" in told
-        assert "2 new keys wait behind bells that the next claims merge" in told
+        assert "no consumer is registered: none was started, or all have left" in told
+        assert "2 new keys wait in bells that the next claims merge into lanes" in told
         assert "max_depth=4 is reached: enqueues fail" in told
         (row,) = await claim(con, log, "mails")
         (other,) = {"a", "b"} - {row["r_lane"]}
-        assert await why(admin, other) == "max_in_flight=1 leases are out"
-        assert "max_in_flight=1 leases are out" in await notes(admin)
+        assert await why(admin, other) == "max_in_flight=1 leases are in use"
+        assert "max_in_flight=1 leases are in use" in await notes(admin)
         await end(con, log, "mails", row, "free")
         assert re.search(r"key_rate=0.1 a second: .* in \d+.\d s", await why(admin, row["r_lane"]))
-        assert await why(admin, other) == "no consumer was seen within its time"
+        assert await why(admin, other) == "no consumer is live"
         await seen(con, log, "one", seconds=-5)
-        assert "the last one, one of the group workers, 0 s ago" in await notes(admin)
+        assert "the last one, one of the group workers, was seen 0 s ago" in await notes(admin)
         await admin.pause("mails")
         assert await why(admin, other) == "the queue is paused"
         assert "the queue is paused: `penstock queue resume`" in await notes(admin)
@@ -168,7 +168,7 @@ async def test_strict_order_makes_ranges_inactive(log: Log) -> None:
         told = await notes(admin)
         assert "ordering_required makes sticky routing and its ranges inactive" in told
         assert "owns" not in told
-        assert await why(admin, "a") == "all jobs are one lane, that of the empty key"
+        assert await why(admin, "a") == "all jobs are in one lane, that of the empty key"
         assert (await admin.lag("mails"))["mails"].unowned_slots is None
 
 

@@ -166,7 +166,7 @@ async def test_a_server_that_is_gone_at_the_end_is_logged(
             await asyncio.to_thread(server.kill)
     (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
     assert (
-        "its locks could not be freed, and end with their leases, within 30 s"
+        "its locks could not be released; they expire with their leases within 30 s"
         in record.getMessage()
     )
 

@@ -99,6 +99,23 @@ class Consumer(Operated):
         clock: the source of time.
 
     A consumer runs once, inside `async with`. Raises `ConfigError` for a bad argument.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import Consumer
+        >>> from penstock.sources.memory import MemoryLog, MemorySource
+        >>> log = MemoryLog()
+        >>> for amount in (30, 12):
+        ...     _ = log.produce("payments", amount, key="ann")
+        >>> async def book(message):
+        ...     print(message.key, message.value)
+        >>> async def main():
+        ...     async with Consumer(MemorySource(log, ends=True), name="ledger") as consumer:
+        ...         print(await consumer.run(book))
+        >>> asyncio.run(main())
+        ann 30
+        ann 12
+        ledger: 2 messages acknowledged
     """
 
     @takes(ConsumerOptions, checked_settings)

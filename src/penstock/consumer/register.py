@@ -63,6 +63,23 @@ class HandlerRegister(OfOneMessage):
     A handler takes a message class (a dataclass, a pydantic model, or a class with `__type__`), an
     `Envelope` of one, or a union of these; a class includes its subclasses. The handler of
     `Message` takes messages of any other type, undecoded. Raises `ConfigError` for a bad argument.
+
+    Example:
+        >>> import asyncio
+        >>> from dataclasses import dataclass
+        >>> from penstock.consumer import HandlerRegister
+        >>> from penstock.testing import ConsumerHarness
+        >>> @dataclass
+        ... class Placed:
+        ...     order: int
+        >>> handlers = HandlerRegister(type_of="type")
+        >>> @handlers.register
+        ... async def placed(event: Placed) -> None:
+        ...     print("order", event.order)
+        >>> harness = ConsumerHarness()
+        >>> _ = harness.send({"order": 7}, key="ann", headers=[("type", b"Placed")])
+        >>> ran = asyncio.run(harness.run(handlers))
+        order 7
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What joins a source and a sink."""
+"""Flows from a source to a sink."""
 
 from typing import TYPE_CHECKING
 

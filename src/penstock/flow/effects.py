@@ -1,11 +1,13 @@
-"""Handlers that run in the transaction of their destination, and the position behind them.
+"""Handlers that run in the transaction of their destination, which also stores the position.
 
-1. The handlers of a batch run one after the other, in the order of the records, in one transaction.
-2. If one fails, the transaction is rolled back. The handlers of the records before it run again in
-   another one, which commits; the failed one has used up a try, and those behind it come later.
-3. A handler that passes over an error of the database leaves the transaction unusable. Where that
-   is found later, the batch runs again with a check after each handler.
-4. What a handler raises is of its record, also an outage of another service: the others commit.
+1. The handlers of a batch run one after another, in the order of the records, in one transaction.
+2. If one fails, the transaction is rolled back. The handlers of the earlier records run again in
+   another transaction, which commits. The failed record has used one attempt, and the later records
+   are handled afterwards.
+3. A handler that suppresses an error of the database leaves the transaction unusable. If this is
+   detected later, the batch runs again with a check after each handler.
+4. The errors of a handler belong to its record, even an outage of another service: the others
+   commit.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _TOLD_AS: Mapping[ErrorClass, type[SinkError]] = {
 
 
 class _NotHandled(Exception):  # never leaves a batch
-    """A handler answered something else than that the message is handled."""
+    """The handler returned a result other than success."""
 
     def __init__(self, result: Result) -> None:
         super().__init__(result)
@@ -66,10 +68,10 @@ class MessageEffect:
         self.is_checked = is_checked
         self.answer: Ack = ACK
         self.error: BaseException | None = None
-        """The error that this call is to blame for."""
+        """The error caused by this call."""
 
     async def run(self, connection: object) -> None:
-        """Call the handler with the connection. Raises whatever it raises."""
+        """Call the handler with the connection. Raises the errors of the handler."""
         message = self._message
         message.lend(connection)
         try:
@@ -84,12 +86,12 @@ class MessageEffect:
             raise no_result(answer)
 
     def failed(self, error: BaseException) -> None:
-        """Note that this call is to blame for the error."""
+        """Record that this call has caused the error."""
         self.error = error
 
 
 class PartitionEffects(PartitionCommits):
-    """The handler of batches whose records are handled in the transaction."""
+    """The batch handler for records that are handled within the transaction."""
 
     def __init__(
         self,
@@ -138,7 +140,7 @@ class PartitionEffects(PartitionCommits):
         raise errors[min(errors)]
 
     def _result_of(self, error: BaseException) -> Result:
-        """What becomes of the message whose handler raised this."""
+        """Return the result for a message whose handler has raised this error."""
         if isinstance(error, _NotHandled):
             return error.result
         kind = _TOLD_AS.get(classified(error, classifier_of(self._sink)))

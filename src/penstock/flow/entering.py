@@ -1,4 +1,4 @@
-"""Rows on their way into the batcher."""
+"""Submission of rows to the batcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Entering:
-    """Rows that are submitted in order; those that are not accepted have failed."""
+    """Rows submitted in order; rows that are not accepted have failed."""
 
     def __init__(self, feed: Feed[Any], receipts: Sequence[PipedMessage | PipedRow]) -> None:
         self._receipts = receipts
@@ -23,7 +23,7 @@ class Entering:
         self._told = 0
 
     async def run(self) -> None:
-        """Submit them. Suspends while the batcher is full."""
+        """Submit the rows. Suspends while the batcher is full."""
         try:
             await self._submission
         except (ClosedError, asyncio.CancelledError) as error:
@@ -35,7 +35,7 @@ class Entering:
             self.tell_refused()
 
     def tell_refused(self) -> None:
-        """Fail the rows that have been refused since the last call."""
+        """Fail the rows that were refused since the last call."""
         refused = self._submission.refused[self._told :]
         self._told += len(refused)
         for index, error in refused:

@@ -1,11 +1,11 @@
-"""Failed rows that wait to be sent again. No clock, no task, no I/O.
+"""Failed rows that wait to be resent. No clock, no task, no I/O.
 
 1. A failed row holds its key in the batcher. All failed rows of a key wait here, in the order in
-   which they entered the batcher, and are sent again together.
-2. The record of a key's first row is its *head*: its backoff is the key's. A record whose rows have
-   several keys is a head once it is the first one of each of them and none of its rows is inside,
-   but for those that are queued there behind its own failed ones. Since all keys have the same
-   order, there always is such a record.
+   which they entered the batcher, and are resent together.
+2. The record of a key's first row is its *head*: its backoff applies to the key. A record whose
+   rows have several keys is a head once it is the first record of each key, and none of its rows is
+   inside, except rows queued behind its own failed ones. Such a record always exists, since all
+   keys have the same order.
 3. A head is *driven* once, until its rows are taken or removed.
 """
 
@@ -36,7 +36,7 @@ class HeldRows:
         return message in self._keys
 
     def add(self, key: Hashable, row: FailedRow) -> None:
-        """Let a row wait."""
+        """Add a failed row."""
         message = row.message
         insort(self._rows.setdefault(key, []), row, key=_number_of)
         keys = self._keys.setdefault(message, [])
@@ -45,11 +45,11 @@ class HeldRows:
         self._touched[key] = None
 
     def touch(self, message: PipedMessage) -> None:
-        """Look at a record again: its last row is no longer inside."""
+        """Check a record again after its last row has left the batcher."""
         self._touched.update(dict.fromkeys(self._keys.get(message, ())))
 
     def take_heads(self) -> Iterator[PipedMessage]:
-        """The records that have become heads since the last call."""
+        """Yield the records that have become heads since the last call."""
         touched, self._touched = self._touched, {}
         for key in touched:
             rows = self._rows.get(key)
@@ -66,25 +66,26 @@ class HeldRows:
         return all(self._rows[key][0].message is message for key in keys)
 
     def _waits_behind(self, row: PipedRow, keys: Collection[Hashable]) -> bool:
-        """Whether a row that has not ended has one of these keys, or none: then it is about to be
-        refused, which is told once the rows entering with it have found room.
+        """Whether a row that has not ended has one of these keys, or no key. In the latter case it
+        is about to be refused, which is reported once the rows submitted with it have been
+        accepted.
         """
         try:
             return self._key_of(row.item) in keys
-        except Exception:  # of the caller's function
+        except Exception:  # raised by the caller's function
             return True
 
     def rows_of(self, message: PipedMessage) -> list[FailedRow]:
-        """The failed rows of a record."""
+        """Return the failed rows of a record."""
         found = [self._rows[key] for key in self._keys.get(message, ())]
         return [row for rows in found for row in rows if row.message is message]
 
     def groups_of(self, head: PipedMessage) -> list[list[FailedRow]]:
-        """The rows of each of a head's keys, those of other records behind its own included."""
+        """Return the rows of each key of a head, including those of later records."""
         return [self._rows[key] for key in self._keys[head]]
 
     def take(self, head: PipedMessage) -> list[list[FailedRow]]:
-        """Remove what `groups_of` returns, to be sent again."""
+        """Remove and return the rows of `groups_of`, to be resent."""
         groups: list[list[FailedRow]] = []
         for key in tuple(self._keys[head]):
             rows = self._rows.pop(key)
@@ -101,7 +102,7 @@ class HeldRows:
             self._driven.discard(message)
 
     def remove(self, message: PipedMessage) -> list[FailedRow]:
-        """Remove the rows of a record; return one for each key that no failed row holds now."""
+        """Remove the rows of a record; return one for each key that no failed row holds any more."""
         freed: list[FailedRow] = []
         for key in self._keys.pop(message, ()):
             rows = self._rows[key]
@@ -116,13 +117,13 @@ class HeldRows:
         return freed
 
     def of(self, claims: Collection[Claim]) -> list[PipedMessage]:
-        """The records of these claims, in the order of their arrival."""
+        """Return the records of these claims, in the order of their arrival."""
         found = [message for message in self._keys if message.claim in claims]
         return sorted(found, key=arrival)
 
 
 def arrival(message: Message) -> tuple[int, int]:
-    """Sorts records by their arrival, within a claim."""
+    """Return the sort key of a record: its arrival, within a claim."""
     return message.claim.number, message.index
 
 

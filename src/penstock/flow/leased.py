@@ -1,8 +1,8 @@
-"""Transactions that settle the records of a source in the destination's own database.
+"""Transactions that settle the records of a source in the database of the destination.
 
-1. A source of leases has no position to store: the last statement of a transaction settles its
-   records under their lease. If the lease has ended, nothing of the transaction is applied.
-2. After a failure that may have been applied, the source is asked which records are settled, before
+1. A source with leases has no position to store: the last statement of a transaction settles its
+   records under their lease. If the lease has ended, the transaction is not applied.
+2. After a failure with an unknown outcome, the source is asked which records are settled before
    anything else is written.
 """
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class LeasedPositions:
-    """The positions of leases, as a transactional flow moves them."""
+    """The positions of leases, as moved by a transactional flow."""
 
     def __init__(self, source: SettlesInTransaction) -> None:
         self._source = source
         self._doubted: dict[SourceClaim, HeldPosition] = {}
-        """Those that were in doubt, until their claims end: a later try that fails, too, must not
-        write again what the doubted one has committed.
+        """Positions in doubt, until their claims end: if a later attempt fails as well, it must not
+        repeat the writes of the one in doubt.
         """
 
     @asynccontextmanager
     async def moving(self, claim: SourceClaim) -> AsyncIterator[HeldPosition]:
-        """The position of a claim, of which one transaction is under way at a time.
+        """Yield the position of a claim, which has one transaction in progress at a time.
 
-        Raises `PositionLost` for a claim that has ended, and `UnavailableError` where the source
-        cannot be asked.
+        Raises `PositionLost` for a claim that has ended, and `UnavailableError` if the source
+        cannot be reached.
         """
         held = self._doubted.get(claim) or HeldPosition(None)
         if held.is_in_doubt:
@@ -52,6 +52,6 @@ class LeasedPositions:
                 del self._doubted[each]
 
     def unit(self, claim: SourceClaim, position: Position) -> PositionUnit:
-        """The unit of a transaction that settles the records before this position."""
+        """Build the unit of a transaction that settles the records before this position."""
         move = self._source.move_to(claim, position)
         return PositionUnit(self._source.group, claim.partition, position, move)

@@ -1,4 +1,4 @@
-"""From a source into a batcher: the face of a pipe."""
+"""The public interface of a pipe: from a source into a batcher."""
 
 from __future__ import annotations
 
@@ -29,53 +29,56 @@ if TYPE_CHECKING:
 
 
 class Pipe(Operated):
-    """Moves the records of a source through a batcher into its sink: in order per key of the
-    batcher, and with a stored position that never passes a record whose rows are not all safe.
+    """Moves the records of a source through a batcher into its sink, in order per key of the
+    batcher. The stored position never passes a record whose rows are not all safe.
 
     Args:
-        source: where the records come from.
-        batcher: where their rows go: `Batcher(sink, key=...)`, not opened; its `key` decides what
-            is in order. `run` opens and closes it.
+        source: the source of the records.
+        batcher: the destination of their rows: an unopened `Batcher(sink, key=...)`, whose `key`
+            determines the order. `run` opens and closes it.
         transform: a function from a `Message` to its rows: a row, a list or generator of rows, or
             `None` for no row; `Skip()`, `ToDeadLetter(why)` or `Terminate(why)` settle the record
-            without rows. A plain function runs in the event loop and has to be quick. Default: the
+            without rows. A plain function runs in the event loop and has to be fast. Default: the
             record itself is the row.
-        name: names the pipe in logs, metrics, dead letters and the park store; there it has to be
-            the same in every process of a group, and another in every other group.
-        on_rejected: what becomes of a record with a row that is rejected for good, or that cannot
-            be transformed: `skip`, `block`, `block_and_dead_letter`, `park_key`, or `exit`: `run`
-            ends and raises its error. Default: `park_key` with a store, else
-            `block_and_dead_letter` with dead letters, else `block`. With a queue as the source only
-            `exit`; it does with such a job what it is set to do.
-        retry: attempts and backoff of rows that ended `unknown` or `rejected`, and of a transform
-            whose error may pass; tries inside the sink's stack are not counted. Default: 5
-            attempts, 0.1 s doubled up to 30 s, with full jitter.
-        dead_letters: the sink, or stack of sinks, of dead letters of records. A `DeadLetter` in the
-            batcher's stack keeps rows instead, before they are rejected.
-        parked: the store of parked records.
+        name: name of the pipe in logs, metrics, dead letters and the park store. For the park store
+            it has to be the same in all processes of a group, and different in other groups.
+        on_rejected: the strategy for a record with a permanently rejected row, or that cannot be
+            transformed: `skip`, `block`, `block_and_dead_letter`, `park_key`, or `exit`: `run` ends
+            and raises its error. Default: `park_key` with `parked`, else `block_and_dead_letter`
+            with `dead_letters`, else `block`. With a queue as the source only `exit` is accepted;
+            otherwise the queue's own setting applies.
+        retry: attempts and backoff of rows with the outcome `unknown` or `rejected`, and of a
+            transform after a temporary error. Attempts inside the sink's stack are not counted.
+            Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter.
+        dead_letters: the sink, or stack of sinks, for dead letters of records. A `DeadLetter` in
+            the batcher's stack stores rows instead, before they are rejected.
+        parked: the store for parked records.
         key: a function from a record to the key that is parked; default: the record's own key. All
-            rows of one key of the batcher have to come from records of one such key. Only with
-            `parked`.
-        max_dead_letter_ratio: stop if more than this part of a partition's recent records became
-            dead letters.
-        max_consecutive_dead_letters: stop after this number of them in a row in a partition.
-        max_in_flight: the most records inside. Default: the most items that the batcher holds
+            rows with the same key in the batcher have to come from records with the same key here.
+            Only with `parked`.
+        max_dead_letter_ratio: stop if more than this fraction of a partition's recent records
+            became dead letters.
+        max_consecutive_dead_letters: stop after this number of consecutive dead letters in a
+            partition.
+        max_in_flight: the most records in flight. Default: the most items that the batcher holds
             (`Limits.max_pending_items`).
-        max_in_flight_bytes: the same in bytes of values; one larger record is taken alone.
+        max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
         fetch_max: the most records of one fetch.
-        refill_below: fetch again when the records inside have fallen to this part of a bound.
+        refill_below: fetch again when the records in flight have fallen to this fraction of a
+            limit.
         size_of: a function from a record to its size in bytes; default: the length of its value.
-        concurrency: the most calls of an async transform at once.
-        drain: seconds for what is inside the batcher to be written when the pipe stops (in the
-            second half no write begins), and for writes that have begun when a partition is revoked.
+        concurrency: the most concurrent calls of an async transform.
+        drain: seconds to write the rows in the batcher when the pipe stops (no write begins in the
+            second half), and to finish running writes when a partition is revoked.
         commit_every: seconds between commits.
-        commit_after: commit after this number of settled records, too.
+        commit_after: also commit after this number of settled records.
         stall_after: seconds without progress after which the pipe is reported as stalled.
-        observers: metrics and traces of the records; those of the rows belong to the batcher.
+        observers: observers for metrics and traces of the records; those of the rows belong to the
+            batcher.
 
-    The clock is the batcher's. A pipe runs once. Raises `ConfigError` for a bad argument, and for a
-    batcher with `overflow` other than `block`, with `last_resort`, with `on_key_failure`, or whose
-    tenants have caps.
+    The pipe uses the batcher's clock. It can be run once. Raises `ConfigError` for a bad argument,
+    and for a batcher with `overflow` other than `block`, with `last_resort`, with `on_key_failure`,
+    or whose tenants have caps.
     """
 
     _opened_by = "`await pipe.run()`"
@@ -100,12 +103,11 @@ class Pipe(Operated):
         """Open the batcher and the source, move records until `stop`, a cancellation or the end of
         the source, then drain and close both.
 
-        The drain has one deadline for both: what is inside the batcher is written, then the
-        positions are stored. What is not written then is delivered again to the next owner of its
-        partition. Raises what opening raises, an error of the source or of the batcher, and a
-        `SystemExit` or `KeyboardInterrupt` of the transform, after the drain. A cancellation
-        drains, too, and is raised then; a second one ends the drain at once. Raises `ConfigError`
-        the second time.
+        The drain has one deadline for both: the rows in the batcher are written, then the positions
+        are stored. Unwritten records are delivered again to the next owner of their partition.
+        Raises errors of opening, and after the drain errors of the source or of the batcher, and a
+        `SystemExit` or `KeyboardInterrupt` of the transform. A cancellation is raised after a drain
+        as well; a second one ends the drain at once. A second call raises `ConfigError`.
         """
         self._check_new()
         try:
@@ -131,9 +133,9 @@ class Pipe(Operated):
 
     @asynccontextmanager
     async def _open_batcher(self) -> AsyncIterator[None]:
-        """Keep the batcher open in the context; its report tells what was not written."""
+        """Keep the batcher open in the context; its report lists unwritten rows."""
         if (state := self._batcher.stats().state) not in {"new", "closed"}:
-            rule = "a pipe opens and closes its batcher, and is the only one that uses it"
+            rule = "a pipe opens and closes its batcher, which must have no other user"
             raise ConfigError(f"batcher {self._batcher.name!r} is {state}: {rule}")
         await self._batcher.__aenter__()
         try:
@@ -146,15 +148,15 @@ class Pipe(Operated):
         await self._batcher.shutdown()
 
     async def wait_ready(self) -> None:
-        """Suspend until `ready`, also before `run` has opened the pipe. Raises `ClosedError` if it
-        ends before.
+        """Suspend until `ready`, also before `run` has opened the pipe. Raises `ClosedError` if the
+        pipe ends first.
         """
         while self._engine is None and not self._has_ended:
             await wait_until(self._settings.clock, math.inf, self._opened)
         await super().wait_ready()
 
     def stats(self) -> PipeStats:
-        """A snapshot of counts and levels. May be called in any thread."""
+        """Return a snapshot of counts and levels. May be called in any thread."""
         return PipeStats(self._open().views.stats(), self._batcher.stats())
 
 
@@ -164,7 +166,7 @@ def pipe(
     transform: Transform | None = None,
     **options: Unpack[PipeOptions],
 ) -> Pipe:
-    """Make a `Pipe`, which moves the records of a source through a batcher into its sink.
+    """Create a `Pipe`, which moves the records of a source through a batcher into its sink.
 
     Takes the arguments of `Pipe`. Nothing is opened until `run`.
     """

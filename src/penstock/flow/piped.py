@@ -1,4 +1,4 @@
-"""A record on its way through a batcher: its message is the receipt of its row."""
+"""A record on its way through a batcher; its message is the receipt of its row."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class FailedRow(NamedTuple):
-    """A row that is not at its destination for sure, and why."""
+    """A row that is not known to be at its destination, and the reason."""
 
     receipt: PipedMessage | PipedRow
     item: Any
     outcome: Outcome
     error: BaseException | None
     is_refused: bool = False
-    """Whether the batcher has not accepted it."""
+    """Whether the batcher has refused it."""
 
     @property
     def message(self) -> PipedMessage:
@@ -33,26 +33,26 @@ class FailedRow(NamedTuple):
 
 
 class EndsRows(Protocol):
-    """Where messages go whose rows have ended."""
+    """The handler of messages whose rows have ended."""
 
     def delivered(self, message: PipedMessage) -> None:
-        """All rows are safe at their destination."""
+        """Handle a message whose rows are all safe at their destination."""
 
     def failed(self, row: FailedRow) -> None:
-        """A row has failed; perhaps others of its record are still inside."""
+        """Handle a failed row; other rows of its record may still be inside."""
 
     def look(self, message: PipedMessage) -> None:
-        """The last row is no longer inside, and others have failed."""
+        """Handle a message whose last row has left, after others have failed."""
 
     def resend(self, message: PipedMessage) -> None:
-        """Send the failed rows again: their backoff is over, or an operator wants it."""
+        """Resend the failed rows, after their backoff or on behalf of an operator."""
 
     def departed(self, message: PipedMessage) -> None:
-        """The message has left otherwise than by the success of its rows."""
+        """Handle a message that left for another reason than the success of its rows."""
 
 
 class PipedMessage(Message):
-    """A message, and the receipt of its row; of several rows, the owner of their receipts."""
+    """A message that is the receipt of its row, or owns the receipts of its rows."""
 
     __slots__ = ("_end", "inside", "is_held", "item", "number", "rows")
 
@@ -66,21 +66,21 @@ class PipedMessage(Message):
         self.record = record
         self.claim = claim
         self.index = index
-        self.is_held = False  # whether rows of it have failed, and wait
+        self.is_held = False  # whether it has failed rows that wait
         self.inside = 0  # rows in the batcher
 
     @property
     def message(self) -> PipedMessage:
-        """Itself; a row of several has another message."""
+        """Return itself; the message of one of several rows is a different object."""
         return self
 
     @property
     def lent_for(self) -> WaitReason:  # type: ignore[override]  # a constant of other messages
-        """What it waits for: its rows, or those of its key that have failed before it."""
+        """The reason for waiting: its rows are in the batcher, or queued behind failed rows."""
         return WaitReason.QUEUED_BEHIND if self.is_held else WaitReason.IN_BATCHER
 
     def enters(self, end: EndsRows, item: object, number: int) -> None:
-        """Note that its only row is about to be accepted, as the row of this number."""
+        """Register its only row, which is about to be accepted under this number."""
         self._end = end
         self.item = item
         self.number = number
@@ -89,7 +89,7 @@ class PipedMessage(Message):
     def enters_as(
         self, end: EndsRows, items: Sequence[object], numbers: Iterator[int]
     ) -> list[PipedRow]:
-        """Note that its rows are about to be accepted; return their receipts."""
+        """Register its rows, which are about to be accepted; return their receipts."""
         self._end = end
         rows = [PipedRow(self, item, next(numbers)) for item in items]
         self.rows = set(rows)  # those in the batcher
@@ -97,17 +97,17 @@ class PipedMessage(Message):
         return rows
 
     def enters_again(self, receipt: PipedMessage | PipedRow) -> None:
-        """Note that a failed row is about to be accepted again."""
+        """Register a failed row that is about to be accepted again."""
         self.inside += 1
         if isinstance(receipt, PipedRow):
             self.rows.add(receipt)
 
     def hold(self, *, is_held: bool) -> None:
-        """Note whether rows of it have failed, and wait."""
+        """Set whether it has failed rows that wait."""
         self.is_held = is_held
 
     def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
-        """The batcher's call with the outcome of the only row."""
+        """Handle the outcome of the only row, as reported by the batcher."""
         self.inside = 0
         if outcome.is_success:
             self._end.delivered(self)
@@ -115,7 +115,7 @@ class PipedMessage(Message):
             self._end.failed(FailedRow(self, self.item, outcome, cause))
 
     def row_ended(self, row: PipedRow, outcome: Outcome, cause: BaseException | None) -> None:
-        """Note the outcome of one of several rows."""
+        """Record the outcome of one of several rows."""
         self.inside -= 1
         self.rows.remove(row)
         if not outcome.is_success:
@@ -126,18 +126,18 @@ class PipedMessage(Message):
             self._end.delivered(self)
 
     def refuse(self, receipt: PipedMessage | PipedRow, error: BaseException) -> None:
-        """Note that the batcher has not accepted a row."""
+        """Record that the batcher has refused a row."""
         self.inside -= 1
         if isinstance(receipt, PipedRow):
             self.rows.remove(receipt)
         self._end.failed(FailedRow(receipt, receipt.item, Outcome.REJECTED, error, is_refused=True))
 
     def resend(self) -> None:
-        """Send the failed rows again."""
+        """Resend the failed rows."""
         self._end.resend(self)
 
     def departed(self) -> None:
-        """Note that it has left while failed rows of it were held."""
+        """Handle its departure while failed rows are held."""
         self._end.departed(self)
 
 
@@ -152,17 +152,17 @@ class PipedRow:
         self.number = number
 
     def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
-        """The batcher's call with the outcome of the row."""
+        """Handle the outcome of the row, as reported by the batcher."""
         self.message.row_ended(self, outcome, cause)
 
 
 class PipedSchedule(ArrivalSchedule):
-    """Messages in the order of their arrival, some with rows that wait to be sent again."""
+    """Messages in the order of arrival, including those with failed rows that wait."""
 
     message_type = PipedMessage
 
     def finish(self, message: Message) -> None:
-        """A message is settled otherwise than by its rows, or left to a later claim."""
+        """Finish a message that was settled other than by its rows, or left to a later claim."""
         super().finish(message)
         if isinstance(message, PipedMessage) and message.is_held:
             message.departed()

@@ -1,16 +1,17 @@
-"""The positions of a transactional flow: which partitions it owns, and how far each is committed.
+"""The positions of a transactional flow: the owned partitions, and the committed offsets.
 
-1. A claim of a partition takes its position over in the destination. From then on the position is
+1. The claim of a partition takes over its position in the destination. From then on the position is
    known here, and moves with each commit.
-2. One thing at a time moves a position: a transaction, or a store without rows. A store leaves out
-   a partition with a transaction under way, which stores a later position itself.
-3. After a failure that may have been applied, a position is *in doubt*: it is read before anything
-   else is written. What it has passed is done.
+2. Only one operation at a time moves a position: a transaction, or a store without rows. A store
+   leaves out a partition with a transaction in progress, which stores a later position itself.
+3. After a failure with an unknown outcome, a position is *in doubt*: it is read before anything
+   else is written. Records before the stored position are done.
 4. A *lost* position belongs to another process. Nothing more of the claim is applied, and it waits
-   for its revoke. A claim that the group still has was lost by mistake: to a process that did not
-   know yet that it had lost the partition, or to a time limit of transactions. So it is claimed
-   again after a while, unless the position stands before what it has committed.
-5. An error of a position says nothing about the records: it is an outage, however long it lasts.
+   for its revoke. If the group still assigns the claim to this process, the loss was an error: the
+   position was taken by a process that did not know yet that it had lost the partition, or a
+   transaction exceeded a time limit. The position is therefore claimed again after a while, unless
+   it is before the last commit of this claim.
+5. An error of a position does not concern the records: it is an outage, regardless of its duration.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.flow")
 
 LOOK_AFTER = 1.0
-"""Seconds that a batch of a lost claim waits for the revoke before it is tried again."""
+"""Seconds for which a batch of a lost claim waits for the revoke before it is retried."""
 
 RECLAIM_AFTER = 10.0
-"""Seconds without a revoke after which a lost position is claimed again: longer than a member that
-is alive takes to hear of a rebalance.
+"""Seconds without a revoke after which a lost position is claimed again. A live member learns of a
+rebalance in less time.
 """
 
-_LOST = "%s: the position of %s is lost (%s): nothing more of this claim is applied"
-_REGAINED = "%s: %s is still owned, so its position is claimed again; it goes on at %s"
+_LOST = "%s: the position of %s is lost (%s): no further record of this claim is applied"
+_REGAINED = "%s: %s is still owned, so its position is claimed again; it continues at %s"
 
 
 class HeldPosition:
@@ -54,43 +55,43 @@ class HeldPosition:
 
     def __init__(self, position: Position | None) -> None:
         self.position = position
-        """The stored one, as far as known; `None`: none is stored yet."""
+        """The last known stored position; `None` if none is stored."""
         self._done = 0
-        """What this claim has committed ends before this offset. The stored position may be beyond
-        the records, where another log has taken the place of theirs.
+        """This claim has committed the records before this offset. The stored position may be
+        beyond the records, if the log was replaced.
         """
         self.is_in_doubt = False
         self.lost: str | None = None
-        """Why it belongs to another process."""
+        """The reason why it belongs to another process."""
         self.lost_at = 0.0
         self.turn = asyncio.Lock()
 
     def passes(self, offset: int) -> bool:
-        """Whether this claim has committed the record of this offset."""
+        """Whether this claim has committed the record at this offset."""
         return offset < self._done
 
     def stored(self, position: Position) -> None:
-        """Note the position that is stored now."""
+        """Set the stored position."""
         self.position, self._done, self.is_in_doubt = position, position.offset, False
 
     def read(self, position: Position | None) -> None:
-        """Note the position that was read; another one than before was stored by this claim."""
+        """Set the position that was read. A changed position was stored by this claim."""
         if position is not None and position != self.position:
             self.stored(position)
         self.is_in_doubt = False
 
     def doubt(self) -> None:
-        """Note that the stored position may be another one."""
+        """Mark the stored position as uncertain."""
         self.is_in_doubt = True
 
     def lose(self, reason: str, now: float) -> bool:
-        """Note that it belongs to another process; return whether that is new."""
+        """Mark it as owned by another process; return whether this is new."""
         is_new, self.lost = self.lost is None, reason
         self.lost_at = now if is_new else self.lost_at
         return is_new
 
     def regain(self, position: Position | None) -> bool:
-        """Note that it was claimed again; return whether this claim can go on from there."""
+        """Record that it was claimed again; return whether this claim can continue from there."""
         before = 0 if self.position is None else self.position.offset
         if (0 if position is None else position.offset) < before:
             return False
@@ -100,19 +101,22 @@ class HeldPosition:
 
 
 class KeepsMoves(Protocol):
-    """Moves the positions of claims in the transactions of a destination."""
+    """Moves the positions of claims in transactions of a destination."""
 
     def moving(self, claim: SourceClaim) -> AbstractAsyncContextManager[HeldPosition]:
-        """The position of a claim, which moves only in this context; read again if in doubt."""
+        """Yield the position of a claim, which moves only in this context.
+
+        It is read again if in doubt.
+        """
         ...
 
     def unit(self, claim: SourceClaim, position: Position) -> PositionUnit:
-        """The unit of a transaction that moves it there."""
+        """Build the unit of a transaction that moves the position of the claim to this one."""
         ...
 
 
 class PositionKeeper:
-    """The store of positions that a transactional flow gives its source."""
+    """The position store that a transactional flow passes to its source."""
 
     def __init__(self, destination: KeepsPositions, group: str, name: str, clock: Clock) -> None:
         self._destination = destination
@@ -122,17 +126,17 @@ class PositionKeeper:
         self._held: dict[TopicPartition, HeldPosition] = {}
         self._released = Signal()
 
-    # -- the store of a source ---------------------------------------------------------------------
+    # -- the interface for the source --------------------------------------------------------------
 
     @property
     def keeps_group_offsets(self) -> bool:
-        """Whether the destination stores positions as the group's own offsets."""
+        """Whether the destination stores positions as the offsets of the group."""
         return self._destination.keeps_group_offsets
 
     async def take(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Own these partitions; return the positions of those that have one."""
+        """Take over these partitions; return the stored positions."""
         known = await self._destination.claim_positions(self._group, partitions)
         for each in partitions:
             self._held[each] = HeldPosition(known.get(each))
@@ -141,7 +145,7 @@ class PositionKeeper:
     async def store(
         self, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store positions without rows; return the partitions where they are stored now."""
+        """Store positions without rows; return the partitions whose positions are stored."""
         free = {each: held for each in positions if (held := self._free(each)) is not None}
         same = [each for each, held in free.items() if held.position == positions[each]]
         new = {
@@ -175,25 +179,25 @@ class PositionKeeper:
         self._released.fire()
 
     def _free(self, partition: TopicPartition) -> HeldPosition | None:
-        """The position of a partition, unless something moves it now, or it is not certain."""
+        """The position of a partition, unless it is in use, in doubt or lost."""
         held = self._held.get(partition)
         if held is None or held.is_in_doubt or held.lost is not None or held.turn.locked():
             return None
         return held
 
-    # -- the flow's side ---------------------------------------------------------------------------
+    # -- the interface for the flow ----------------------------------------------------------------
 
     @asynccontextmanager
     async def moving(self, claim: SourceClaim) -> AsyncIterator[HeldPosition]:
-        """The position of a claim's partition, which moves only in this context; read again if in doubt.
+        """Lock the position of a claim's partition, which moves only in this context.
 
-        Raises `PositionLost`, after a while, for a partition that is not owned, and
-        `UnavailableError` where the position cannot be read.
+        A position in doubt is read again. Raises `PositionLost`, after a while, for a partition
+        that is not owned, and `UnavailableError` if the position cannot be read.
         """
         partition = claim.partition
         held = self._held.get(partition)
         if held is None:
-            raise PositionLost(f"{partition} is not owned any more")
+            raise PositionLost(f"{partition} is no longer owned")
         async with held.turn:
             if held.lost is not None:
                 await wait_until(self._clock, self._clock.now() + LOOK_AFTER, self._released)
@@ -210,17 +214,17 @@ class PositionKeeper:
                 raise
 
     def unit(self, claim: SourceClaim, position: Position) -> PositionUnit:
-        """The unit of a transaction that stores this position."""
+        """Build the unit of a transaction that stores this position."""
         return PositionUnit(self._group, claim.partition, position)
 
     async def _regained(self, partition: TopicPartition, held: HeldPosition) -> bool:
-        """Claim a lost position again, when its revoke should have come long ago."""
+        """Claim a lost position again if its revoke is long overdue."""
         is_due = self._clock.now() >= held.lost_at + RECLAIM_AFTER
         if not is_due or self._held.get(partition) is not held:
             return False
         with as_outage(partition):
             known = await self._destination.claim_positions(self._group, [partition])
-        if self._held.get(partition) is not held:  # revoked meanwhile
+        if self._held.get(partition) is not held:  # revoked in the meantime
             if partition not in self._held:
                 self._destination.release_positions(self._group, [partition])
             return False
@@ -237,12 +241,12 @@ class PositionKeeper:
 
 @contextmanager
 def as_outage(partition: TopicPartition) -> Iterator[None]:
-    """Raise `UnavailableError` for any error of a position, but for a loss."""
+    """Convert errors of a position to `UnavailableError`, except a loss."""
     try:
         yield
     except (PositionLost, UnavailableError):
         raise
     except Exception as error:
-        text = f"the position of {partition} cannot be told"
+        text = f"the position of {partition} cannot be determined"
         made = UnavailableError(f"{text} ({text_of(error)})")
         raise caused(made, error, summary=f"{text} ({for_log(error)})") from error

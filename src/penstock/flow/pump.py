@@ -1,13 +1,13 @@
-"""From the records of a source into a batcher.
+"""Moves the records of a source into a batcher.
 
-1. One worker takes records in the order of their arrival, makes their rows, and submits them. So
-   the rows of a partition enter the batcher in the order of its offsets.
-2. A row that the batcher refuses, for its key or its size, makes poison of its record alone.
-3. When claims end, their rows are withdrawn from the batcher. Those at their destination go on, but
-   are never sent again.
-4. A drain shuts the batcher down: what is inside is written, within the deadline of both. In the
-   second half of that time no write begins: rows that are left to the next owner come once, those
-   of a write that is cut off may come twice.
+1. One worker takes records in the order of their arrival, makes their rows, and submits them. The
+   rows of a partition therefore enter the batcher in the order of its offsets.
+2. If the batcher refuses a row because of its key or size, only its record becomes poison.
+3. When claims end, their rows are withdrawn from the batcher. Writes in flight continue, but are
+   never repeated.
+4. A drain shuts the batcher down: its rows are written, within the common deadline. No write begins
+   in the second half of that time: rows left to the next owner are written once, those of an
+   interrupted write maybe twice.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Pump:
         self._room = engine.commons.signals.room
         self._settled = engine.commons.signals.settled
 
-    # -- the work of a consumer --------------------------------------------------------------------
+    # -- the interface for the engine --------------------------------------------------------------
 
     @property
     def is_waiting(self) -> bool:
@@ -68,14 +68,14 @@ class Pump:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether every record inside is blocked, or waits behind a blocked one."""
+        """Whether each record in flight is blocked, or waits behind a blocked one."""
         schedule = self.schedule
         others = len(schedule.blocked) + len(self._settler.manual)
         return schedule.window.messages == others and self.ends.are_told and self._feed.is_idle
 
     @property
     def trouble(self) -> str | None:
-        """What the batcher's destination does not accept now, and since when."""
+        """The state of a destination that currently does not accept writes, with its duration."""
         destination = self._batcher.stats().destination
         if destination.state == "available":
             return None
@@ -84,22 +84,22 @@ class Pump:
         return f"{destination.state} for {destination.seconds:.1f} s: {told}"
 
     def make_worker(self) -> Slot:
-        """Make the worker."""
+        """Create the worker."""
         return PumpWorker(self)
 
     def withdraw(self, claims: Collection[Claim]) -> None:
-        """Take the rows of claims back from the batcher, and forget what was to be sent again."""
+        """Withdraw the rows of claims from the batcher, and drop those to be resent."""
         dead = set(claims)
         self._feed.withdraw(lambda receipt: cast("PipedRow", receipt).message.claim in dead)
         self.ends.withdraw(dead)
 
     def hurry(self, until: float) -> None:
-        """Shut the batcher down, so that what is inside is written until then."""
+        """Shut the batcher down, so that its rows are written before the deadline."""
         self.ends.drain()
         self._shutdown = asyncio.get_running_loop().create_task(self._shut_down(until))
 
     async def _shut_down(self, until: float) -> None:
-        """Shut the batcher down; halfway, leave what no write has to the next owner."""
+        """Shut the batcher down; halfway, withdraw the rows without a write for the next owner."""
         now = self.clock.now()
         halfway = self.clock.call_at((now + until) / 2, lambda: self._feed.withdraw(lambda _: True))
         try:
@@ -110,10 +110,10 @@ class Pump:
     # -- into the batcher --------------------------------------------------------------------------
 
     def enter(self, made: deque[tuple[PipedMessage, Transformed]]) -> list[PipedMessage | PipedRow]:
-        """Settle the records without rows; return the receipts of the others' rows, in order.
+        """Settle the records without rows; return the receipts of the other rows, in order.
 
-        Leaves a record that is to be parked, and those behind it, while earlier ones of its key
-        are in the batcher: the store has the records of a key in their order.
+        Leaves a record that will be parked, and those after it, while earlier records of its key
+        are in the batcher: the store needs the records of a key in order.
         """
         receipts: list[PipedMessage | PipedRow] = []
         numbers, lend = self._numbers, self._settler.lend
@@ -138,7 +138,7 @@ class Pump:
             else:
                 self._settler.settle(message, None)
         if self._room.waiters and self.schedule.window.has_resumed:
-            self._room.fire()  # by records without rows
+            self._room.fire()  # records without rows have made room
         self._poison.look()
         return receipts
 
@@ -147,7 +147,7 @@ class Pump:
         await wait_until(self.clock, math.inf, self._settled)
 
     def turn_back(self, messages: Sequence[PipedMessage]) -> None:
-        """Deal with records whose rows were not made, since the worker was cancelled."""
+        """Handle records whose rows were not made because the worker was cancelled."""
         again = [message for message in messages if not message.claim.is_closing]
         for message in messages:
             if message.claim.is_closing:
@@ -156,14 +156,14 @@ class Pump:
 
 
 class PumpWorker(Slot):
-    """Makes rows of ready records and submits them, some records at a time."""
+    """Makes rows of ready records and submits them, a few records at a time."""
 
     def __init__(self, pump: Pump) -> None:
         super().__init__()
         self._pump = pump
 
     async def work(self) -> None:
-        """Move ready records; rest when there is none."""
+        """Move ready records; wait when there are none."""
         pump = self._pump
         ready, workers, sleep = pump.schedule.ready, pump.workers, pump.clock.sleep
         task = asyncio.current_task()
@@ -199,11 +199,11 @@ class PumpWorker(Slot):
             await self.settle_down()
 
     async def _enter(self, made: deque[tuple[PipedMessage, Transformed]]) -> list[PipedMessage]:
-        """Submit rows; return the records that were not dealt with when the worker was cut."""
+        """Submit rows; return the records that were not processed when the worker was cut."""
         pump = self._pump
         while True:
             receipts = pump.enter(made)
-            self.running = None  # no cut: a submission is ended by a withdrawal, row by row
+            self.running = None  # no cut: withdrawals end a submission, row by row
             if receipts:
                 await pump.ends.submit(receipts)
             if not made:

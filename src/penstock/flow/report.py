@@ -1,4 +1,4 @@
-"""How a pipe ended: its source's side and its batcher's, as one report."""
+"""The result of a pipe: the reports of its source and its batcher."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PipeReport:
-    """How a pipe ended.
+    """The result of a pipe.
 
-    `complete` says that no write was cut off, and that the last commit succeeded. Records whose
-    rows no write had are delivered again and need no mention.
+    `complete` means that no write was interrupted, and that the last commit succeeded. Records
+    whose rows were not being written are delivered again, and do not affect it.
     """
 
     source: DrainReport
-    """The records: how many were settled in which way, and the stored positions."""
+    """The records: the number settled in each way, and the stored positions."""
     batcher: ShutdownReport[Any]
-    """The rows: how many ended with which outcome."""
+    """The rows: the number of each outcome."""
 
     @property
     def complete(self) -> bool:
-        """Whether no write was cut off, and the last commit succeeded."""
+        """Whether no write was interrupted, and the last commit succeeded."""
         return self.source.complete and self.batcher.complete
 
     @property

@@ -1,12 +1,13 @@
-"""What becomes of records once their rows have ended.
+"""Settles records after their rows have ended.
 
 1. A record's message is the receipt of its row. Once all its rows are safe, the message is
-   acknowledged there and then.
-2. A failed row holds its key in the batcher. What becomes of it is decided outside the batcher's
-   step: it is sent again in front of its key's later rows, after a backoff, or its record is poison.
-   A record whose row may have been applied is never given up: after the last try it is blocked.
-3. A key is free again once no failed row holds it. In a drain it stays held: what is behind is
-   handed back unsent, and comes again from the source.
+   acknowledged immediately.
+2. A failed row holds its key in the batcher. Its further treatment is decided outside the batcher's
+   step: it is resent before later rows of its key, after a backoff, or its record is poison. A
+   record with a row that may have been applied is never given up: after the last attempt it is
+   blocked.
+3. A key is released once no failed row holds it. In a drain it stays held: later rows are returned
+   unsent, and delivered again by the source.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
 HELD = (Outcome.UNKNOWN, Outcome.REJECTED, Outcome.UNSENT)
 """The outcomes after which later rows of a key wait."""
 STILL_WRITTEN = 0.05
-"""Seconds until the next look at a key whose last write has not ended."""
+"""Delay in seconds before another check of a key whose last write is still running."""
 _GONE = (ClosedError, WithdrawnError, asyncio.CancelledError)
-"""The errors of rows that were not accepted for no fault of theirs."""
+"""The errors of rows that were not accepted for reasons other than the row."""
 
 
 class RowEnds:
@@ -73,7 +74,7 @@ class RowEnds:
         return not self._failed
 
     def withdraw(self, claims: Collection[Claim]) -> None:
-        """Forget what was to be sent again of these claims, rows just taken back included."""
+        """Drop the rows of these claims that were to be resent, including those just withdrawn."""
         self._note_failed()
         self._forget(claims)
 
@@ -88,22 +89,22 @@ class RowEnds:
         self._is_draining = True
 
     def delivered(self, message: PipedMessage) -> None:
-        """Acknowledge a record whose rows are safe. The hot path: once per record."""
+        """Acknowledge a record whose rows are safe. The fast path: once per record."""
         if not self._settler.take_back(message):
-            return  # left meanwhile, with its claim
+            return  # it has left in the meantime, with its claim
         if not self._schedule.acknowledge(message):
             self._settler.settle(message, None)
         if not self._is_looking:
             self._look_soon()
 
     def failed(self, row: FailedRow) -> None:
-        """Note a failed row, to be dealt with after the batcher's step."""
+        """Record a failed row, to be handled after the batcher's step."""
         row.message.hold(is_held=True)
         self._failed.append(row)
         self._look_soon()
 
     def look(self, message: PipedMessage) -> None:
-        """Look at a record with failed rows again: its last one is no longer inside."""
+        """Check a record with failed rows again, after its last row has left the batcher."""
         self._held.touch(message)
         self._look_soon()
 
@@ -113,7 +114,7 @@ class RowEnds:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        """Look at what rows of one step or of several have left behind, once for all of them."""
+        """Handle the effects of rows that ended in one or more steps, once for all of them."""
         self._is_looking = False
         self._signals.settled.fire()
         if self._schedule.window.has_resumed:
@@ -129,19 +130,19 @@ class RowEnds:
         rows, self._failed = self._failed, []
         for row in rows:
             self._held.add(self._key_of(row), row)
-        # held rows are sent again with the first one of their key, which may be of another claim
+        # held rows are resent with the first one of their key, which may be of another claim
         if gone := {row.message.claim for row in rows if row.message.claim.is_closing}:
             self._forget(gone)
 
     def _key_of(self, row: FailedRow) -> Hashable:
-        """What waits for the row: its key in the batcher, or only itself."""
+        """Return the key that the row blocks in the batcher, or else its receipt."""
         key = None if row.is_refused else self._feed.key_of(row.item)
         return row.receipt if key is None else key
 
     def _decide(self, message: PipedMessage) -> None:
-        """Let a record back off, or leave, or be poison."""
+        """Decide whether a record backs off, leaves or is poison."""
         if not self._settler.take_back(message):
-            self.departed(message)  # left meanwhile, with its claim
+            self.departed(message)  # it has left in the meantime, with its claim
             return
         if self._parks(message):
             return
@@ -155,7 +156,9 @@ class RowEnds:
         unknown = [error for row, error in rows if row.outcome is Outcome.UNKNOWN]
         poison = [error for row, error in rows if self._is_poison(row, error)]
         if unknown and self._is_last_try(message, unknown[0]):
-            self._poison.block(message, unknown[0])  # a dead letter would hide what may be applied
+            self._poison.block(
+                message, unknown[0]
+            )  # a dead letter would hide a row that may be applied
         elif poison and not unknown:
             self._settler.settle(message, Terminate(error=poison[0]))
         else:
@@ -164,15 +167,17 @@ class RowEnds:
             self._take_followers(message)
 
     def _is_last_try(self, message: PipedMessage, error: BaseException) -> bool:
-        """Whether the policy allows no further try after this one."""
+        """Whether the policy allows no further attempt."""
         kind = classified(error)
-        if kind is ErrorClass.STOPPED:  # behind a failed one of its key, or by a batch that was cut
+        if (
+            kind is ErrorClass.STOPPED
+        ):  # queued behind a failed row of its key, or its batch was cut
             return False
         counts = kind not in self._policy.uncounted
         return self._policy.is_over(kind, message.attempts.counted + counts)
 
     def _is_poison(self, row: FailedRow, error: BaseException) -> bool:
-        """Whether the row is not worth another try."""
+        """Whether the row should not be retried."""
         if row.is_refused:
             return True
         if row.outcome is not Outcome.REJECTED or self._insists:
@@ -180,7 +185,7 @@ class RowEnds:
         return self._feed.classify(error) is ErrorClass.PERMANENT
 
     def resend(self, message: PipedMessage) -> None:
-        """Send a record's failed rows again, and with them those of the same keys behind it."""
+        """Resend a record's failed rows, together with later failed rows of the same keys."""
         groups = self._held.groups_of(message)
         if any(self._feed.is_going(rows[0].item) for rows in groups if not rows[0].is_refused):
             self._schedule.back_off(message, self._clock.now() + STILL_WRITTEN)
@@ -205,7 +210,7 @@ class RowEnds:
         )
 
     def departed(self, message: PipedMessage) -> None:
-        """Free the keys of a record's failed rows, which are not sent again."""
+        """Release the keys of a record's failed rows, which are not resent."""
         message.hold(is_held=False)
         for row in self._held.remove(message):
             if not row.is_refused and not self._is_draining:
@@ -224,7 +229,7 @@ class RowEnds:
             self._entering.discard(entering)
 
     def _submit_soon(self, rows: Sequence[FailedRow]) -> None:
-        """Submit rows that were refused, in a task of their own."""
+        """Submit refused rows again, in their own task."""
         work = self.submit([row.receipt for row in rows])
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -233,10 +238,10 @@ class RowEnds:
     # -- parked keys -------------------------------------------------------------------------------
 
     def _parks(self, message: PipedMessage) -> bool:
-        """Let a record that comes back from the batcher wait with others of its parked key."""
+        """Let a record that returns from the batcher wait with the others of its parked key."""
         if self._schedule.parked.of(message) is None or message.is_unparked:
             return False
-        if message.inside:  # queued behind its own failed rows
+        if message.inside:  # rows are queued behind its own failed ones
             self._take_out({message})
         self.departed(message)
         self._schedule.waits_parked(message)
@@ -244,7 +249,7 @@ class RowEnds:
         return True
 
     def parks_later(self, message: PipedMessage) -> bool:
-        """Whether a record that is to be parked waits for earlier ones of its key."""
+        """Whether a record to be parked waits for earlier records of its key."""
         schedule = self._schedule
         if not schedule.has_keys or message.claim.is_closing or message.is_unparked:
             return False
@@ -252,9 +257,9 @@ class RowEnds:
         return any(_is_behind(message, other) for other in inside)
 
     def _take_followers(self, head: PipedMessage) -> None:
-        """Take the later records of a key that has just been parked out of the batcher, in order.
+        """Take the later records of a newly parked key out of the batcher, in order.
 
-        Those that are being written follow if that fails.
+        Records that are being written follow if their write fails.
         """
         found = [message for message in self._settler.manual if _is_behind(message, head)]
         if not found:
@@ -265,7 +270,7 @@ class RowEnds:
                 self._parks(message)
 
     def _take_out(self, messages: Collection[Message]) -> None:
-        """Take the rows of records back from the batcher."""
+        """Withdraw the rows of records from the batcher."""
         self._feed.withdraw(lambda receipt: cast("PipedRow", receipt).message in messages)
         for entering in self._entering:
             entering.tell_refused()
@@ -273,16 +278,16 @@ class RowEnds:
 
 
 def _is_behind(message: Message, head: Message) -> bool:
-    """Whether a record has come after another one of its key."""
+    """Whether a record arrived after another record of its key."""
     if message.lane_key != head.lane_key or message.claim.lanes is not head.claim.lanes:
         return False
     return not message.is_unparked and arrival(message) > arrival(head)
 
 
 def _is_verifiable(row: FailedRow) -> bool:
-    """Whether the destination is to look for what an earlier try may have applied.
+    """Whether the destination should verify what an earlier attempt may have applied.
 
-    One that cannot tell gets the row as a new one: a restart would do the same.
+    A destination that cannot verify receives the row as a new one, as after a restart.
     """
     return row.outcome is Outcome.UNKNOWN and not isinstance(row.error, UnverifiableError)
 

@@ -1,4 +1,4 @@
-"""The arguments of a pipe, checked. Nothing has been started when one is refused."""
+"""The checked arguments of a pipe. If one is refused, nothing has been started."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PipeOptions(TypedDict, total=False):
-    """The keywords of `pipe`, which explains them."""
+    """The keyword arguments of `pipe`, documented there."""
 
     name: str
     on_rejected: PoisonStrategy | None
@@ -53,9 +53,9 @@ class PipeSettings(NamedTuple):
     """The checked arguments of a pipe."""
 
     consumer: ConsumerSettings
-    """The arguments of its consumer's parts; one worker moves the records."""
+    """The settings of its consumer parts. One worker moves the records."""
     concurrency: int
-    """The most calls of an async transform at once."""
+    """The most concurrent calls of an async transform."""
 
 
 def checked_pipe(
@@ -85,7 +85,9 @@ def checked_pipe(
     """Check the arguments of a pipe. Raises `ConfigError`."""
     setup = checked_batcher(batcher)
     if key is not None and parked is None:
-        raise checks.bad("key", key, "has no effect without parked=, which stores records by it")
+        raise checks.bad(
+            "key", key, "has no effect without parked=, which stores records by this key"
+        )
     takes_back = isinstance(source, TakesBack)
     if takes_back:
         check_left_to_source("on_rejected", on_rejected)
@@ -122,7 +124,7 @@ def checked_pipe(
 
 
 def checked_batcher(batcher: object) -> Setup[Any]:
-    """Check that a pipe may write through this batcher. Raises `ConfigError`."""
+    """Check that a pipe can write through this batcher. Raises `ConfigError`."""
     if not isinstance(batcher, Batcher):
         raise checks.bad("batcher", batcher, "must be a Batcher(sink, ...)")
     setup = cast("Batcher[Any]", batcher).setup
@@ -130,12 +132,12 @@ def checked_batcher(batcher: object) -> Setup[Any]:
         rule = "must be 'block' in a pipe: a row that is dropped or refused would be lost"
         raise checks.bad("overflow", setup.overflow, rule)
     if setup.last_resort is not None:
-        rule = "has no use in a pipe: what was not written comes again from the source"
+        rule = "has no use in a pipe: unwritten records are delivered again by the source"
         raise checks.bad("last_resort", setup.last_resort, rule)
     if setup.on_key_failure != "skip":
-        rule = "has no effect in a pipe, whose on_rejected= decides"
+        rule = "has no effect in a pipe; use its on_rejected="
         raise checks.bad("on_key_failure", setup.on_key_failure, rule)
     if setup.tenants.has_caps:
-        rule = "has caps, which a pipe cannot keep: one full tenant would stop all; use weights"
+        rule = "has caps, which a pipe cannot apply: one full tenant would stop all others; use weights"
         raise checks.bad("tenants", setup.tenants, rule)
     return setup

@@ -1,13 +1,13 @@
-"""The rows of a partition's next records and its position, in one transaction.
+"""Commits the rows of a partition's next records and its position, in one transaction.
 
-1. A batch is made of the records of one partition, in order. Its first record is the first one that
-   is not settled, so the position behind a prefix of it is known before it commits.
-2. A record whose rows cannot be made, or with a row that is refused, ends the prefix. The records
-   before it commit; it goes the way of poison alone, and those behind it come in a later batch.
-3. A refused row is found while the transaction is open. The transaction is rolled back, and another
-   one is made of the records before.
-4. A commit without an answer leaves the position in doubt. The next try reads it, and acknowledges
-   the records that it has passed without writing them.
+1. A batch consists of records of one partition, in order. Its first record is the first unsettled
+   one, so the position after a prefix of the batch is known before it commits.
+2. A record whose rows cannot be made, or with a refused row, ends the prefix. The records before it
+   commit; it alone is handled as poison, and later records come in a later batch.
+3. A refused row is detected while the transaction is open. The transaction is rolled back, and
+   another one is made of the records before it.
+4. A commit without an answer leaves the position in doubt. The next attempt reads it, and
+   acknowledges the records before it without writing them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ENDS = (Terminate, ToDeadLetter)
 
 
 class Refused(Exception):  # never leaves a batch
-    """A record cannot be committed: its place in the batch, and the error."""
+    """A record cannot be committed; contains its place in the batch, and the error."""
 
     def __init__(self, place: int, error: BaseException) -> None:
         super().__init__(place)
@@ -55,7 +55,7 @@ class Refused(Exception):  # never leaves a batch
 
 
 class PartitionCommits(ABC):
-    """The handler of batches: the records of each commit together with the position behind them."""
+    """The batch handler that commits records together with the position after them."""
 
     def __init__(self, sink: Sink[Any], keeper: KeepsMoves, *, write_size: int) -> None:
         self._sink = sink
@@ -65,7 +65,7 @@ class PartitionCommits(ABC):
     async def handle(self, messages: list[Message]) -> list[Result | None]:
         """Commit the rows of these records; return a result for each, by position.
 
-        Raises the error of a transaction that is to be tried again.
+        Raises the error of a transaction that should be retried.
         """
         async with self._keeper.moving(messages[0].claim) as held:
             done = sum(held.passes(message.offset) for message in messages)
@@ -77,13 +77,13 @@ class PartitionCommits(ABC):
     async def _handle_new(
         self, messages: Sequence[Message], done: int, held: HeldPosition
     ) -> list[Result | None]:
-        """Commit records that no earlier try has committed; `done` others are before them."""
+        """Commit records that no earlier attempt has committed; `done` others precede them."""
 
     @abstractmethod
     def _raise_first(
         self, errors: Mapping[int, BaseException], places: Sequence[int], rows: Sequence[Any]
     ) -> None:
-        """Raise an error that is of no record, if there is one, or else `Refused` for the first."""
+        """Raise the first error that belongs to no record, or else `Refused` for the first record."""
 
     async def _commit(
         self,
@@ -92,7 +92,7 @@ class PartitionCommits(ABC):
         done: int,
         held: HeldPosition,
     ) -> None:
-        """Commit the rows of these records, and the position behind the last one.
+        """Commit the rows of these records, and the position after the last one.
 
         Raises `Refused` for the first record with a refused row; nothing is committed then.
         """
@@ -106,7 +106,7 @@ class PartitionCommits(ABC):
             raise  # nothing was applied
         except UnknownOutcomeError as error:
             held.doubt()
-            text = f"whether {unit.name} was committed is not known yet ({text_of(error)})"
+            text = f"it is not known yet whether {unit.name} was committed ({text_of(error)})"
             raise UnavailableError(text) from error
         except BaseException:
             held.doubt()
@@ -128,7 +128,7 @@ class PartitionCommits(ABC):
 
 
 class PartitionTransactions(PartitionCommits):
-    """The handler of batches whose rows are made by a transform."""
+    """The batch handler for rows made by a transform."""
 
     def __init__(
         self,

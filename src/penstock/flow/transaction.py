@@ -1,4 +1,4 @@
-"""From a source into a destination that stores the source's positions with the rows."""
+"""From a source into a destination that stores the source's positions together with the rows."""
 
 from __future__ import annotations
 
@@ -38,55 +38,60 @@ if TYPE_CHECKING:
 
 
 class TransactionalPipe(Operated):
-    """Moves the records of a source into a sink, each exactly once and in order per partition: the
-    rows of records, or the effects of a handler, and the source's position commit in one
-    transaction of the destination.
+    """Moves the records of a source into a sink, each exactly once and in order per partition:
+    rows, or the effects of a handler, commit in one transaction of the destination with the
+    source's position.
 
     Args:
-        source: where the records come from. The positions of a `KafkaSource`, a
+        source: the source of the records. The positions of a `KafkaSource`, a
             `PostgresStreamSource` or a `MemorySource` are stored in the destination, from the next
             assignment on. The jobs of a `PostgresQueueSource` are settled by the last statement of
-            the transaction, so the destination must be in the queue's own database.
-        sink: where the rows go: a `PostgresSink`, or a stack of sinks around one, not opened. Or
-            where a handler has its effects: `PostgresEffects`. `run` opens and closes it, and is
-            the only one that uses it.
+            the transaction, so the destination must be in the same database as the queue.
+        sink: the destination of the rows: an unopened `PostgresSink`, or a stack of sinks around
+            one; or `PostgresEffects`, the destination of a handler's effects. `run` opens and
+            closes it; it must have no other user.
         transform: a function from a `Message` to its rows: a row, a list or generator of rows, or
             `None` for no row; `Skip()`, `ToDeadLetter(why)` or `Terminate(why)` settle the record
-            without rows. A plain function runs in the event loop and has to be quick. What it does
-            elsewhere is not in the transaction. Default: the record itself is the row. Into
-            `PostgresEffects` it is the handler, with `message.connection` in the transaction, and
-            answers as the handler of a consumer; but for `Manual()`.
-        name: names the flow in logs, metrics and dead letters.
-        on_rejected: with a queue as the source only `exit`; it does with such a job what it is set
-            to do. Otherwise what becomes of a record with a row that is refused for good, or that cannot be
+            without rows. A plain function runs in the event loop and has to be fast. Its effects
+            elsewhere are not part of the transaction. Default: the record itself is the row. With
+            `PostgresEffects` it is the handler, which uses `message.connection` in the transaction,
+            and returns the results of a consumer's handler, except `Manual()`.
+        name: name of the flow in logs, metrics and dead letters.
+        on_rejected: the strategy for a record with a permanently refused row, or that cannot be
             transformed: `skip`, `block`, `block_and_dead_letter`, or `exit`: `run` ends and raises
-            its error. The records before it commit first. Default: `block_and_dead_letter` with dead letters, else `block`.
-        retry: attempts and backoff of a transaction that failed, and of a transform whose error may
-            pass. Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter; outages use up no
-            attempt.
-        dead_letters: the sink, or stack of sinks, of dead letters of records. A letter is written
-            before the position passes its record: at least once, under one key.
-        max_dead_letter_ratio: stop if more than this part of a partition's recent records became
-            dead letters.
-        max_consecutive_dead_letters: stop after this number of them in a row in a partition.
-        commit_after: the most records of a transaction.
-        commit_bytes: the most bytes of a transaction's records; one larger record is alone.
-        commit_every: seconds that the first record of a transaction waits for more, at most.
-        write_size: the most rows of one write within a transaction.
-        concurrency: the most partitions in a transaction at once; default: 8, or as many as the
-            sink has connections, if those are fewer.
-        max_in_flight: the most records inside; default: 10,000, or 4 transactions.
-        max_in_flight_bytes: the same in bytes of values; one larger record is taken alone.
+            its error. The records before it commit first. Default: `block_and_dead_letter` with
+            `dead_letters`, else `block`. With a queue as the source only `exit` is accepted;
+            otherwise the queue's own setting applies.
+        retry: attempts and backoff of a failed transaction, and of a transform after a temporary
+            error. Default: 5 attempts, 0.1 s doubled up to 30 s, with full jitter; outages do not
+            count as attempts.
+        dead_letters: the sink, or stack of sinks, for dead letters of records. A letter is written
+            before the position passes its record: at least once, with the same key.
+        max_dead_letter_ratio: stop if more than this fraction of a partition's recent records
+            became dead letters.
+        max_consecutive_dead_letters: stop after this number of consecutive dead letters in a
+            partition.
+        commit_after: the most records in a transaction.
+        commit_bytes: the most bytes of records in a transaction; a larger record is committed
+            alone.
+        commit_every: the longest wait in seconds of a transaction's first record for more records.
+        write_size: the most rows in one write within a transaction.
+        concurrency: the most concurrent transactions, each of one partition; default: 8, or the
+            number of the sink's connections if it is smaller.
+        max_in_flight: the most records in flight; default: 10,000, or 4 full transactions if that
+            is more.
+        max_in_flight_bytes: the same in bytes of values; a larger record is processed alone.
         fetch_max: the most records of one fetch.
-        refill_below: fetch again when the records inside have fallen to this part of a bound.
+        refill_below: fetch again when the records in flight have fallen to this fraction of a
+            limit.
         size_of: a function from a record to its size in bytes; default: the length of its value.
-        drain: seconds for transactions under way when the flow stops or a partition is revoked.
+        drain: seconds to finish running transactions when the flow stops or a partition is revoked.
         stall_after: seconds without progress after which the flow is reported as stalled.
-        observers: metrics and traces of the records.
+        observers: observers for metrics and traces of the records.
         clock: the source of time.
 
-    A flow runs once. Raises `ConfigError` for a bad argument, for a sink that keeps no positions,
-    and for a stack with effects that cannot be in the transaction.
+    A flow can be run once. Raises `ConfigError` for a bad argument, for a sink that does not store
+    positions, and for a stack with effects that cannot be part of the transaction.
     """
 
     _opened_by = "`await flow.run()`"
@@ -126,15 +131,15 @@ class TransactionalPipe(Operated):
         source, then drain and close both.
 
         A transaction that is not committed within `drain` is rolled back, and its records are
-        delivered again to the next owner of the partition. Raises what opening raises, an error of
-        the source, and a `SystemExit` or `KeyboardInterrupt` of the transform, after the drain. A
-        cancellation drains, too, and is raised then; a second one ends the drain at once. Raises
-        `ConfigError` the second time, and for a sink that is open already.
+        delivered again to the next owner of the partition. Raises errors of opening, and after the
+        drain errors of the source, and a `SystemExit` or `KeyboardInterrupt` of the transform. A
+        cancellation is raised after a drain as well; a second one ends the drain at once. Raises
+        `ConfigError` for a second call, and for a sink that is already open.
         """
         self._check_new()
         destination = destination_of(self._sink)
         if isinstance(destination, Openable) and destination.is_open:
-            rule = "is open already; a flow opens its sink, and is the only one that uses it"
+            rule = "is already open; a flow opens its sink, which must have no other user"
             raise bad("sink", destination, rule)
         try:
             async with AsyncExitStack() as stack:
@@ -156,22 +161,22 @@ class TransactionalPipe(Operated):
         return PartitionTransactions(*parts, transformer, write_size=self._write_size)
 
     async def wait_ready(self) -> None:
-        """Suspend until `ready`, also before `run` has opened the flow. Raises `ClosedError` if it
-        ends before.
+        """Suspend until `ready`, also before `run` has opened the flow. Raises `ClosedError` if the
+        flow ends first.
         """
         while self._engine is None and not self._has_ended:
             await wait_until(self._settings.clock, math.inf, self._opened)
         await super().wait_ready()
 
     def stats(self) -> ConsumerStats:
-        """A snapshot of counts and levels. May be called in any thread."""
+        """Return a snapshot of counts and levels. May be called in any thread."""
         return self._open().views.stats()
 
 
 def _checked_handler(
     destination: RunsEffects, handler: object
 ) -> Callable[[Any], Awaitable[object]]:
-    """The handler of a flow into a destination of effects. Raises `ConfigError`."""
+    """Check the handler of a flow into a destination of effects. Raises `ConfigError`."""
     if handler is None:
         rule = "must be given: the handler of messages, which runs in the transaction"
         raise bad("transform", handler, rule)
@@ -185,7 +190,7 @@ def transaction(
     transform: Transform | None = None,
     **options: Unpack[TransactionOptions],
 ) -> TransactionalPipe:
-    """Make a `TransactionalPipe`, which moves the records of a source into a sink exactly once.
+    """Create a `TransactionalPipe`, which moves the records of a source into a sink exactly once.
 
     Takes the arguments of `TransactionalPipe`. Nothing is opened until `run`.
     """

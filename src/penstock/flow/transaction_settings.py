@@ -1,4 +1,4 @@
-"""The arguments of a transactional flow, checked. Nothing has been started when one is refused."""
+"""The checked arguments of a transactional flow. If one is refused, nothing has been started."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from ..consumer.settings import ConsumerSettings
 
 MOST_AT_ONCE = 8
-"""Default of the most partitions in a transaction at once."""
+"""Default limit of concurrent transactions."""
 
 
 class TransactionOptions(TypedDict, total=False):
-    """The keywords of `flow.transaction`, which explains them."""
+    """The keyword arguments of `flow.transaction`, documented there."""
 
     name: str
     on_rejected: PoisonStrategy | None
@@ -66,7 +66,7 @@ class TransactionSettings(NamedTuple):
     sink: Sink[Any]
     consumer: ConsumerSettings
     limits: BatchLimits
-    """When a transaction of a partition's records begins."""
+    """The limits at which a transaction of a partition's records begins."""
     write_size: int
 
 
@@ -136,7 +136,9 @@ def checked_transaction(
     limits = checked_limits(
         settings,
         size=commit_after,
-        max_wait=0.0 if is_leased else settings.commit_every,  # a lease has all its records
+        max_wait=0.0
+        if is_leased
+        else settings.commit_every,  # all records of a lease are there at once
         max_bytes=checks.optional_count("commit_bytes", commit_bytes),
     )
     return TransactionSettings(stack, settings, limits, checks.count("write_size", write_size))
@@ -148,14 +150,14 @@ def _checked_source(source: object) -> Source:
     if isinstance(source, Source) and isinstance(source, SettlesInTransaction):
         return source
     rule = (
-        "must be a source that can leave its positions to the destination, such as KafkaSource; use "
+        "must be a source whose positions the destination can store, such as KafkaSource; use "
         "flow.pipe for others (at least once)"
     )
     raise checks.bad("source", source, rule)
 
 
 def _check_takes_moves(source: SettlesInTransaction, destination: object) -> None:
-    """Raise `ConfigError` for a destination whose transactions cannot settle the source's records."""
+    """Raise `ConfigError` if the destination's transactions cannot settle the source's records."""
     kind = source.moves_in
     if not (isinstance(destination, TakesMoves) and destination.takes_moves_of == kind):
         rule = (

@@ -1,11 +1,11 @@
-"""From a record to its rows.
+"""Converts records to rows.
 
 1. A function of a message returns `None` (no row), a list or an iterator (a row for each element),
-   or anything else, which is the row itself. Without a function the record is the row.
+   or any other value, which is the row itself. Without a function the record is the row.
 2. A result such as `Skip()` or `ToDeadLetter("why")` settles the message without rows.
-3. An error that may pass (unavailable, throttled, a lost connection) is tried again in place, as
-   the policy says: nothing passes the record meanwhile. Any other error makes the record poison,
-   and those beside it go on.
+3. A temporary error (unavailable, throttled, a lost connection) is retried in place, according to
+   the policy: no later record passes the record in the meantime. Any other error makes the record
+   poison, and the other records continue.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.flow")
 
 MOST = 100
-"""Messages whose rows are made before other tasks run, such as the next step of a write."""
+"""The most messages to convert before other tasks run, such as the next step of a write."""
 
 Transform: TypeAlias = "Callable[[Message], object] | Callable[[Message], Awaitable[object]]"
 Transformed: TypeAlias = "list[Any] | Ack | ToDeadLetter | Terminate"
@@ -57,10 +57,10 @@ _LOOKED_AT = (NoneType, list, Iterator, Awaitable, *_RESULTS, *_NO_ROWS)
 """Types of answers that are not simply the row itself."""
 _NO_ROW = (
     "the transform returned a value of type {}; expected no row, a row, a list or an iterator of rows, Skip(), "
-    "ToDeadLetter() or Terminate(); to be tried again, raise TransientError"
+    "ToDeadLetter() or Terminate(); for another attempt, raise TransientError"
 )
 _RULE = "must be a function of a message that returns no row, a row, or a list of rows"
-_AGAIN = "%s: the transform of %s failed (%s); next try in %.3g s"
+_AGAIN = "%s: the transform of %s failed (%s); next attempt in %.3g s"
 
 
 def checked_transform(transform: object) -> Any:
@@ -75,7 +75,7 @@ def checked_transform(transform: object) -> Any:
 
 
 class Transformer:
-    """Turns messages into rows, in their order."""
+    """Converts messages to rows, in order."""
 
     def __init__(
         self, transform: Any, policy: RetryPolicy, commons: Commons, *, concurrency: int
@@ -85,12 +85,13 @@ class Transformer:
         self._name = commons.name
         self._clock = commons.clock
         self.most = concurrency if checks.is_async(transform) else MOST
-        """The most messages of one call of `rows_of`."""
+        """The most messages in one call of `rows_of`."""
 
     async def rows_of(self, messages: Sequence[Message]) -> list[Transformed]:
-        """The rows of each message, or what settles it; async functions run side by side.
+        """Return the rows of each message, or the result that settles it; async functions run
+        concurrently.
 
-        Suspends if the function does, and between tries. Raises `SystemExit` and
+        Suspends if the function does, and between attempts. Raises `SystemExit` and
         `KeyboardInterrupt` of the function.
         """
         transform = self._transform
@@ -110,14 +111,14 @@ class Transformer:
         return found
 
     async def _kept(self, message: Message) -> Transformed | BaseException:
-        """As `_insist`; returns an exit, which would end the loop if a task raised it."""
+        """Like `_insist`; returns an exit, which would end the loop if a task raised it."""
         try:
             return await self._insist(message)
         except Exit as error:
             return error
 
     async def _insist(self, message: Message, error: BaseException | None = None) -> Transformed:
-        """Try, again and again while the error may pass; `error` is that of the first try."""
+        """Retry as long as the error is temporary; `error` is that of the first attempt."""
         tries = counted = 0
         while True:
             if error is None:
@@ -154,7 +155,7 @@ def _is_row(kind: type) -> bool:
 
 
 async def _rows(answer: object) -> Transformed:
-    """The rows of an answer. Raises what a generator raises."""
+    """Return the rows of an answer. Raises the errors of a generator."""
     if inspect.isawaitable(answer):
         answer = await answer
     if answer is None:

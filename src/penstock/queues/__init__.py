@@ -1,4 +1,4 @@
-"""Queues in PostgreSQL: make them, operate their keys, their jobs and their routing, watch them."""
+"""Queues in PostgreSQL: creation, operation of keys, jobs and routing, and monitoring."""
 
 from .._core.public import publish
 from .._core.queue_observer import QueueObserver

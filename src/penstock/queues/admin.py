@@ -1,9 +1,9 @@
-"""Operating queues: making them, changing their settings, pausing them, and saying why they wait.
+"""Operates queues: creates them, changes settings, pauses them, and reports why they wait.
 
-1. A change is one transaction: it happens as a whole or not at all, also when its caller is
+1. A change is one transaction: it takes effect completely or not at all, even if its caller is
    cancelled.
-2. What jobs and lanes were made by changes only in an empty queue, with the table of jobs locked
-   against writers: a transaction that is open may have enqueued already.
+2. Settings that determine existing jobs and lanes can only be changed in an empty queue, with the
+   table of jobs locked against writers, since an open transaction may have enqueued jobs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .settings import Poison, QueueChanges, SlotFunction
 
 STATS_TO = 100_000
-"""Default number of jobs and keys up to which they are counted."""
+"""Default limit for counts of jobs and keys."""
 _CREATE = (
     f"INSERT INTO {{schema}}.queue (name, {', '.join(COLUMNS)}) "  # noqa: S608
     f"VALUES ($1, {', '.join(f'${n + 2}' for n in range(len(COLUMNS)))}) "
@@ -76,26 +76,28 @@ _DROP_QUEUE = "DELETE FROM {schema}.queue q WHERE q.name = $1"
 
 
 class QueueAdmin(Openable):
-    """Makes queues, changes and drops them, and looks at what waits in them and why.
+    """Creates, changes and drops queues, and reports what waits in them and why.
 
-    `keys`, `jobs` and `routing` give what operates the keys, the jobs and the ranges of a queue.
+    `keys`, `jobs` and `routing` return objects that operate the keys, jobs and ranges of a queue.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown. The role needs the right to operate queues; `drop`, and a change
-            of `slot_function`, `ordering_required` or `sticky`, are for the owner of the schema.
-        schema: the schema that `penstock pg install` has made; default `"penstock"`.
-        pool: an asyncpg pool of the application's, or a function that makes one, instead of `dsn`.
-        close_pool: whether closing closes that pool; default: only one that a function made.
+            variables. Never shown. The role needs the privilege to operate queues. Only the owner
+            of the schema can `drop`, or change `slot_function`, `ordering_required` or `sticky`.
+        schema: the schema, created by `penstock pg install`; default `"penstock"`.
+        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
+        close_pool: whether closing closes that pool; default: only if a function created it.
         connect_options: any options of `asyncpg.create_pool`.
-        statement_timeout: seconds that a statement may run on the server; default: the server's.
+        statement_timeout: timeout in seconds of a statement on the server; default: the server's
+            setting.
         prepared_statements: as for `PostgresSink`.
-        close_timeout: seconds for closing the connection; default 5.
+        close_timeout: timeout in seconds for closing the connection; default 5.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects, and
-    raises `ConfigError` for a schema that is missing or older. Methods suspend for a few statements,
-    and raise `ConfigError` for a queue that is not there, `RefusedError` where the role lacks a
-    right, and `UnavailableError` without a connection. A cancelled change may have had its effect.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects,
+    and raises `ConfigError` for a schema that is missing or too old. Methods suspend for a few
+    statements, and raise `ConfigError` for a queue that does not exist, `RefusedError` if the role
+    lacks a privilege, and `UnavailableError` without a connection. A cancelled change may have
+    taken effect.
     """
 
     _run_time = ("_asked",)
@@ -137,7 +139,7 @@ class QueueAdmin(Openable):
     # -- settings ----------------------------------------------------------------------------------
 
     async def queues(self) -> dict[str, StoredQueue]:
-        """All queues with their settings, by name."""
+        """Return all queues with their settings, by name."""
         return await self._queries.queues()
 
     async def create(
@@ -155,27 +157,29 @@ class QueueAdmin(Openable):
         keep_done: timedelta | float | None = None,
         keep_dead: timedelta | float | None = None,
     ) -> StoredQueue:
-        """Make a queue, or find that it is there with these settings.
+        """Create a queue, unless it exists with the same settings.
 
         Args:
-            name: its name, of at most 200 bytes.
-            slot_function: how a key becomes a slot: `"sha256"`, which plain SQL enqueues with, or
-                `"blake3"`, which Penstock computes.
-            ordering_required: all jobs in strict order, with one consumer at a time.
-            sticky: give the jobs of a key to the consumer that owns its slot.
-            poison: what becomes of a job that cannot be handled: `"skip"`: it is a dead letter;
-                `"block"`: its key waits for `unblock`; `"block_and_dead_letter"`: both;
-                `"park_key"`, the default: its key waits for `unpark`. With `ordering_required`,
-                `"block"` is the default, and a job must not be passed.
-            max_attempts: how often a job is leased before it is poison; default 5.
-            max_depth: the most jobs; default: any number.
-            max_in_flight: the most leases at once; default: any number.
-            key_rate: the most jobs of a key that start in a second; default: any number.
-            keep_done: how long handled jobs are kept, a `timedelta` or seconds; default: not at all.
-            keep_dead: how long dead letters are kept; default: until they are purged.
+            name: the name, at most 200 bytes.
+            slot_function: the hash function from a key to a slot: `"sha256"`, which is required for
+                enqueuing with plain SQL, or `"blake3"`, which Penstock computes.
+            ordering_required: handle all jobs in strict order, with one consumer at a time.
+            sticky: assign the jobs of a key to the consumer that owns its slot.
+            poison: the strategy for a job that cannot be handled: `"skip"`: it becomes a dead
+                letter; `"block"`: its key waits for `unblock`; `"block_and_dead_letter"`: both;
+                `"park_key"`, the default: its key waits for `unpark`. With `ordering_required`, the
+                default is `"block"`, and `"skip"` and `"park_key"` are refused, since later jobs
+                must not pass the job.
+            max_attempts: number of times a job is leased before it becomes poison; default 5.
+            max_depth: the most jobs; default: no limit.
+            max_in_flight: the most concurrent leases; default: no limit.
+            key_rate: the most jobs of a key that start per second; default: no limit.
+            keep_done: retention of handled jobs, a `timedelta` or seconds; default: they are not
+                kept.
+            keep_dead: retention of dead letters; default: until they are purged.
 
-        Raises `ConfigError` for settings that contradict each other, before anything is sent, and
-        for a queue of this name with others.
+        Raises `ConfigError` for contradictory settings, before anything is sent, and for an
+        existing queue with other settings.
         """
         settings = QueueSettings(
             slot_function=slot_function,
@@ -192,21 +196,21 @@ class QueueAdmin(Openable):
         await self._access_now.rows(_CREATE, queue_name(name), *columns_of(settings))
         stored = await self._stored(name)
         for setting, ours, theirs in differences(settings, stored.settings):
-            there = f"the queue {name} is there with {setting}={shown(theirs)}"
+            there = f"the queue {name} exists with {setting}={shown(theirs)}"
             rule = f"{there}; pass that, or change it with alter()"
             raise bad(setting, ours, rule)
         return stored
 
     async def alter(self, name: str, **changes: Unpack[QueueChanges]) -> StoredQueue:
-        """Change settings, which hold from the next enqueue, claim or settlement on.
+        """Change settings, with effect from the next enqueue, claim or settlement.
 
         Args:
             name: the queue.
-            changes: settings as for `create`. `slot_function`, `ordering_required` and `sticky`
-                need an empty queue.
+            changes: settings as in `create`. Changing `slot_function`, `ordering_required` or
+                `sticky` requires an empty queue.
 
-        Raises `ConfigError` for settings that contradict each other, and `RefusedError` while there
-        are jobs that the old settings have placed, or transactions that may enqueue some.
+        Raises `ConfigError` for contradictory settings, and `RefusedError` if an empty queue is
+        required but has jobs, or open transactions may enqueue some.
         """
         stored = await self._stored(name)
         settings = changed(stored.settings, changes)
@@ -222,16 +226,17 @@ class QueueAdmin(Openable):
     async def drop(
         self, name: str, *, force: bool = False, on_batch: Callable[[int], object] | None = None
     ) -> None:
-        """Delete a queue with all that was kept of it.
+        """Delete a queue and all its data.
 
         Args:
             name: the queue.
-            force: also its jobs and dead letters. The queue is paused first, and jobs are deleted in
-                batches; after an interruption it is still there, paused, and a later call goes on.
+            force: also delete its jobs and dead letters. The queue is paused first, and jobs are
+                deleted in batches. After an interruption it still exists, paused, and a later call
+                continues.
             on_batch: called after each batch with the number of jobs so far.
 
-        Raises `RefusedError` while there are jobs or dead letters, unless forced, and while
-        transactions are open that may enqueue.
+        Raises `RefusedError` if there are jobs or dead letters, unless forced, and while open
+        transactions may enqueue.
         """
         stored = await self._stored(name)
         if force:
@@ -249,7 +254,7 @@ class QueueAdmin(Openable):
                 await statements.rows(query, name)
 
     async def pause(self, name: str) -> None:
-        """Give out no more jobs, until `resume`. Consumers go on with those that they have."""
+        """Stop giving out jobs, until `resume`. Consumers continue with their leased jobs."""
         await self._stored(name)
         await self._access_now.rows(_PAUSE, name, True)
 
@@ -258,16 +263,16 @@ class QueueAdmin(Openable):
         await self._stored(name)
         await self._access_now.rows(_PAUSE, name, False)
 
-    # -- looks -------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     async def lag(
         self, name: str | None = None, *, count_to: int = STATS_TO
     ) -> dict[str, QueueStats]:
-        """What waits in queues.
+        """Return the figures of queues.
 
         Args:
-            name: only this one; default: all.
-            count_to: the most jobs or keys of a kind that are counted; default 100,000.
+            name: only this queue; default: all.
+            count_to: the limit for each count of jobs or keys; default 100,000.
         """
         most = checks.count("count_to", count_to)
         queues = await self._queries.queues() if name is None else {name: await self._stored(name)}
@@ -277,13 +282,13 @@ class QueueAdmin(Openable):
     async def explain(
         self, name: str, *, key: str | None = None, limit: int = 50, count_to: int = STATS_TO
     ) -> QueueReport:
-        """Why the keys of a queue wait: leases, backoff, stops, routing, and the queue's own limits.
+        """Report why the keys of a queue wait: leases, backoff, stops, routing, and queue limits.
 
         Args:
             name: the queue.
-            key: only this key.
-            limit: the most keys; default 50. Blocked and parked ones come first.
-            count_to: the most jobs or keys of a kind that are counted; default 100,000.
+            key: report only this key.
+            limit: the most keys; default 50. Blocked and parked keys come first.
+            count_to: the limit for each count of jobs or keys; default 100,000.
         """
         most, jobs = checks.count("limit", limit), checks.count("count_to", count_to)
         queue, why = await self._stored(name), None
@@ -307,18 +312,21 @@ class QueueAdmin(Openable):
         )
 
     async def keys(self, name: str) -> LaneAdmin:
-        """What operates the keys of a queue."""
+        """Return an object that operates the keys of a queue."""
         return LaneAdmin(self._access_now, await self._stored(name))
 
     async def jobs(self, name: str) -> JobAdmin:
-        """What operates jobs without a key, dead letters and old jobs of a queue."""
+        """Return an object that operates jobs without a key, dead letters and old jobs of a queue."""
         return JobAdmin(self._access_now, await self._stored(name))
 
     async def routing(self, name: str, group: str) -> RangeAdmin:
-        """What operates the ranges of a group of consumers. Raises `ConfigError` without routing."""
+        """Return an object that operates the ranges of a group.
+
+        Raises `ConfigError` without routing.
+        """
         return RangeAdmin(self._access_now, await self._stored(name), group)
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------
 
     @property
     def _access_now(self) -> SchemaAccess:
@@ -350,20 +358,20 @@ class QueueAdmin(Openable):
 
     async def _why_no_lane(self, queue: StoredQueue, key: str) -> str:
         if queue.settings.ordering_required and key:
-            return "all jobs are one lane, that of the empty key"
+            return "all jobs are in one lane, that of the empty key"
         has_bell, due_in = await self._queries.key_without_lane(queue.name, key)
         if has_bell:
-            return "it waits behind a bell that the next claims merge"
+            return "it waits in a bell that the next claims merge into a lane"
         if due_in is not None:
             return f"its next job is delayed, and due in {due_in:.0f} s"
-        return "it has no job, as far as transactions have committed"
+        return "it has no job in committed transactions"
 
     async def _lock(self, statements: SchemaStatements) -> None:
         await statements.rows(_WAIT)
         await statements.rows(_LOCK)
 
     async def _empty(self, statements: SchemaStatements, name: str, what: str) -> None:
-        """Keep writers out. Raises `RefusedError` if the queue has jobs or stopped keys."""
+        """Lock out writers. Raises `RefusedError` if the queue has jobs or stopped keys."""
         await self._lock(statements)
         ((has_work,),) = await statements.rows(_HAS_WORK, name)
         if has_work:

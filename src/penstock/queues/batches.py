@@ -1,6 +1,6 @@
-"""Work on many rows in batches, each a transaction of its own.
+"""Processes many rows in batches, each in its own transaction.
 
-A call that was cancelled has done whole batches, and a later one goes on.
+A cancelled call has processed complete batches, and a later call continues.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from .schema_access import SchemaAccess
 
 BATCH = 1000
-"""Default number of rows of a statement."""
+"""Default number of rows per statement."""
 ALL = 2**62
 
 
 class Batches:
-    """Runs a statement until it finds less than it may take."""
+    """Runs a statement until it finds fewer rows than its limit."""
 
     def __init__(
         self, access: SchemaAccess, size: int, on_batch: Callable[[int], object] | None
@@ -30,9 +30,9 @@ class Batches:
         self._on_batch = on_batch
 
     async def run(self, query: str, *values: object, most: int = ALL) -> int:
-        """Run the query, whose last parameter is the size and whose answer is the number of rows.
+        """Run the query, whose last parameter is the size and whose result is the number of rows.
 
-        Returns the number of all rows, at most `most`.
+        Returns the total number of rows, at most `most`.
         """
         done = 0
         while done < most:

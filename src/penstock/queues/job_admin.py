@@ -1,4 +1,4 @@
-"""The jobs of a queue that no key holds: stopped ones without a key, dead letters, old ones."""
+"""Jobs outside of lanes: stopped jobs without a key, dead letters, and old jobs."""
 
 from __future__ import annotations
 
@@ -57,29 +57,32 @@ KEEP_CLIENTS = timedelta(days=90)
 
 @dataclass(frozen=True, slots=True)
 class StoppedJob:
-    """A job without a key that is blocked or parked."""
+    """A blocked or parked job without a key."""
 
     place: int
     state: Literal["blocked", "parked"]
     attempts: int
     seconds: float
-    """Its age."""
+    """Its age in seconds."""
     reason: str | None
 
 
 class Retained(NamedTuple):
-    """What a retention has deleted."""
+    """The number of rows that a retention run has deleted."""
 
     done: int
     dead: int
     ids: int
-    """Ids of jobs that were enqueued."""
+    """Ids of enqueued jobs."""
     clients: int
-    """Clients with their last numbers."""
+    """Clients and their last numbers."""
 
 
 class JobAdmin:
-    """The jobs of one queue. Made by `QueueAdmin.jobs`. Methods raise the errors of `QueueAdmin`."""
+    """The jobs of one queue. Created by `QueueAdmin.jobs`.
+
+    Methods raise the errors of `QueueAdmin`.
+    """
 
     def __init__(self, access: SchemaAccess, queue: StoredQueue) -> None:
         self._access = access
@@ -87,12 +90,12 @@ class JobAdmin:
         self._settings = queue.settings
 
     async def stopped(self, *, limit: int = 100) -> list[StoppedJob]:
-        """Jobs without a key that are blocked or parked, in the order of their places."""
+        """Return blocked or parked jobs without a key, in the order of their places."""
         rows = await self._access.rows(_STOPPED, self._queue, checks.count("limit", limit))
         return [StoppedJob(*row) for row in rows]
 
     async def resume(self, places: Collection[int], *, skip: bool = False) -> int:
-        """Continue such jobs, with attempts from 0; or make them dead letters. Return how many."""
+        """Continue such jobs with attempts from 0, or make them dead letters; return their number."""
         ((count,),) = await self._access.rows(_RESUME, self._queue, _places(places), skip)
         return int(count)
 
@@ -105,15 +108,16 @@ class JobAdmin:
         batch: int = BATCH,
         on_batch: OnBatch | None = None,
     ) -> int:
-        """Enqueue dead letters again, in their order, behind what is waiting. Return how many.
+        """Enqueue dead letters again, in order, after the waiting jobs; return their number.
 
-        Those that become dead letters meanwhile are left, and so is one whose job is still blocked.
+        Jobs that become dead letters in the meantime are left out, as are dead letters whose job is
+        still blocked.
 
         Args:
-            key: only those of this key.
-            places: only these.
+            key: only jobs of this key.
+            places: only these places.
             limit: the most jobs; default: all.
-            batch: the most jobs of a transaction; default 1,000.
+            batch: the most jobs in a transaction; default 1,000.
             on_batch: called after each batch with the number of jobs so far.
         """
         batches = Batches(self._access, batch, on_batch)
@@ -132,14 +136,14 @@ class JobAdmin:
         batch: int = BATCH,
         on_batch: OnBatch | None = None,
     ) -> int:
-        """Delete jobs for good. Return how many.
+        """Delete jobs permanently; return their number.
 
         Args:
-            what: `"waiting"`: jobs that no consumer has a lease of, delayed, blocked and parked ones
-                included; `"done"` or `"dead"`: handled jobs that are kept, or dead letters.
-            older_than: an aware time, or so long ago: only jobs enqueued before, or finished.
-            key: only those of this key.
-            batch: the most jobs of a transaction; default 1,000.
+            what: `"waiting"`: jobs without a lease, including delayed, blocked and parked ones;
+                `"done"` or `"dead"`: kept handled jobs, or dead letters.
+            older_than: an aware time, or an age: only jobs enqueued or finished before.
+            key: only jobs of this key.
+            batch: the most jobs in a transaction; default 1,000.
             on_batch: called after each batch with the number of jobs so far.
         """
         checks.choice("what", what, ("waiting", "done", "dead"))
@@ -159,15 +163,15 @@ class JobAdmin:
         batch: int = BATCH,
         on_batch: OnBatch | None = None,
     ) -> Retained:
-        """Delete what is kept no longer: call it from time to time, as the owner of the schema.
+        """Delete expired data. Call it regularly, as the owner of the schema.
 
-        Handled jobs and dead letters are kept as the queue's `keep_done` and `keep_dead` say.
+        Handled jobs and dead letters are kept according to the queue's `keep_done` and `keep_dead`.
 
         Args:
-            keep_ids: how long the id of a handled job is known, so that it is not enqueued again;
-                default 7 days.
-            keep_clients: how long the last number of a client is known; default 90 days.
-            batch: the most rows of a transaction; default 1,000.
+            keep_ids: retention of the ids of handled jobs, which prevent duplicates; default 7
+                days.
+            keep_clients: retention of the last numbers of clients; default 90 days.
+            batch: the most rows in a transaction; default 1,000.
             on_batch: called after each batch with the number of rows of a kind so far.
         """
         batches = Batches(self._access, batch, on_batch)
@@ -186,7 +190,7 @@ class JobAdmin:
         return Retained(**counts)
 
     async def _moment(self, older_than: object) -> datetime:
-        """The aware time, or the server's time so long ago."""
+        """Return the aware time, or the server's time minus the age."""
         if isinstance(older_than, timedelta):
             ((found,),) = await self._access.rows(_TIME, older_than)
             return cast("datetime", found)
@@ -201,5 +205,5 @@ class JobAdmin:
 def _places(places: Collection[int]) -> list[int]:
     found = sorted({checks.count("places", place) for place in places})
     if not found:
-        raise bad("places", places, "must name a job by its place")
+        raise bad("places", places, "must contain the place of at least one job")
     return found

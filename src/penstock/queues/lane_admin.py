@@ -1,8 +1,9 @@
-"""The keys of a queue: looking at them, and blocking, parking or continuing them.
+"""The keys of a queue: list, block, park and continue them.
 
-1. A change is one statement: it happens as a whole or not at all, also when its caller is cancelled.
-2. A lease that is out when its key is parked or continued is settled as ever: it is fenced by its
-   number.
+1. A change is one statement: it takes effect completely or not at all, even if its caller is
+   cancelled.
+2. If a key has a lease when it is parked or continued, the lease is settled as usual: it is fenced
+   by its number.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
     from .schema_access import SchemaAccess
 
 COUNT_TO = 1000
-"""Default number of jobs of a key up to which they are counted."""
+"""Default limit for the counted jobs of a key."""
 _RESUME = "SELECT {schema}.resume_lane($1, $2, $3, $4)"
 _PARK = "SELECT {schema}.park_lane($1, $2, $3)"
 
 
 class LaneAdmin:
-    """The keys of one queue. Made by `QueueAdmin.keys`.
+    """The keys of one queue. Created by `QueueAdmin.keys`.
 
-    Methods take the key of a job; in a queue with `ordering_required`, whose jobs are one lane, no
-    key. They raise `ConfigError` for a key in another state, and the errors of `QueueAdmin`.
+    Methods take the key of a job. In a queue with `ordering_required`, which has one lane, omit the
+    key. Methods raise `ConfigError` for a key in another state, and the errors of `QueueAdmin`.
     """
 
     def __init__(self, access: SchemaAccess, queue: StoredQueue) -> None:
@@ -39,35 +40,35 @@ class LaneAdmin:
     async def lanes(
         self, state: LaneState | None = None, *, limit: int = 100, count_to: int = COUNT_TO
     ) -> list[LaneStats]:
-        """Keys with work, in one state or blocked ones first, then parked, leased, ready, delayed.
+        """Return keys with work, in one state or in the order blocked, parked, leased, ready, delayed.
 
         Args:
-            state: only these.
+            state: only keys in this state.
             limit: the most keys; default 100.
-            count_to: the most jobs that are counted for each; default 1,000.
+            count_to: the limit for the count of each key's jobs; default 1,000.
         """
         states = STATES if state is None else (checks.choice("state", state, STATES),)
         most, jobs = checks.count("limit", limit), checks.count("count_to", count_to)
         return await self._queries.lanes(self._queue, states, most, jobs)
 
     async def unblock(self, key: str = "", *, skip: bool = False) -> None:
-        """Continue a blocked or parked key with its first job, whose attempts stay counted.
+        """Continue a blocked or parked key with its first job, and keep the count of its attempts.
 
-        A job that had all of its attempts has one more.
+        A job without remaining attempts gets one more.
 
         Args:
             key: the key.
-            skip: make that job a dead letter first, and continue behind it.
+            skip: make that job a dead letter first, and continue after it.
 
-        Raises `RefusedError` for a skip while a consumer has a lease of the key.
+        Raises `RefusedError` for a skip while a consumer has a lease on the key.
         """
         await self._resume(key, skip=skip, keeps_attempts=True)
 
     async def park(self, key: str = "", reason: str = "parked by an operator") -> bool:
-        """Give out no more jobs of a key, until `unpark`; one without jobs is parked, too.
+        """Stop giving out jobs of a key, until `unpark`. A key without jobs can be parked as well.
 
-        Jobs that are enqueued meanwhile wait in order. Returns whether a consumer has a lease of
-        it now, which it still settles.
+        Jobs enqueued in the meantime wait in order. Returns whether a consumer currently has a
+        lease on the key, which it can still settle.
         """
         checked = self._key(key)
         ((state,),) = await self._access.rows(
@@ -89,13 +90,15 @@ class LaneAdmin:
             )
             raise bad("key", key, rule)
         if state == "leased":
-            text = f"a consumer has a lease of the key {key!r} of the queue {self._queue.name}"
+            text = f"a consumer has a lease on the key {key!r} of the queue {self._queue.name}"
             raise RefusedError(text, repair="wait until it has ended, or has expired")
 
     def _key(self, key: str) -> str:
         if self._queue.settings.ordering_required:
             if key:
-                rule = "must be left out: the queue has ordering_required, so its jobs are one lane"
+                rule = (
+                    "must be omitted: the queue has ordering_required, so all jobs are in one lane"
+                )
                 raise bad("key", key, rule)
             return key
         return checks.text("key", key, empty=True)

@@ -1,6 +1,6 @@
-"""Looks at queues from time to time, for metrics and alerts.
+"""Reads figures of queues periodically, for metrics and alerts.
 
-Each queue is a query of its own: one that takes too long costs only its own figures.
+Each queue is queried separately, so a slow query affects only its own figures.
 """
 
 from __future__ import annotations
@@ -36,37 +36,38 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.queues")
 
 EVERY = 15.0
-"""Default seconds between two looks."""
+"""Default interval in seconds between two readings."""
 STALE_AFTER = 3
-"""Intervals after which figures are too old to be shown."""
+"""Number of intervals after which figures are too old to be shown."""
 
 
 class QueueMonitor(Openable):
-    """Reads the figures of all queues of a schema every few seconds while it is open.
+    """Reads the figures of all queues in a schema every few seconds while it is open.
 
-    One process has to run it for each schema; several show the same. It may run in a consumer's
-    process or in one of its own.
+    One process per schema is enough; several report the same figures. It may run in a consumer's
+    process or in its own.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
-            variables. Never shown. The role needs the right to work on queues, or to operate them.
+            variables. Never shown. The role needs the privilege to work on queues, or to operate
+            them.
         schema: the schema of the queues; default `"penstock"`.
         name: the label of its metrics; default: the schema.
-        observers: what shows the figures, as `penstock.telemetry.PrometheusQueueObserver`.
-        every: seconds between two looks; default 15.
-        count_to: the most jobs or keys of a kind that are counted in a queue; default 10,000. A look
-            reads as many entries of a few indexes for each queue.
-        pool: an asyncpg pool of the application's, or a function that makes one, instead of `dsn`.
-        close_pool: whether closing closes that pool; default: only one that a function made.
+        observers: receivers of the figures, such as `penstock.telemetry.PrometheusQueueObserver`.
+        every: seconds between two readings; default 15.
+        count_to: the limit for each count of jobs or keys in a queue; default 10,000. A reading
+            scans up to this many entries of a few indexes for each queue.
+        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
+        close_pool: whether closing closes that pool; default: only if a function created it.
         connect_options: any options of `asyncpg.create_pool`.
-        statement_timeout: seconds that a query may run on the server; default 5. Not with `pool`.
+        statement_timeout: timeout in seconds of a query on the server; default 5. Not with `pool`.
         prepared_statements: as for `PostgresSink`.
-        close_timeout: seconds for closing the connection; default 5.
+        close_timeout: timeout in seconds for closing the connection; default 5.
         clock: the source of time; default: the loop's.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects to
-    nothing and does not fail: a server that cannot be reached, a schema that is missing and missing
-    rights are counted and logged like any failed look.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening does not
+    connect and does not fail: an unreachable server, a missing schema and missing privileges are
+    counted and logged as failed readings.
     """
 
     _run_time = ("_looking",)
@@ -130,10 +131,10 @@ class QueueMonitor(Openable):
         )
 
     async def look(self) -> QueueFigures:
-        """Look at the queues now, and keep the figures.
+        """Read the figures of the queues now, and store them.
 
-        Raises `ClosedError` if this is not open, `ConfigError` for a schema that is missing or
-        older, and the errors of `QueueAdmin`. Suspends for a few queries; a cancelled look keeps
+        Raises `ClosedError` if this is not open, `ConfigError` for a schema that is missing or too
+        old, and the errors of `QueueAdmin`. Suspends for a few queries; a cancelled call stores
         nothing.
         """
         if self._looking is None:
@@ -141,7 +142,7 @@ class QueueMonitor(Openable):
         return await self._looking.look()
 
     def stats(self) -> QueueMonitorStats:
-        """The figures of the last look. Does not suspend; from any thread."""
+        """Return the figures of the last reading. Does not suspend; may be called in any thread."""
         return self._record.stats()
 
     async def _figures(self, connections: Connections, clock: Clock) -> QueueFigures:

@@ -1,4 +1,4 @@
-"""The figures of the queues of a schema, and the state of their monitor."""
+"""The figures of the queues in a schema, and the state of their monitor."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """What one look at the queues of a schema has found."""
+    """The figures of the queues in a schema, from one reading."""
 
     queues: Mapping[str, QueueStats | None]
-    """By name; `None` for one that could not be read in time."""
+    """By name; `None` for a queue that could not be read in time."""
     paused: Mapping[str, bool]
-    """Whether a queue is paused, also of one that could not be read."""
+    """Whether each queue is paused, including queues that could not be read."""
     dead_rows: Mapping[str, int]
-    """Dead rows of the tables of queues, as the server estimates them."""
+    """Dead rows of the queue tables, as estimated by the server."""
     sizes: Mapping[str, int]
-    """Bytes of those tables, with their indexes."""
+    """Bytes of those tables, including their indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueMonitorStats:
-    """The state of a `QueueMonitor`, with what its last look has found."""
+    """The state of a `QueueMonitor`, and the figures of its last reading."""
 
     state: Literal["open", "closed"]
     looks: int
-    """Looks that were completed."""
+    """Number of completed readings."""
     failed: int
-    """Looks and queries of single queues that failed."""
+    """Number of failed readings, and of failed queries of single queues."""
     figures: QueueFigures | None = None
-    """`None` before the first look, after one that failed, and when the last one is too old."""
+    """`None` before the first reading, after a failed one, and if the last one is too old."""

@@ -1,4 +1,4 @@
-"""Asks the server about the queues of a schema."""
+"""Queries about the queues of a schema."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ QUEUES = (
 
 
 class QueueQueries:
-    """Looks that suspend for a statement each, and raise errors as `SchemaAccess` does."""
+    """Queries of one statement each. They suspend, and raise the errors of `SchemaAccess`."""
 
     def __init__(self, access: SchemaAccess) -> None:
         self._access = access
 
     async def queues(self, name: str | None = None) -> dict[str, StoredQueue]:
-        """The queues with their settings, or this one."""
+        """Return all queues with their settings, or only this one."""
         return {
             name: StoredQueue(
                 name,
@@ -50,7 +50,7 @@ class QueueQueries:
         }
 
     async def stats(self, queue: StoredQueue, count_to: int) -> QueueStats | None:
-        """What is in the queue; `None` if it is not there any more."""
+        """Return the figures of a queue; `None` if it no longer exists."""
         rows = await self._access.rows(sql.STATS, queue.name, count_to)
         if not rows:
             return None
@@ -63,7 +63,7 @@ class QueueQueries:
     async def lanes(
         self, queue: StoredQueue, states: Sequence[LaneState], limit: int, count_to: int
     ) -> list[LaneStats]:
-        """Lanes in these states, in their order."""
+        """Return the lanes in these states, in the order of the states."""
         keys: list[str] = []
         for state in states:
             if len(keys) < limit:
@@ -74,7 +74,7 @@ class QueueQueries:
     async def lanes_of(
         self, queue: StoredQueue, keys: Sequence[str], count_to: int
     ) -> list[LaneStats]:
-        """The lanes of these keys, as far as they have any."""
+        """Return the existing lanes of these keys."""
         is_one = queue.settings.ordering_required
         query = sql.LANES.replace("{of_lane}", "" if is_one else "AND j.key = l.key")
         query = query.replace(
@@ -84,26 +84,26 @@ class QueueQueries:
         return [LaneStats(*row) for row in rows]
 
     async def key_without_lane(self, queue: str, key: str) -> tuple[bool, float | None]:
-        """Whether the key has bells, and the seconds until its next delayed job is due."""
+        """Return whether the key has bells, and the seconds until its next delayed job is due."""
         ((bells, due_in),) = await self._access.rows(sql.KEY, queue, key)
         return bool(bells), due_in
 
     async def members(self, queue: str) -> list[MemberStats]:
-        """The consumers that have not left."""
+        """Return the consumers that have not left."""
         return [MemberStats(*row) for row in await self._access.rows(sql.MEMBERS, queue)]
 
     async def ranges(self, queue: str, group: str | None = None) -> list[RangeStats]:
-        """The ranges of slots, of one group or all."""
+        """Return the ranges of slots, of one group or of all."""
         return [RangeStats(*row) for row in await self._access.rows(sql.RANGES, queue, group)]
 
     async def transactions(self) -> tuple[OpenTransaction | None, OpenTransaction | None]:
-        """The oldest open one that has written jobs, and the one with the oldest snapshot."""
+        """Return the oldest open writer of jobs, and the transaction with the oldest snapshot."""
         writer = await self._access.rows(sql.WRITER)
         snapshot = await self._access.rows(sql.SNAPSHOT)
         return _transaction(writer), _transaction(snapshot)
 
     async def tables(self) -> tuple[dict[str, int], dict[str, int]]:
-        """The dead rows and the sizes of the tables of queues."""
+        """Return the dead rows and the sizes of the queue tables."""
         rows = await self._access.rows(sql.TABLES, self._access.schema, [*TABLES])
         return {row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows}
 

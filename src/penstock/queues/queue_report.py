@@ -1,4 +1,4 @@
-"""Why the keys and the slots of a queue wait. Pure."""
+"""Explains why the keys and the slots of a queue wait. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     )
 
 LONG = 30.0
-"""Seconds from which on an open transaction is told."""
+"""Age in seconds from which an open transaction is reported."""
 MOST_GAPS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """A queue, and why its keys wait."""
+    """A queue, and the reasons why its keys wait."""
 
     queue: StoredQueue
     stats: QueueStats
@@ -34,27 +34,27 @@ class QueueReport:
     """Keys with work: blocked and parked ones first, then leased, ready and delayed ones."""
     members: tuple[MemberStats, ...]
     ranges: tuple[RangeStats, ...]
-    """Who owns which slots, by group."""
+    """The owners of slots, by group."""
     writer: OpenTransaction | None
-    """The oldest open transaction that has written jobs, which stay invisible until it commits."""
+    """The oldest open transaction that has written jobs, which are invisible until it commits."""
     snapshot: OpenTransaction | None
     """The transaction with the oldest snapshot, which keeps vacuum from removing handled jobs."""
     key: str | None = None
-    """The key that was asked about."""
+    """The requested key."""
     why_key_has_no_lane: str | None = None
 
     @property
     def is_routed(self) -> bool:
-        """Whether keys go to the owners of their slots."""
+        """Whether keys are routed to the owners of their slots."""
         return self.queue.settings.sticky and not self.queue.settings.ordering_required
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What holds the whole queue, or much of it."""
+        """The reasons that hold back the whole queue, or much of it."""
         return tuple(self._notes())
 
     def reason(self, lane: LaneStats) -> str:
-        """Why this key waits, or by whom it is leased."""
+        """Return the reason why this key waits, or the owner of its lease."""
         if lane.state in {"blocked", "parked"}:
             return self._why_stopped(lane)
         if lane.lease_left is not None:
@@ -64,14 +64,14 @@ class QueueReport:
         if lane.due_in > 0:
             return self._why_delayed(lane)
         if self._is_full:
-            return f"max_in_flight={self.queue.settings.max_in_flight} leases are out"
+            return f"max_in_flight={self.queue.settings.max_in_flight} leases are in use"
         if self.is_routed and (why := self._why_not_routed(lane.slot)) is not None:
             return why
         if not self._live:
-            return "no consumer was seen within its time"
+            return "no consumer is live"
         return "ready: the next claim may lease it"
 
-    # -- of a key ----------------------------------------------------------------------------------
+    # -- a key -------------------------------------------------------------------------------------
 
     def _why_stopped(self, lane: LaneStats) -> str:
         since = f"{lane.state} for {lane.stopped or 0:.0f} s"
@@ -90,7 +90,7 @@ class QueueReport:
         return f"backs off for {lane.due_in:.1f} s after {lane.attempts} attempts"
 
     def _why_not_routed(self, slot: int) -> str | None:
-        """Why no group serves the slot; `None` if one does."""
+        """Return the reason why no group serves the slot; `None` if one does."""
         found = [each for each in self.ranges if each.lo <= slot <= each.hi]
         reasons = [each.why_not_served for each in found]
         if None in reasons:
@@ -98,7 +98,7 @@ class QueueReport:
         told = [f"group {each.group}: {why}" for each, why in zip(found, reasons, strict=True)]
         return f"slot {slot}: {'; '.join(told) or 'no consumer owns it'}"
 
-    # -- of the queue ------------------------------------------------------------------------------
+    # -- the queue ---------------------------------------------------------------------------------
 
     @property
     def _live(self) -> list[MemberStats]:
@@ -118,11 +118,11 @@ class QueueReport:
         if not self._live and stats.jobs:
             yield self._why_no_consumer()
         if self._is_full:
-            yield f"max_in_flight={settings.max_in_flight} leases are out"
+            yield f"max_in_flight={settings.max_in_flight} leases are in use"
         if settings.max_depth is not None and stats.jobs >= settings.max_depth:
             yield f"max_depth={settings.max_depth} is reached: enqueues fail"
         if stats.bells:
-            yield f"{stats.bells} new keys wait behind bells that the next claims merge"
+            yield f"{stats.bells} new keys wait in bells that the next claims merge into lanes"
         if stats.next_due is not None:
             yield f"{stats.delayed} jobs are delayed; the next is due in {stats.next_due:.0f} s"
         if settings.ordering_required and (settings.sticky or self.ranges):
@@ -133,11 +133,11 @@ class QueueReport:
 
     def _why_no_consumer(self) -> str:
         if not self.members:
-            return "no consumer was seen: none has been started, or all have left"
+            return "no consumer is registered: none was started, or all have left"
         last = min(self.members, key=lambda each: each.seen)
         return (
-            f"no consumer was seen within its time; the last one, {last.consumer} of the group "
-            f"{last.group}, {last.seen:.0f} s ago"
+            f"no consumer is live; the last one, {last.consumer} of the group "
+            f"{last.group}, was seen {last.seen:.0f} s ago"
         )
 
     def _notes_of_ranges(self) -> Iterator[str]:

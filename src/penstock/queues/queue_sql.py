@@ -1,15 +1,15 @@
-"""The looks at a queue, as SQL. Each reads as many rows as it may count, or fewer.
+"""The queries about a queue, in SQL. Each reads at most as many rows as it may count.
 
-Keys that are ready are found by priority, and sticky ones by the 256 parts of the ring, as the
-indexes have them: a walk over all lanes in backoff would be as long as there are any.
+Ready keys are found by priority, and sticky ones by the 256 parts of the ring, to match the
+indexes: a scan of all lanes would take time in proportion to the lanes in backoff.
 """
 
-# ruff: noqa: S608 - the name of the schema, quoted, and fragments of the library's own
+# ruff: noqa: S608 - the quoted name of the schema, and fragments of the library itself
 
 from __future__ import annotations
 
 NOW = "statement_timestamp()"
-"""Can be the condition of an index, and one statement has one time."""
+"""Can be used in index conditions, and is constant within a statement."""
 
 
 def _seconds(since: str) -> str:
@@ -17,7 +17,7 @@ def _seconds(since: str) -> str:
 
 
 def _priorities(name: str, table: str, where: str) -> str:
-    """A recursive query over the distinct priorities of an index."""
+    """Build a recursive query over the distinct priorities of an index."""
     row = f"SELECT max(t.priority) AS priority FROM {{schema}}.{table} t WHERE t.queue = $1 AND {where}"
     return (
         f"{name} AS ({row} UNION ALL SELECT ({row} AND t.priority < p.priority) "
@@ -37,7 +37,7 @@ _WITH = "WITH RECURSIVE " + ", ".join(
 
 
 def _free_lanes(sign: str, most: str) -> str:
-    """Lanes without a lease that are due by now, or later: those due first, of each priority."""
+    """Select lanes without a lease that are due now, or later; the first due ones of each priority."""
     where = f"t.queue = $1 AND {_FREE} AND t.priority = p.priority AND t.due {sign} {NOW}"
     return (
         f"SELECT f.key, f.due FROM p_plain p CROSS JOIN LATERAL (SELECT t.key, t.due "
@@ -56,7 +56,7 @@ def _count(table: str, where: str) -> str:
 
 
 def _ready_loose(most: str) -> str:
-    """When jobs without a key were enqueued that are ready: the first ones of each priority."""
+    """Select the enqueue times of ready jobs without a key; the first ones of each priority."""
     return (
         "SELECT f.at FROM p_loose p CROSS JOIN LATERAL (SELECT t.at FROM {schema}.job t "
         f"WHERE t.queue = $1 AND {_LOOSE} AND t.priority = p.priority ORDER BY t.place LIMIT {most}) f"
@@ -74,7 +74,7 @@ _READY_SINCE = f"""least(
     (SELECT min(r.at) FROM ({_RUNG}) r),
     (SELECT min(t.due) FROM {{schema}}.job t WHERE t.queue = $1 AND t.due IS NOT NULL),
     (SELECT min(r.at) FROM ({_ready_loose("1")}) r WHERE NOT q.ordering_required))"""
-"""When the key became ready that waits longest, or some time to come."""
+"""The time at which the longest waiting key became ready, or a future time."""
 _EXPIRED = f"t.lease IS NOT NULL AND t.lease_until <= {NOW}"
 _LIVE = f"t.lease IS NOT NULL AND t.lease_until > {NOW}"
 STATS = f"""
@@ -107,7 +107,7 @@ LANE_KEYS = {
     "ready": f"{_WITH} SELECT r.key FROM ({_free_lanes('<=', '$2')}) r ORDER BY r.due, r.key LIMIT $2",
     "delayed": f"{_WITH} SELECT r.key FROM ({_free_lanes('>', '$2')}) r ORDER BY r.due, r.key LIMIT $2",
 }
-"""The keys of lanes in a state."""
+"""The keys of lanes in each state."""
 LANES = f"""
 SELECT l.key, l.slot, CASE l.state WHEN 1 THEN 'blocked' WHEN 2 THEN 'parked' ELSE
     CASE WHEN l.lease IS NOT NULL THEN 'leased' WHEN l.due > {NOW} THEN 'delayed' ELSE 'ready' END
@@ -133,7 +133,7 @@ SELECT (SELECT count(*) FROM (
   (SELECT -{_seconds("min(j.due)")} FROM {{schema}}.job j
    WHERE j.queue = $1 AND j.due IS NOT NULL AND j.key = $2) AS due_in
 """
-"""Of a key without a lane."""
+"""Facts about a key without a lane."""
 MEMBERS = f"""
 SELECT m.grp, m.consumer, {_seconds("m.seen_at")}, m.live_until > {NOW}
 FROM {{schema}}.queue_member m WHERE m.queue = $1 ORDER BY m.grp, m.consumer

@@ -17,7 +17,7 @@ LaneState = Literal["ready", "leased", "delayed", "blocked", "parked"]
 
 @dataclass(frozen=True, slots=True)
 class StoredQueue:
-    """A queue as it is stored."""
+    """A queue with its stored settings."""
 
     name: str
     settings: QueueSettings
@@ -27,17 +27,17 @@ class StoredQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """What is in a queue. Counts end at `count_to`.
+    """The contents of a queue. Counts are limited to `count_to`.
 
-    Keys are counted by their lanes, which a claim makes, so those whose bells are not merged yet are
-    in `bells` only. A job without a key counts like a key.
+    Keys are counted by their lanes. Lanes are created by claims, so keys whose bells are not merged
+    yet are counted only in `bells`. A job without a key counts as a key.
     """
 
     is_paused: bool
     jobs: int
-    """Jobs that are not done, delayed ones and those of blocked or parked keys included."""
+    """Jobs that are not done, including delayed ones and those of blocked or parked keys."""
     ready: int
-    """Keys that a claim may lease, and keys whose lease has expired."""
+    """Keys that a claim may lease, including keys whose lease has expired."""
     delayed: int
     """Jobs that are due later."""
     leased: int
@@ -47,62 +47,62 @@ class QueueStats:
     dead: int
     """Dead letters."""
     bells: int
-    """Keys of statements that enqueued, which no claim has merged yet."""
+    """Keys with newly enqueued jobs that no claim has merged yet."""
     members: int
-    """Consumers that were seen within their time."""
+    """Live consumers."""
     oldest_seconds: float
-    """Seconds for which the key that waits longest has been ready; 0 if none is."""
+    """Seconds for which the longest waiting key has been ready; 0 if none is ready."""
     next_due: float | None
     """Seconds until the next delayed job is due."""
     unowned_slots: int | None = None
-    """Slots of the ring that no consumer owns which was seen; `None` unless the queue is sticky."""
+    """Slots of the ring without a live owner; `None` unless the queue is sticky."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStats:
-    """A key with work, as it is stored."""
+    """The stored state of a key with work."""
 
     key: str
-    """Empty for the one lane of a queue with `ordering_required`."""
+    """Empty for the only lane of a queue with `ordering_required`."""
     slot: int
     state: LaneState
     jobs: int
-    """Its jobs, at most `count_to`; delayed ones are not among them."""
+    """Number of its jobs, without delayed ones, at most `count_to`."""
     place: int | None
-    """The place of the first of them."""
+    """The place of its first job."""
     seconds: float
-    """Its age; 0 without one."""
+    """The age of that job in seconds; 0 if there is none."""
     attempts: int
-    """How often that job was leased."""
+    """Number of times that job was leased."""
     priority: int
     group: str | None
     """The group of the consumer with the lease."""
     owner: str | None
     """The consumer with the lease."""
     lease_left: float | None
-    """Seconds until the lease ends; negative if it has."""
+    """Seconds until the lease ends; negative if it has ended."""
     due_in: float
-    """Seconds until the lane is due; negative since when it is."""
+    """Seconds until the lane is due; negative if it is overdue."""
     stopped: float | None
     """Seconds since the key was blocked or parked."""
     reason: str | None
-    """Why it was."""
+    """The reason for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStats:
-    """A consumer of a group, as it was last seen."""
+    """A consumer of a group, as last seen."""
 
     group: str
     consumer: str
     seen: float
-    """Seconds since then."""
+    """Seconds since it was last seen."""
     is_live: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RangeStats:
-    """Slots of the ring, and the consumer that owns them."""
+    """A range of slots of the ring, and its owner."""
 
     group: str
     lo: int
@@ -111,9 +111,9 @@ class RangeStats:
     is_draining: bool
     """Whether an earlier owner may still have leases in it."""
     is_live: bool
-    """Whether the consumer was seen within its time."""
+    """Whether the consumer is live."""
     seen: float | None
-    """Seconds since it was seen last; `None` if never."""
+    """Seconds since it was last seen; `None` if never."""
     waits_for: str | None
     """The earlier owner with the lease that ends last."""
     wait_left: float | None
@@ -121,7 +121,7 @@ class RangeStats:
 
     @property
     def why_not_served(self) -> str | None:
-        """Why keys of the range are not given to its owner."""
+        """The reason why keys of the range are not assigned to its owner."""
         if self.waits_for is not None:
             left = f"{self.wait_left or 0:.0f} s left"
             return (
@@ -134,4 +134,4 @@ class RangeStats:
 
 
 class OpenTransaction(OpenAppender):
-    """An open transaction that holds jobs back, or keeps vacuum from removing rows."""
+    """An open transaction that holds back jobs, or prevents vacuum from removing rows."""

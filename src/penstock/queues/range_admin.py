@@ -1,8 +1,8 @@
-"""Sticky routing: which consumer of a group owns which slots of the ring.
+"""Sticky routing: the slots of the ring owned by each consumer of a group.
 
-1. Ranges are replaced in one transaction, which holds the row of the group. A range that changes
-   hands drains: its new owner is given nothing in it while an earlier one has a lease in it.
-2. The layout that a move begins with is read under that lock, so moves do not undo one another.
+1. Ranges are replaced in one transaction, which locks the row of the group. A range with a new
+   owner drains: the owner gets no jobs from it while an earlier one has a lease there.
+2. The previous layout is read under that lock, so that concurrent moves do not undo one another.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _MODE = "SELECT g.automatic FROM {schema}.queue_group g WHERE g.queue = $1 AND g
 
 
 class RangeAdmin:
-    """The ranges of slots of one group of consumers. Made by `QueueAdmin.routing`.
+    """The ranges of slots of one group of consumers. Created by `QueueAdmin.routing`.
 
-    An assignment makes the ranges of the group an operator's: they stay until the next one, whatever
-    consumers come and go, until `balance`. Methods raise `ConfigError` for ranges that overlap or
-    leave gaps, and the errors of `QueueAdmin`.
+    An assignment makes the ranges of the group manual: they stay until the next assignment or
+    `balance`, even if consumers join or leave. Methods raise `ConfigError` for ranges that overlap
+    or leave gaps, and the errors of `QueueAdmin`.
     """
 
     def __init__(self, access: SchemaAccess, queue: StoredQueue, group: str) -> None:
         if not queue.settings.sticky:
-            raise bad("queue", queue.name, "is not sticky, so no consumer owns slots of it")
+            raise bad("queue", queue.name, "is not sticky, so no consumer owns its slots")
         if queue.settings.ordering_required:
             rule = "has ordering_required, which makes its ranges inactive: one consumer has all"
             raise bad("queue", queue.name, rule)
@@ -51,7 +51,7 @@ class RangeAdmin:
         self._group = checks.text("group", group)
 
     async def ranges(self) -> list[RangeStats]:
-        """The ranges, in order."""
+        """Return the ranges, in order."""
         return await QueueQueries(self._access).ranges(self._queue, self._group)
 
     async def is_automatic(self) -> bool:
@@ -60,16 +60,16 @@ class RangeAdmin:
         return not rows or bool(rows[0][0])
 
     async def move(self, lo: int, hi: int, consumer: str) -> list[SlotRange]:
-        """Give slots to a consumer, and split other ranges as it takes. Return what was assigned.
+        """Assign slots to a consumer, splitting other ranges as needed; return the assigned ranges.
 
         Args:
             lo: the first slot.
             hi: the last slot.
-            consumer: their owner from now on.
+            consumer: their new owner.
         """
         moved = checked_range(lo, hi, consumer)
         async with self._access.transaction() as statements:
-            await self._assign(statements, [], complete=False)  # holds the group
+            await self._assign(statements, [], complete=False)  # locks the group
             found = after_move(await self._stored(statements), moved)
             await self._assign(statements, found, complete=False)
         return found
@@ -80,8 +80,8 @@ class RangeAdmin:
         """Assign ranges in one step: a split, a merge or a whole layout.
 
         Args:
-            ranges: the first slot, the last slot and the consumer of each. Ranges that are there
-                must lie within them, taken together, or apart from them.
+            ranges: the first slot, the last slot and the consumer of each. Each existing range must
+                lie within their union, or outside of it.
             complete: whether they must cover all slots; default `True`.
         """
         found = [checked_range(*each) for each in ranges]
@@ -91,10 +91,10 @@ class RangeAdmin:
             await self._assign(statements, found, complete=complete)
 
     async def balance(self, *, automatic: bool = True) -> None:
-        """Let the ranges follow the live consumers again; or keep them as they are now.
+        """Let the ranges follow the live consumers again, or keep them as they are now.
 
-        Ranges become parts of 256 slots, each with the consumer that has most of it. Consumers then
-        move parts towards an even share, some at a time.
+        The ranges are converted to parts of 256 slots, each assigned to the consumer that has most
+        of it. Consumers then gradually move parts towards an even share.
         """
         async with self._access.transaction() as statements:
             await self._assign(statements, [], complete=False)

@@ -1,4 +1,4 @@
-"""Ranges of slots on a ring: what a move makes of them, and which slots have no owner. Pure."""
+"""Ranges of slots on a ring: the result of a move, and slots without an owner. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 SLOTS = 65_536
 PART = 256
-"""Slots of an automatic range."""
+"""Slots in an automatic range."""
 
 
 class SlotRange(NamedTuple):
@@ -35,9 +35,9 @@ def checked_range(lo: object, hi: object, consumer: object) -> SlotRange:
 
 
 def after_move(ranges: Iterable[SlotRange], moved: SlotRange) -> list[SlotRange]:
-    """The ranges to assign, so that `moved` has its consumer and no other slot changes.
+    """Return the ranges to assign so that `moved` gets its consumer and no other slot changes.
 
-    Ranges that it cuts are split, and all of their slots are assigned in one call.
+    Ranges that it overlaps are split, and all their slots are assigned in one call.
     """
     found = [moved]
     for each in ranges:
@@ -51,7 +51,7 @@ def after_move(ranges: Iterable[SlotRange], moved: SlotRange) -> list[SlotRange]
 
 
 def in_parts(ranges: Sequence[SlotRange]) -> list[SlotRange]:
-    """The same ranges as automatic ones, each with the consumer that has the most of its slots."""
+    """Convert ranges to automatic ones, each with the consumer that has most of its slots."""
     found: list[SlotRange] = []
     for lo in range(0, SLOTS, PART):
         hi, shares = lo + PART - 1, dict[str, int]()
@@ -66,7 +66,7 @@ def in_parts(ranges: Sequence[SlotRange]) -> list[SlotRange]:
 
 
 def gaps(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The spans of slots that none of these covers; they may overlap."""
+    """Yield the spans of slots that are covered by none of these spans, which may overlap."""
     first = 0
     for lo, hi in sorted(spans):
         if lo > first:

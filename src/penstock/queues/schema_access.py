@@ -1,4 +1,4 @@
-"""SchemaStatements on the schema of queues, and their errors as what they mean for an operator."""
+"""Statements on the schema of queues, with errors translated for operators."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ NO_QUEUE, BAD_RANGES, NO_RIGHT = "PS010", "PS013", "42501"
 
 
 class SchemaAccess:
-    """An open connection to a schema with queues.
+    """Access to a schema with queues, over open connections.
 
-    Raises `ConfigError` for a queue that is not there and for bad ranges, `RefusedError` where the
-    role lacks a right, `UnavailableError` without a connection.
+    Raises `ConfigError` for a queue that does not exist and for invalid ranges, `RefusedError` if
+    the role lacks a privilege, and `UnavailableError` without a connection.
     """
 
     def __init__(self, connections: Connections, schema: str, place: str) -> None:
@@ -33,18 +33,18 @@ class SchemaAccess:
         self._place = place
 
     async def rows(self, query: str, *arguments: object) -> list[Any]:
-        """The rows of one statement, which is a transaction of its own."""
+        """Return the rows of one statement, which is its own transaction."""
         with self._told():
             async with self._connections.asking() as con:
                 return await SchemaStatements(con, self.schema).rows(query, *arguments)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[SchemaStatements]:
-        """SchemaStatements that have their effects together, or none."""
+        """Run statements that take effect together, or not at all."""
         with self._told():
             async with self._connections.asking() as con:
                 statements = SchemaStatements(con, self.schema)
-                if con.is_in_transaction():  # as every loan behind a pooler
+                if con.is_in_transaction():  # always the case behind a pooler
                     yield statements
                     return
                 async with con.transaction():
@@ -62,7 +62,7 @@ class SchemaAccess:
     def _error(self, error: Exception) -> Exception:
         state = sqlstate(error)
         if is_lost(error):
-            text = f"the connection to {self._place} was lost; a look tells what was done"
+            text = f"the connection to {self._place} was lost; check whether the change took effect"
             return caused(UnavailableError(f"{text} ({shown(error)})"), error)
         if state is None:
             return error
@@ -80,14 +80,14 @@ class SchemaAccess:
 
 
 class SchemaStatements:
-    """SchemaStatements of one transaction."""
+    """The statements of one transaction."""
 
     def __init__(self, con: Any, schema: str) -> None:
         self._con = con
         self._schema = quoted(schema)
 
     async def rows(self, query: str, *arguments: object) -> list[Any]:
-        """The rows of one statement. Raises errors of the client."""
+        """Return the rows of one statement. Raises errors of the client."""
         found: list[Any] = await self._con.fetch(
             query.replace("{schema}", self._schema), *arguments
         )

@@ -17,10 +17,10 @@ Poison: TypeAlias = Literal["skip", "block", "block_and_dead_letter", "park_key"
 
 POISONS: tuple[Poison, ...] = ("skip", "block", "block_and_dead_letter", "park_key")
 LONGEST_NAME = 200
-"""Bytes of a queue's name."""
+"""The most bytes in a queue's name."""
 MOST = 2**31 - 1
 FIXED = ("slot_function", "ordering_required", "sticky")
-"""They may change only while a queue is empty: jobs and lanes were made by them."""
+"""Settings that can only be changed while a queue is empty, since they determine jobs and lanes."""
 _UNORDERED = (
     "must not be given with ordering_required=True, since later jobs would pass a job that cannot "
     'be handled; use "block" or "block_and_dead_letter"'
@@ -44,31 +44,32 @@ class QueueChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """How a queue orders its jobs, and what it does with those that cannot be handled.
+    """The order of a queue's jobs, its limits, and its strategy for jobs that cannot be handled.
 
-    Raises `ConfigError` for settings that contradict each other.
+    Raises `ConfigError` for contradictory settings.
     """
 
     slot_function: SlotFunction = "sha256"
-    """How a key becomes one of 65,536 slots. Jobs that are inserted by SQL need `"sha256"`."""
+    """The hash function from a key to one of 65,536 slots. Jobs inserted by SQL need `"sha256"`."""
     ordering_required: bool = False
-    """All jobs are one lane, in strict order and with one consumer at a time."""
+    """Whether all jobs are in one lane, in strict order, with one consumer at a time."""
     sticky: bool = False
-    """Keys go to the consumer that owns their slots."""
+    """Whether keys are assigned to the consumer that owns their slots."""
     poison: Poison | None = None
-    """What becomes of a job that cannot be handled; default `"park_key"`, and `"block"` with
-    `ordering_required`."""
+    """The strategy for a job that cannot be handled; default `"park_key"`, or `"block"` with
+    `ordering_required`.
+    """
     max_attempts: int = 5
     max_depth: int | None = None
     """The most jobs in the queue; an enqueue beyond it fails."""
     max_in_flight: int | None = None
-    """The most leases at once."""
+    """The most concurrent leases."""
     key_rate: float | None = None
-    """The most jobs of a key that start in a second."""
+    """The most jobs of a key that start per second."""
     keep_done: timedelta | None = None
-    """How long handled jobs are kept; seconds become a `timedelta`; default: not at all."""
+    """Retention of handled jobs; seconds become a `timedelta`; default: they are not kept."""
     keep_dead: timedelta | None = None
-    """How long dead letters are kept; default: until they are purged."""
+    """Retention of dead letters; default: until they are purged."""
 
     def __post_init__(self) -> None:
         checks.choice("slot_function", self.slot_function, ("sha256", "blake3"))
@@ -97,16 +98,16 @@ class QueueSettings:
 
 
 COLUMNS = tuple(field.name for field in fields(QueueSettings))
-"""The settings, which are columns of the table of queues."""
+"""The names of the settings, which are columns of the table of queues."""
 
 
 def columns_of(settings: QueueSettings) -> tuple[object, ...]:
-    """The values of the columns, in the order of `COLUMNS`."""
+    """Return the values of the columns, in the order of `COLUMNS`."""
     return tuple(getattr(settings, name) for name in COLUMNS)
 
 
 def changed(settings: QueueSettings, changes: QueueChanges) -> QueueSettings:
-    """The settings with changes, which are checked together. Raises `ConfigError`."""
+    """Return the settings with these changes, checked together. Raises `ConfigError`."""
     for name in changes:
         if name not in COLUMNS:
             raise bad("settings", name, f"must be among {', '.join(COLUMNS)}")
@@ -116,19 +117,19 @@ def changed(settings: QueueSettings, changes: QueueChanges) -> QueueSettings:
 
 
 def differences(ours: QueueSettings, theirs: QueueSettings) -> Iterator[tuple[str, object, object]]:
-    """The names of settings that differ, with the values here and there."""
+    """Return the names of the settings that differ, with both values."""
     pairs = zip(COLUMNS, columns_of(ours), columns_of(theirs), strict=True)
     return (each for each in pairs if each[1] != each[2])
 
 
 def interval(name: str, value: object) -> timedelta | None:
-    """Seconds or a `timedelta` as the latter. Raises `ConfigError`."""
+    """Convert seconds or a `timedelta` to a `timedelta`. Raises `ConfigError`."""
     found = checks.optional_seconds(name, value)
     return None if found is None else timedelta(seconds=found)
 
 
 def queue_name(name: object) -> str:
-    """The name of a queue. Raises `ConfigError`."""
+    """Check the name of a queue. Raises `ConfigError`."""
     text = checks.text("queue", cast("str", name))
     if len(text.encode("utf-8", "surrogatepass")) > LONGEST_NAME:
         raise bad("queue", text, f"must have at most {LONGEST_NAME} bytes")

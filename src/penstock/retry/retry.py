@@ -72,6 +72,18 @@ class Retry(SinkDecorator):
     only a new transaction can retry.
 
     Raises `ConfigError` for a bad argument.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import Retry, RowBatch, UnavailableError, send, stack
+        >>> answers = iter([UnavailableError("connection refused"), None])
+        >>> async def write(batch):
+        ...     if error := next(answers):
+        ...         raise error
+        ...     print("wrote", *batch)
+        >>> asyncio.run(send(stack(write, Retry(attempts=5)), RowBatch("ab")))
+        wrote a b
+        {}
     """
 
     def __init__(

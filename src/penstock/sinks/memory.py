@@ -22,7 +22,18 @@ T = TypeVar("T")
 
 @known_arguments()
 class MemorySink(Generic[T]):
-    """Keeps every written batch, for tests and examples. Never fails and never suspends."""
+    """Keeps every written batch, for tests and examples. Never fails and never suspends.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import RowBatch, send
+        >>> from penstock.sinks import MemorySink
+        >>> sink = MemorySink()
+        >>> asyncio.run(send(sink, RowBatch(["a", "b"])))
+        {}
+        >>> sink.items
+        ['a', 'b']
+    """
 
     capabilities = Capabilities(transactional=True)
 

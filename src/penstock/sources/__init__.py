@@ -1,4 +1,4 @@
-"""Where a consumer reads from: a folder per kind of source, and the contract for your own."""
+"""Sources of consumers: a folder per kind, and the contract for your own."""
 
 from .._core.public import publish
 from .._core.source import (

@@ -1,4 +1,4 @@
-"""Why a source cannot deliver now: by part, the first one reported to the host."""
+"""The reasons why a source cannot deliver, by part; the first one is reported to the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Troubles:
-    """The reasons that hold. The host and the log hear of each change."""
+    """The current troubles of a source. Each change is reported to the host and logged."""
 
     def __init__(self, host: ClaimHost, group: str, logger: logging.Logger) -> None:
         self._host = host
@@ -22,11 +22,11 @@ class Troubles:
         self._reported: str | None = None
 
     def has(self, part: str) -> bool:
-        """Whether a part of the source cannot work."""
+        """Whether a part of the source has a trouble."""
         return part in self._reasons
 
     def note(self, part: str, reason: str | None) -> None:
-        """A part of the source cannot work, for this reason; `None`: it can."""
+        """Set the trouble of a part of the source; `None` clears it."""
         if reason is None:
             self._reasons.pop(part, None)
         else:

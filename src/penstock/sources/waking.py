@@ -1,9 +1,9 @@
-"""Wakes a source when writers notify of new messages. The poll is the floor below it.
+"""Wakes a source when writers notify of new messages. Polling is the fallback.
 
-1. `LISTEN` has a connection of its own. One that the server ends is replaced, and after that the
-   source looks at once, since a notification may have been missed.
-2. Behind a pooler nothing is listened to: it would lend the connection to others. Nor in a pool of
-   the application's with fewer than `LEAST` connections, of which none could be spared.
+1. `LISTEN` has a connection of its own. If the server ends it, it is replaced, and the source then
+   polls at once, since a notification may have been missed.
+2. There is no `LISTEN` behind a pooler, which shares connections between clients, nor in an
+   application's pool of fewer than `LEAST` connections.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.postgres")
 
 LEAST = 3
-"""Connections of a pool of which one may listen."""
+"""The smallest pool of which one connection may listen."""
 RETRY_FROM, RETRY_TO = 0.1, 5.0
-"""Seconds between tries to listen."""
+"""Seconds between attempts to listen: the first and the longest delay."""
 
-_POLLS = "%s: it only polls, since %s"
-_LOST = "%s: listening for notifications failed (%s); it polls meanwhile"
+_POLLS = "%s: the source polls only, since %s"
+_LOST = "%s: listening for notifications failed (%s); the source polls until it succeeds"
 
 
 class CountedSignal(Signal):
-    """A signal that counts, so that one which fires between two waits is not missed."""
+    """A signal with a counter, so that a waiter can detect that it fired between two waits."""
 
     __slots__ = ("count",)
 
@@ -44,7 +44,7 @@ class CountedSignal(Signal):
         self.count = 0
 
     def fire(self) -> None:
-        """Wake the current waiters, and count."""
+        """Wake the current waiters, and increment the counter."""
         self.count += 1
         super().fire()
 

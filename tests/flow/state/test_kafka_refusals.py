@@ -124,7 +124,7 @@ async def test_offsets_that_were_reset(broker: EmbeddedKafka) -> None:
     made = await counted(broker)
     await store(broker, made.group, {made.part: Position(2)})
     told = await made.refused()
-    assert "at 5, and the group" in told
+    assert "at 5, but the group" in told
     assert "has the position 2" in told
     assert f"Set the group's offset of {made.topic}/0 to 5" in told
     await store(broker, made.group, {made.part: Position(5)})
@@ -137,7 +137,7 @@ async def test_a_topic_that_was_made_anew(broker: EmbeddedKafka) -> None:
     made = await counted(broker)
     await delete_topic(broker, made.name)
     await new_topic(broker, name=made.name, settings={"cleanup.policy": "compact"})
-    assert "was stored with one: this is another topic, or it was made anew" in await made.refused()
+    assert "was stored with one: this is another topic, or it was recreated" in await made.refused()
 
 
 async def test_a_state_of_another_group(broker: EmbeddedKafka) -> None:
@@ -150,7 +150,7 @@ async def test_a_topic_that_others_use(broker: EmbeddedKafka) -> None:
     made = await counted(broker, 0)
     await new_topic(broker, name=made.name, settings={"cleanup.policy": "compact"})
     await produce(broker, made.name, (b"k", b"v"))
-    assert "has records that no state has written" in await made.refused()
+    assert "has records that were not written by a state" in await made.refused()
 
 
 async def test_a_group_that_has_run_without_state_begins_with_an_empty_one(
@@ -209,7 +209,7 @@ async def test_a_value_that_the_topic_does_not_take(broker: EmbeddedKafka) -> No
             await LOOP_CLOCK.sleep(0.01)
     found = await settled_state(broker, made.name, made.group, made.part)
     assert found.state == {"n": 2, "large": "x" * 19_000}
-    assert "takes 25,002 bytes, and at most" in errors[0]
+    assert "has 25,002 bytes; the limit is" in errors[0]
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ async def test_sources_that_keep_their_positions(embedded_postgres: EmbeddedPost
             with pytest.raises(ConfigError, match="leave its positions"):
                 state.attach(PostgresQueueSource(dsn, queue="q", consumer="c"))
             attached = state.attach(source())
-            with pytest.raises(ConfigError, match="the only one"):
+            with pytest.raises(ConfigError, match="the only source"):
                 state.attach(source())
             async with Consumer(source(), ordering="partition") as consumer:
                 with pytest.raises(ConfigError, match=r"Consumer\(state.attach\(source\)\)"):

@@ -123,7 +123,7 @@ async def test_a_name_that_tells_no_format_is_an_error(
     """No file is left out silently."""
     (tmp_path / "a.ndjson").write_bytes(b"1\n")
     (tmp_path / "readme.txt").write_bytes(b"2\n")
-    with pytest.raises(ConfigError, match=r"readme\.txt: its name tells no format"):
+    with pytest.raises(ConfigError, match=r"readme\.txt: its name has no suffix of a known format"):
         await handled(FileSource(tmp_path))
     done = await handled(FileSource(tmp_path, format="ndjson"))
     assert done.values == [b"1", b"2"]
@@ -177,7 +177,7 @@ async def test_a_later_file_of_no_known_format_ends_the_source(
     async def handle(_: Message) -> None:
         (tmp_path / "b.txt").touch()
 
-    with pytest.raises(ConfigError, match=r"b\.txt: its name tells no format"):
+    with pytest.raises(ConfigError, match=r"b\.txt: its name has no suffix of a known format"):
         await Consumer(source, commit_every=0.01).receive(handle)
 
 

@@ -197,7 +197,7 @@ async def test_a_second_process_waits_for_the_locks_of_the_first(
         (claim,) = first.host.open
         await second.host.news.wait_for(lambda: second.host.troubles)
         assert second.host.open == []
-        assert "other processes have what is left" in str(second.host.troubles)
+        assert "other processes hold the remaining files" in str(second.host.troubles)
         await first.read([claim], 5)
         await first.source.commit({claim: Position(5)})
         await second.host.news.wait_for(lambda: second.host.open)
@@ -228,9 +228,9 @@ async def test_a_subscription_of_another_kind_is_refused(
     (tmp_path / "a.ndjson").write_bytes(lines(1))
     async with SQLiteSubscriptions(tmp_path / ".penstock.sqlite") as state:
         await state.initialize("backfill/0", SubscriptionStart({0: 0}, selection="{}"))
-    with pytest.raises(ConfigError, match="is not one of files"):
+    with pytest.raises(ConfigError, match="is not of files"):
         await handled(FileSource(tmp_path))
-    with pytest.raises(ConfigError, match="is for the log of its schema"):
+    with pytest.raises(ConfigError, match="is only for the log in its schema"):
         FileSource(tmp_path, state=PostgresSubscriptions("postgresql://h/d"))
 
 
@@ -380,7 +380,7 @@ async def test_a_source_is_open_for_one_consumer(tmp_path: Path, real_clock: Loo
     with pytest.raises(ClosedError, match="is not open"):
         await source.fetch((), 1)
     async with reading(source):
-        with pytest.raises(ClosedError, match="is open already"):
+        with pytest.raises(ClosedError, match="is already open"):
             await handled(source)
     assert (await handled(source)).values == [b"1"]
 

@@ -133,7 +133,7 @@ async def test_a_group_outlives_what_is_no_announcement_and_a_lost_connection(
     assert channel.hear is not None
     for odd in (b"\xff", b"[]", b"7", b'{"is": "here"}', b'{"member": "x"}', b""):
         await channel.hear(Heard(odd))
-    assert caplog.text.count("is no announcement of a member") == 6
+    assert caplog.text.count("is not an announcement of a member") == 6
     channel.is_lost = True
     await fake_clock.advance(3 * ANNOUNCE_EVERY)
     await channel.hear(Heard(b'{"member": "b", "is": "here"}'))

@@ -65,7 +65,7 @@ def test_a_stream_is_divided_by_tokens_of_its_subjects() -> None:
         (("orders.*", "8"), "partitions='8': must be a whole number of at least 1"),
         (("orders.*", 8, ()), "tokens=(): must name at least one"),
         (("orders.*", 8, (0,)), "tokens=0: must be a whole number of at least 1"),
-        (("orders.*", 8, (2,)), "tokens=(2,): 'orders.*' has 1 times *"),
+        (("orders.*", 8, (2,)), "tokens=(2,): 'orders.*' has only 1 *"),
     ],
 )
 def test_a_bad_division_is_refused(arguments: Any, told: str) -> None:

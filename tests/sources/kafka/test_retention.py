@@ -65,7 +65,7 @@ def test_a_stored_position_that_retention_has_passed_follows_the_start_point(
         source = KafkaSource(topic, bootstrap=broker.bootstrap, group=group, start=start, **QUICK)
         async with log_lines() as log, member(source) as reader:
             told = await log.wait("no longer retained", logging.ERROR)
-            assert f"{topic}/0: 20, which was next, is no longer retained (50 is" in told
+            assert f"{topic}/0: the next offset, 20, is no longer retained (50 is" in told
             assert f"the offsets up to {first - 1} were never delivered" in told
             await write(broker, topic, 100, 110)
             await reader.stored(110)
@@ -124,7 +124,7 @@ def test_retention_that_passes_a_paused_partition_is_told_when_it_goes_on(
             reader.consumer.resume(TopicPartition(topic, 0))
             await reader.stored(200)
             told = await log.wait("no longer retained", logging.ERROR)
-            gap = re.search(r"(\d+), which was next, .* up to (\d+) were", told)
+            gap = re.search(r"the next offset, (\d+), .* up to (\d+) were", told)
             assert gap is not None
             lost = list(range(int(gap[1]), int(gap[2]) + 1))
             assert lost

@@ -218,8 +218,10 @@ async def test_a_position_that_is_no_longer_retained_continues_at_the_start_poin
         assert reader.offsets(other) == list(range(20))
         assert len(host.claims) == 3
     told = [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
-    assert any("3, which was next, is no longer retained (10 is the first" in each for each in told)
-    assert any("ends at 20, before 99" in each for each in told)
+    assert any(
+        "the next offset, 3, is no longer retained (10 is the first" in each for each in told
+    )
+    assert any("ends at 20, before the next offset, 99" in each for each in told)
 
 
 async def test_a_group_moves_between_the_clients_with_its_map(broker: EmbeddedKafka) -> None:

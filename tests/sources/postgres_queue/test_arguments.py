@@ -90,7 +90,9 @@ async def refused(log: Log, dsn: str = "", **options: Any) -> str:
 async def test_a_queue_that_does_not_exist_is_named_with_the_command_that_makes_it(
     log: Log,
 ) -> None:
-    assert "queue='jobs': does not exist; make it with `penstock queue create" in await refused(log)
+    assert "queue='jobs': does not exist; create it with `penstock queue create" in await refused(
+        log
+    )
 
 
 async def test_a_missing_schema_is_named_with_its_command(log: Log) -> None:

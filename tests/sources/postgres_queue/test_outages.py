@@ -138,7 +138,7 @@ async def test_a_consumer_names_a_server_that_is_down(own_postgres: EmbeddedPost
         places = await made.enqueue("k", 1, 2)
         await here.until(lambda: len(here.began) == 1)
         await asyncio.to_thread(own_postgres.kill)
-        await here.trouble("; another try follows")
+        await here.trouble("; it will be repeated")
         here.gate.set()
         await restart(own_postgres, made)
         await here.recovered()

@@ -96,7 +96,7 @@ async def test_slots_whose_unlock_failed_are_freed_later(log: Log, real_clock: L
         await first.wait_for_claims(256)
         async with failing_unlocks(log):
             async with source(log).open(second):
-                await first.trouble("a look failed (RaiseError")
+                await first.trouble("checking the subscription failed (RaiseError")
                 assert not second.open
         async with source(log).open(second):
             await second.wait_for_claims(128)

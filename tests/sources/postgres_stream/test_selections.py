@@ -75,7 +75,7 @@ async def test_another_selection_under_the_same_name_is_refused(
         await first.wait_for_claims(256)
         with pytest.raises(
             ConfigError,
-            match=r"'s' reads category order, not .*: give .* another name, or delete .* `penstock stream delete`",
+            match=r"'s' reads category order, not .*: use another name .*, or delete .* `penstock stream delete`",
         ):
             async with source(log, **other).open(second):
                 pass

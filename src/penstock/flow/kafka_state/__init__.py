@@ -1,4 +1,4 @@
-"""State of partitions in Kafka."""
+"""The state of partitions in Kafka."""
 
 from ..._core.public import publish
 from .record import KafkaRecord

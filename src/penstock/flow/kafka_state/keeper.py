@@ -1,10 +1,10 @@
 """States in a compacted topic of Kafka, with positions as the group's offsets.
 
-1. A claim fences the owner before by the transactional id of the partition. The state is read after
-   that, up to the end of what is committed.
-2. Changes, forwarded records, a mark and the group's offset are one transaction of Kafka.
-3. After a failure the transaction is ended for certain, and the group's offset is read: the metadata
-   has the number of the last transaction.
+1. A claim fences the previous owner by the transactional id of the partition. The state is read
+   afterwards, up to the end of the committed records.
+2. Changes, forwarded records, a mark and the group's offset form one transaction of Kafka.
+3. After a failure the transaction is ended with certainty, and the group's offset is read: its
+   metadata contains the number of the last transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .topic import StateTopic
 
 WRITE_SIZE = 5000
-"""The most records of a write."""
+"""The most records in one write."""
 
 
 class TopicEntry(NamedTuple):
@@ -44,18 +44,18 @@ class TopicEntry(NamedTuple):
 
 
 class OwnedState:
-    """A partition that is owned, and its last transaction as far as known."""
+    """An owned partition, and its last known transaction."""
 
     def __init__(self, position: Position | None) -> None:
         self.position = position
         self.number = 0
 
     def found(self, number: int) -> None:
-        """The number of the last transaction."""
+        """Set the number of the last transaction."""
         self.number = number
 
     def moved(self, mark: StateMark) -> None:
-        """A transaction is committed."""
+        """Record a committed transaction."""
         self.position, self.number = Position(mark.position, mark.metadata), mark.number
 
 
@@ -74,7 +74,7 @@ class KafkaKeeper:
     async def claim(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Fence the owners before; return the group's offsets."""
+        """Fence the previous owners; return the group's offsets."""
         await self._topic.prepare(partitions)
         known = await self._sink.claim_positions(self._group, partitions)
         self._owned.update({each: OwnedState(known.get(each)) for each in partitions})
@@ -83,7 +83,10 @@ class KafkaKeeper:
     async def pages(
         self, partition: TopicPartition
     ) -> AsyncGenerator[Sequence[tuple[str, Stored | None]]]:
-        """The records of a partition. Raises `ConfigError` for a state of another position."""
+        """Yield the records of a partition.
+
+        Raises `ConfigError` for a state of a different position.
+        """
         owned = self._of(partition)
         mark: StateMark | None = None
         has_entries = False
@@ -96,7 +99,9 @@ class KafkaKeeper:
                     else:
                         page.append((record.key.decode(), self._stored(record.value)))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                rule = "has records that no state has written; give the state a topic of its own"
+                rule = (
+                    "has records that were not written by a state; use a topic only for the state"
+                )
                 raise bad("topic", self._topic.name, rule) from error
             has_entries = has_entries or bool(page)
             yield page
@@ -107,8 +112,9 @@ class KafkaKeeper:
         return value if value is None or not self._as_text else value.decode()
 
     async def store(self, partition: TopicPartition, taken: TakenChanges) -> None:
-        """Commit changes, forwarded records and the position. Raises `PositionLost`, and errors of
-        the sink.
+        """Commit changes, forwarded records and the position.
+
+        Raises `PositionLost`, and errors of the sink.
         """
         owned = self._of(partition)
         mark = StateMark(self._group, partition.topic, taken.offset, owned.number + 1)
@@ -151,10 +157,10 @@ class KafkaKeeper:
     def _of(self, partition: TopicPartition) -> OwnedState:
         owned = self._owned.get(partition)
         if owned is None:
-            raise PositionLost(f"{partition} is not owned any more")
+            raise PositionLost(f"{partition} is no longer owned")
         return owned
 
 
 def _for_the_source(position: Position) -> Position:
-    """A position without the metadata of a state, which is no map of offsets."""
+    """Return a position without the metadata of a state, which is not a map of offsets."""
     return Position(position.offset) if is_of_a_state(position.metadata) else position

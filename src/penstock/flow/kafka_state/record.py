@@ -1,4 +1,4 @@
-"""A record that is forwarded to a topic of Kafka."""
+"""A record to be forwarded to a topic of Kafka."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ class KafkaRecord:
     """A record for `EventContext.forward` of a consumer whose state is a `KafkaState`.
 
     Args:
-        topic: where it goes. The topic has to exist: where it does not, nothing of the partition is
+        topic: an existing topic. If it does not exist, no state or position of the partition is
             stored until it does.
-        value: bytes, or a text, which is sent in UTF-8; `None` is a tombstone and needs a key.
-        key: as `value`. Records of one key go to one partition, that of Kafka's own clients.
+        value: bytes, or a string, which is sent as UTF-8; `None` is a tombstone and needs a key.
+        key: like `value`. Records with the same key go to the same partition, as with Kafka's own
+            clients.
         headers: pairs of a name and bytes.
-        partition: its number; default: that of the key, or any.
+        partition: number of the partition; default: determined by the key, or any.
 
     Raises `ConfigError` for a bad argument.
     """
@@ -43,20 +44,20 @@ class KafkaRecord:
             raise checks.bad("key", None, "must be given for a record without a value, a tombstone")
         for header in self.headers:
             if not _is_header(header):
-                rule = "must be pairs of a name, which is not empty, and bytes"
+                rule = "must be pairs of a non-empty name and bytes"
                 raise checks.bad("headers", header, rule)
         if self.partition is not None:
             checks.count("partition", self.partition, least=0)
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Approximate size in bytes."""
         return len(self.value or b"") + len(self.key or b"")
 
 
 def _check_part(name: str, part: object) -> None:
     if part is not None and not isinstance(part, (bytes, str)):
-        raise checks.bad(name, part, "must be bytes, a text or None")
+        raise checks.bad(name, part, "must be bytes, a string or None")
     if isinstance(part, str) and not part.isascii():
         try:
             part.encode()

@@ -1,4 +1,4 @@
-"""State of partitions in Kafka, stored in the transactions of their positions."""
+"""The state of partitions in Kafka, stored in the transactions of their positions."""
 
 from __future__ import annotations
 
@@ -33,30 +33,34 @@ if TYPE_CHECKING:
 
 
 class KafkaState(PositionedState):
-    """State of a consumer's partitions in a compacted topic of Kafka; see `Consumer.run_events`.
+    """The state of a consumer's partitions in a compacted topic of Kafka; see
+    `Consumer.run_events`.
 
-    It is in memory while it is used. Its changes, the records that handlers forward, and the
-    position behind them commit in one transaction of Kafka. So after any crash the state is that of
-    the events before the position, and readers of committed records see each forwarded record once.
+    It is in memory while it is used. Its changes, the records forwarded by handlers, and the
+    position after them commit in one transaction of Kafka. After any crash, the state is therefore
+    that of the events before the position, and readers of committed records see each forwarded
+    record once.
 
     Args:
-        topic: the name of the topic of state, one for each topic that is consumed and each group.
-            Created if it is missing, with as many partitions as the consumed topic. Its records
-            are the entries: key, and encoded value or a tombstone.
-        bootstrap: `"host:port"`, several of them with commas, or a list of them; the cluster that is
-            consumed.
-        codec: how values are kept; default: as JSON.
-        max_pending: the most turns whose changes wait for their position; then no later event of the
-            partition begins until they are stored.
+        topic: the name of the state topic, one for each consumed topic and each group. Created if
+            it does not exist, with as many partitions as the consumed topic. Its records are the
+            entries: a key, and an encoded value or a tombstone.
+        bootstrap: `"host:port"`, several separated by commas, or a list; the cluster of the
+            consumed topic.
+        codec: the encoding of values; default: JSON.
+        max_pending: the most turns whose changes wait for their position. At this limit, no later
+            event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys, encoded values and forwarded records.
-        replication_factor: of a topic that is created; default: 3, or the number of brokers if there are fewer.
-        topic_config: more settings of a topic that is created, under Kafka's names.
+        replication_factor: replication factor of a created topic; default: 3, or the number of
+            brokers if there are fewer.
+        topic_config: more settings of a created topic, by Kafka's names.
         compression: as for `KafkaSink`, as are `request_timeout`, `close_timeout`,
             `transaction_timeout`, and the options of aiokafka's client.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. Constructing connects
-    to nothing. Opening suspends; it raises `ConfigError` for a refused login, for a topic that is
-    not compacted, and for one that may not be looked at; and `UnavailableError` if no broker answers.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without aiokafka. The constructor
+    does not connect. Opening suspends; it raises `ConfigError` for a refused login, for a topic
+    that is not compacted, and for a topic without permission to describe it; and `UnavailableError`
+    if no broker answers.
     """
 
     _run_time = ("_kept",)
@@ -144,22 +148,23 @@ class KafkaState(PositionedState):
 
 
 class KafkaStore(KeptStore):
-    """The state of one partition, which forwards records."""
+    """The state of one partition, which can forward records."""
 
     def forward(self, record: object) -> None:
-        """Send a record with the changes of this turn. Raises `ConfigError` for anything but a
-        `KafkaRecord`, and outside a turn.
+        """Send a record with the changes of this turn.
+
+        Raises `ConfigError` for anything but a `KafkaRecord`, and outside a turn.
         """
         if not isinstance(record, KafkaRecord):
             raise bad(
-                "record", record, "must be a KafkaRecord: it goes into the state's transaction"
+                "record", record, "must be a KafkaRecord: it is sent in the state's transaction"
             )
         self.add_forwarded(record)
 
 
 def _checked_config(given: Mapping[str, str] | None) -> dict[str, str]:
-    """The settings of a topic. Raises `ConfigError`."""
-    rule = "must be a mapping of texts, Kafka's names of settings, to texts"
+    """Check the settings of a topic. Raises `ConfigError`."""
+    rule = "must be a mapping of strings to strings, with Kafka's names of settings"
     if given is None:
         return {}
     if not isinstance(cast("object", given), Mapping):

@@ -1,11 +1,11 @@
-"""The compacted topic of a state: its settings, its creation, and what it holds.
+"""The compacted topic of a state: its settings, creation and contents.
 
-1. Partition n of the topic holds the changes of partition n of the source's topic. So one topic
-   serves one topic of one consumer group.
-2. Each transaction ends with a *mark*: the group, the source's topic, the position and a number. The
-   position in the group's offsets has the number in its metadata. So a state that is not the one of
-   the position is told from one that is: offsets that were reset, a topic that was made anew.
-3. A topic that deletes by age or size would lose entries without a word, and is refused.
+1. Partition n of the topic contains the changes of partition n of the source's topic. The topic
+   therefore serves one topic of one consumer group.
+2. Each transaction ends with a *mark*: the group, the source's topic, the position and a number.
+   The metadata of the group's offset contains the same number. This detects a state that does not
+   belong to the position, for example after offsets were reset or a topic was recreated.
+3. A topic that deletes by age or size would lose entries silently, and is refused.
 """
 
 from __future__ import annotations
@@ -32,36 +32,39 @@ if TYPE_CHECKING:
     from ..state.changes import Stored
 
 MARK_KEY = b"\0penstock"
-"""No key of a state has a NUL."""
+"""No key of a state contains a NUL."""
 COMPACT = "compact"
 OVERHEAD = 512
-"""Bytes of a record and its batch beside key and value, at most."""
+"""The most bytes of a record and its batch in addition to key and value."""
 REPLICAS = 3
-"""Of a topic that is created, if there are as many brokers."""
+"""Replicas of a created topic, if there are as many brokers."""
 _LOOK_AGAIN = 0.05
-"""Seconds."""
+"""Delay in seconds before another look at a created topic."""
 _METADATA = "penstock-state"
 
 
 @dataclass(frozen=True, slots=True)
 class StateMark:
-    """What the changes before it belong to."""
+    """The position to which the changes before it belong."""
 
     group: str
     topic: str
-    """The source's topic."""
+    """The topic of the source."""
     position: int
     number: int
-    """Of the transactions of a partition, from 1 on."""
+    """Number of the transaction of a partition, starting at 1."""
 
     def encoded(self) -> bytes:
-        """The value of its record."""
+        """Encode the mark as the value of its record."""
         fields = {"group": self.group, "topic": self.topic}
         return json.dumps({**fields, "position": self.position, "number": self.number}).encode()
 
     @classmethod
     def decoded(cls, value: bytes) -> StateMark:
-        """The mark of a record. Raises `ValueError`, `KeyError` or `TypeError` for another value."""
+        """Decode the mark of a record.
+
+        Raises `ValueError`, `KeyError` or `TypeError` for other values.
+        """
         fields = json.loads(value)
         return cls(fields["group"], fields["topic"], fields["position"], fields["number"])
 
@@ -72,22 +75,22 @@ class StateMark:
 
 
 def is_of_a_state(metadata: str) -> bool:
-    """Whether the metadata of a position is that of a state's transaction."""
+    """Whether the metadata of a position was stored by a transaction of a state."""
     return metadata.startswith(_METADATA)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundState:
-    """What a partition of the topic holds, beside the group's position."""
+    """The contents of a partition of the topic, and the group's position."""
 
     mark: StateMark | None
-    """The last one."""
+    """The last mark."""
     has_entries: bool
     position: Position | None
 
 
 class StateTopic:
-    """The topic, as its brokers have it."""
+    """The topic on its brokers."""
 
     def __init__(
         self,
@@ -102,21 +105,23 @@ class StateTopic:
         self._settings = {**settings, "cleanup.policy": COMPACT}
         self._partitions = 0
         self._largest = 0
-        """The most bytes of a record, as far as known."""
+        """The most bytes of a record, if known."""
 
     @property
     def creation(self) -> str:
-        """The command that creates the topic, for N partitions."""
+        """The command that creates the topic with N partitions."""
         settings = " ".join(f"--config {name}={value}" for name, value in self._settings.items())
         return f"kafka-topics.sh --create --topic {self.name} --partitions N {settings}"
 
     def check_value(self, key: str, stored: Stored) -> None:
-        """Raise `ConfigError` for a value that a record of the topic cannot hold."""
+        """Raise `ConfigError` for a value that does not fit into a record of the topic."""
         check_size(key, stored, self._largest - 4 * len(key))
 
     async def examine(self) -> None:
-        """Look at the topic, if it exists. Raises `ConfigError` for one that would lose entries, or
-        may not be looked at; and `UnavailableError`.
+        """Check the topic, if it exists.
+
+        Raises `ConfigError` if it would lose entries or may not be described, and
+        `UnavailableError`.
         """
         async with TopicAdmin.of(self._options) as admin:
             await self._examine(admin)
@@ -125,7 +130,7 @@ class StateTopic:
         try:
             settings = await admin.settings(self.name)
         except kafka.TopicAuthorizationFailedError as error:
-            rule = "may not be looked at: allow its user DESCRIBE_CONFIGS, DESCRIBE, READ and WRITE on it"
+            rule = "may not be described: allow the user DESCRIBE_CONFIGS, DESCRIBE, READ and WRITE on it"
             raise bad("topic", self.name, rule) from error
         if settings is None:
             return False
@@ -140,14 +145,14 @@ class StateTopic:
         return True
 
     async def prepare(self, partitions: Collection[TopicPartition]) -> None:
-        """Make the topic if it is missing, with as many partitions as the source's topic.
+        """Create the topic if it does not exist, with as many partitions as the source's topic.
 
         Raises `ConfigError` for partitions of several topics, for a topic with too few partitions,
-        and for one that cannot be made; and `UnavailableError`.
+        and for a topic that cannot be created; and `UnavailableError`.
         """
         topics = {each.topic for each in partitions}
         if len(topics) > 1:
-            rule = f"can hold the state of one topic, and the source has {sorted(topics)}; use a state for each"
+            rule = f"can hold the state of one topic, but the source has {sorted(topics)}; use a state for each"
             raise bad("topic", self.name, rule)
         needed = max(each.partition for each in partitions) + 1
         if needed <= self._partitions:
@@ -162,7 +167,7 @@ class StateTopic:
                 self._partitions = max(count, needed)
         if needed > self._partitions:
             rule = (
-                f"has {self._partitions} partitions, and {source} has {count}; add some: "
+                f"has {self._partitions} partitions, but {source} has {count}; add some: "
                 f"kafka-topics.sh --alter --topic {self.name} --partitions {count}"
             )
             raise bad("topic", self.name, rule)
@@ -174,14 +179,14 @@ class StateTopic:
         except kafka.KafkaError as error:
             command = self.creation.replace("partitions N", f"partitions {partitions}")
             rule = (
-                f"is missing, and cannot be created ({text_of(error)}); have it made by: {command}"
+                f"does not exist, and cannot be created ({text_of(error)}); create it by: {command}"
             )
             raise bad("topic", self.name, rule) from error
-        while not await self._examine(admin):  # the broker learns of it after the controller
+        while not await self._examine(admin):  # brokers know it later than the controller
             await LOOP_CLOCK.sleep(_LOOK_AGAIN)
 
     def pages(self, partition: int) -> AsyncGenerator[Sequence[Any]]:
-        """All committed records of a partition, a page at a time."""
+        """Yield all committed records of a partition, one page at a time."""
         return committed_pages(self._options, TopicPartition(self.name, partition))
 
     def check(self, found: FoundState, group: str, partition: TopicPartition) -> None:
@@ -189,31 +194,31 @@ class StateTopic:
         mark, position = found.mark, found.position
         at = "no position" if position is None else f"the position {position.offset}"
         if mark is None and found.has_entries:
-            rule = "has records that no state has written; give the state a topic of its own"
+            rule = "has records that were not written by a state; use a topic only for the state"
         elif mark is None:
             if position is None or not is_of_a_state(position.metadata):
                 return
             rule = (
-                f"has no state of {partition}, and the group {group!r} has {at} there, which was stored "
-                "with one: this is another topic, or it was made anew. Name the topic of before, or, to "
-                "begin anew, delete the group's offsets"
+                f"has no state of {partition}, but the group {group!r} has {at} there, which was stored "
+                "with one: this is another topic, or it was recreated. Use the previous topic, or, to "
+                "start over, delete the group's offsets"
             )
         elif (mark.group, mark.topic) != (group, partition.topic):
             rule = (
-                f"has the state of the topic {mark.topic!r} for the group {mark.group!r}, and this is "
-                f"{partition.topic!r} for {group!r}; give each a topic of its own"
+                f"has the state of the topic {mark.topic!r} for the group {mark.group!r}, but this is "
+                f"{partition.topic!r} for {group!r}; use a separate topic for each"
             )
         elif position is None or position.offset != mark.position:
             rule = (
-                f"has the state of {partition} at {mark.position}, and the group {group!r} has {at}: it "
+                f"has the state of {partition} at {mark.position}, but the group {group!r} has {at}: it "
                 f"was moved without the state. Set the group's offset of {partition} to {mark.position}, "
-                "or, to begin anew, delete both this topic and the group's offsets"
+                "or, to start over, delete both this topic and the group's offsets"
             )
         elif is_of_a_state(position.metadata) and position.metadata != mark.metadata:
             rule = (
-                f"has lost the end of the state of {partition}: its last transaction is number "
-                f"{mark.number}, and the position was stored with {position.metadata!r}. Restore the "
-                "topic, or, to begin anew, delete both this topic and the group's offsets"
+                f"has lost the end of the state of {partition}: its last transaction has number "
+                f"{mark.number}, but the position was stored with {position.metadata!r}. Restore the "
+                "topic, or, to start over, delete both this topic and the group's offsets"
             )
         else:
             return

@@ -1,1 +1,1 @@
-"""State of partitions that is kept together with their positions."""
+"""The state of partitions, stored together with their positions."""

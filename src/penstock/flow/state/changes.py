@@ -1,18 +1,18 @@
-"""The changes of a partition's turns that are not stored yet. Pure.
+"""The unstored changes of a partition's turns. Pure.
 
-1. A turn belongs to an event, by its offset. Its changes may be stored with a position behind that
-   offset, and with no other: before that, the event may run again.
-2. What is stored at a position are the changes of the events before it, the last one of each key in
-   the order of the turns.
-3. A turn that has touched what a *later* event had changed, and is not stored, *ties* the two: no
-   position between them is stored. Otherwise the state would hold a part of the later event, which
-   runs again after a crash.
-4. An interjection is no event and never runs again. Its changes are stored as soon as those are that
-   it has touched: its turn counts as one of the last event among them.
-5. Records that a turn forwards go with its changes, in the order of the turns.
-6. The log is *full* with many turns, and also once ties leave no position that could be stored: under
-   load there may always be another one. Then no later event begins until those inside are complete,
-   which ties nothing any more.
+1. A turn belongs to an event, by its offset. Its changes may only be stored with a position after
+   that offset, since the event may run again before.
+2. The changes stored with a position are those of the events before it; for each key, the last
+   change in the order of the turns.
+3. If a turn accesses a key changed by a *later* event, and that change is not stored, the two
+   events are *tied*: no position between them is stored. Otherwise the state would contain a part
+   of the later event, which runs again after a crash.
+4. An interjection is not an event and never runs again. Its changes are stored as soon as all
+   changes that it has accessed: its turn counts as part of the last event among them.
+5. Forwarded records are sent with the changes of their turn, in the order of the turns.
+6. The log is *full* at its limit of turns, and when ties leave no position to store: under load
+   there might always be another tie. Then no later event begins until the running ones are
+   complete, so that no further tie arises.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 Stored: TypeAlias = "str | bytes"
-"""A value as it is kept."""
+"""A value in its stored form."""
 
 NOTHING = -1
-"""Before any offset."""
+"""An offset before all others."""
 
 
 class ForwardedRecord(Protocol):
@@ -35,13 +35,13 @@ class ForwardedRecord(Protocol):
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """Approximate size in bytes."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TurnChanges:
-    """What one turn has changed, with `None` for a key that was deleted, and what it forwards."""
+    """The changes of one turn, with `None` for a deleted key, and its forwarded records."""
 
     number: int
     offset: int
@@ -52,7 +52,7 @@ class TurnChanges:
 
 @dataclass(frozen=True, slots=True)
 class TakenChanges:
-    """What is to be stored at a position."""
+    """The changes to store with a position."""
 
     offset: int
     changes: Mapping[str, Stored | None]
@@ -62,20 +62,20 @@ class TakenChanges:
 
 
 class ChangeLog:
-    """The changes that are not stored, of at most about `most` turns and `most_bytes`."""
+    """The unstored changes of about `most` turns and `most_bytes` at most."""
 
     def __init__(self, most: int, most_bytes: int, at: int = 0) -> None:
         self._at = at
-        """The stored position, as far as known."""
+        """The last known stored position."""
         self._is_tied = False
         self._most = most
         self._most_bytes = most_bytes
         self._turns: list[TurnChanges] = []
         self._ties: list[tuple[int, int]] = []
         self._changed: dict[str, int] = {}
-        """The last event by offset that has changed a key."""
+        """The last event, by offset, that has changed each key."""
         self._last = NOTHING
-        """The last event by offset that has changed anything."""
+        """The last event, by offset, that has changed any key."""
         self._number = 0
         self._size = 0
         self._touched = NOTHING
@@ -83,16 +83,16 @@ class ChangeLog:
     # -- turns -------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Begin a turn."""
         self._touched = NOTHING
 
     def touch(self, key: str) -> None:
-        """The turn reads or changes a key."""
+        """Record an access of the turn to a key."""
         if (by := self._changed.get(key, NOTHING)) > self._touched:
             self._touched = by
 
     def touch_all(self) -> None:
-        """The turn reads any number of keys."""
+        """Record an access of the turn to any number of keys."""
         self._touched = max(self._touched, self._last)
 
     def end(
@@ -101,7 +101,7 @@ class ChangeLog:
         changes: Mapping[str, Stored | None],
         forwarded: Sequence[ForwardedRecord] = (),
     ) -> None:
-        """The turn of an event has ended, or with `None` that of an interjection."""
+        """End the turn of an event, or with `None` that of an interjection."""
         touched = self._touched
         if offset is None:
             offset = touched
@@ -135,7 +135,7 @@ class ChangeLog:
     # -- positions ---------------------------------------------------------------------------------
 
     def bound(self, offset: int) -> int:
-        """The last position up to `offset` that no tie spans."""
+        """Return the last position up to `offset` that no tie spans."""
         wanted = offset
         for low, high in sorted(self._ties, key=lambda tie: tie[1], reverse=True):
             if high < offset:
@@ -145,11 +145,11 @@ class ChangeLog:
         return offset
 
     def owes(self, offset: int) -> bool:
-        """Whether anything is to be stored at this position."""
+        """Whether there are changes to store with this position."""
         return any(turn.offset < offset for turn in self._turns)
 
     def take(self, offset: int) -> TakenChanges:
-        """What is to be stored at a position that no tie spans."""
+        """Return the changes to store with a position that no tie spans."""
         changes: dict[str, Stored | None] = {}
         forwarded: list[ForwardedRecord] = []
         for turn in self._turns:
@@ -159,7 +159,7 @@ class ChangeLog:
         return TakenChanges(offset, changes, forwarded, self._number)
 
     def stored(self, taken: TakenChanges) -> None:
-        """These are stored."""
+        """Record that these changes are stored."""
         self._at, self._is_tied = taken.offset, False
         self._turns = [
             turn for turn in self._turns if turn.number > taken.last or turn.offset >= taken.offset

@@ -1,4 +1,4 @@
-"""How values of a state are kept."""
+"""The encoding of state values."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from ..._core.checks import bad
 
 @runtime_checkable
 class StateCodec(Protocol):
-    """Turns values into what is kept of them, and back."""
+    """Encodes values for storage, and decodes them."""
 
     @property
     def column(self) -> Literal["json", "text", "bytea"]:
-        """What a value is kept as: `json` and `text` are text, `bytea` is bytes. In PostgreSQL the type
-        of the column.
+        """The stored type: `json` and `text` are strings, `bytea` is bytes. In PostgreSQL it is the
+        type of the column.
         """
         ...
 
     def encode(self, value: Any) -> str | bytes:
-        """What is kept of a value. Raises anything for one that cannot be kept."""
+        """Encode a value. Raises any exception for a value that cannot be stored."""
         ...
 
     def decode(self, stored: Any) -> Any:
-        """The value again; a new object each time."""
+        """Decode a value, into a new object each time."""
         ...
 
 
 class JsonState:
-    """Values as JSON, in a column of type `json`.
+    """Encodes values as JSON, in a column of type `json`.
 
-    The text is kept as it is, so that a number is read again as it was: `jsonb` would make 1e16 an
-    integer, and refuse a text with NUL. Cast it in queries: `value::jsonb`.
+    The text is stored unchanged, so that numbers are read back exactly: `jsonb` would convert 1e16
+    to an integer, and refuse a string with NUL. Cast it in queries: `value::jsonb`.
     """
 
     column: Literal["json", "text", "bytea"] = "json"
 
     def encode(self, value: Any) -> str:
-        """The JSON of a value. Raises `TypeError` or `ValueError` for one that has none."""
+        """Encode a value as JSON. Raises `TypeError` or `ValueError` if this is impossible."""
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
     def decode(self, stored: str) -> Any:
-        """The value of this JSON: a tuple is a list, and the keys of dicts are texts."""
+        """Decode JSON. Tuples have become lists, and the keys of dicts strings."""
         return json.loads(stored)
 
     def __repr__(self) -> str:
@@ -51,10 +51,10 @@ class JsonState:
 
 
 def checked_codec(codec: StateCodec | None) -> StateCodec:
-    """The codec of an argument; default: JSON. Raises `ConfigError`."""
+    """Check a codec argument; default: JSON. Raises `ConfigError`."""
     if codec is None:
         return JsonState()
     if not isinstance(cast("object", codec), StateCodec):
-        raise bad("codec", codec, "must have column, encode() and decode(), as JsonState()")
+        raise bad("codec", codec, "must have column, encode() and decode(), like JsonState()")
     checks.choice("codec.column", codec.column, ("json", "text", "bytea"))
     return codec

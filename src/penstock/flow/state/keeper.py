@@ -1,4 +1,4 @@
-"""What stores the state of partitions together with their positions, as `StatePositions` needs it."""
+"""The interface of `StatePositions` to the storage of states and positions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class StateKeeper(Protocol):
-    """The states and positions of one consumer group. All methods but `release` suspend."""
+    """The states and positions of one consumer group. All methods except `release` suspend."""
 
     @property
     def keeps_group_offsets(self) -> bool:
@@ -22,34 +22,34 @@ class StateKeeper(Protocol):
     async def claim(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Own these partitions from now on; return the positions of those that have one.
+        """Take over these partitions; return their stored positions.
 
-        A transaction of the owner before, which has not committed, fails from here on.
+        An uncommitted transaction of the previous owner fails from now on.
         """
         ...
 
     def pages(
         self, partition: TopicPartition
     ) -> AsyncGenerator[Sequence[tuple[str, Stored | None]]]:
-        """The state of a claimed partition, a page at a time; the last value of a key counts.
+        """Yield the state of a claimed partition, one page at a time. The last value of a key is
+        valid.
 
-        Raises `ConfigError` for a state that is not the one of the position.
+        Raises `ConfigError` if the state does not belong to the position.
         """
         ...
 
     async def store(self, partition: TopicPartition, taken: TakenChanges) -> None:
-        """Store changes and the position behind them, in one transaction.
+        """Store changes and the position after them, in one transaction.
 
-        Raises `PositionLost` if another owner has the partition. After any error `has_stored` has
-        to be asked before the next call.
+        Raises `PositionLost` if the partition has another owner. After any error, `has_stored` has
+        to be called before the next call.
         """
         ...
 
     async def has_stored(self, partition: TopicPartition, taken: TakenChanges) -> bool:
-        """Whether a call of `store` that raised has stored these all the same.
+        """Whether a failed call of `store` has stored these changes nevertheless.
 
-        Raises `PositionLost`. May return false for changes that are stored, if they may be stored
-        again.
+        Raises `PositionLost`. May return false for stored changes if they may be stored again.
         """
         ...
 

@@ -1,12 +1,12 @@
 """The positions of a source, each stored in one transaction with the state before it.
 
-1. `take` owns a partition: a transaction of the owner before, which has not committed, fails. The
-   state is read after that, so it is the one of the position.
-2. A transaction holds the changes of the events before a position, and the position.
-3. After a transaction that failed, its keeper is asked whether it was stored, before the next one.
-4. A position that has another owner is *lost*: nothing of the partition is stored any more, here.
-5. A position moves only while the store of its claim is open: from the reading of the state to the end
-   of the claim. A consumer that runs without the state stores nothing.
+1. `take` takes over a partition: an uncommitted transaction of the previous owner fails. The state
+   is read afterwards, so it belongs to the position.
+2. A transaction contains the changes of the events before a position, and the position.
+3. After a failed transaction, the keeper is asked whether it was stored, before the next one.
+4. A position with another owner is *lost*: nothing more of the partition is stored here.
+5. A position moves only while the store of its claim is open: from the restore of the state to the
+   end of the claim. A consumer that runs without the state stores nothing.
 """
 
 from __future__ import annotations
@@ -32,45 +32,45 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.flow")
 
 TELL_EVERY = 5.0
-"""Seconds between lines about a restore."""
+"""Seconds between log lines about a restore."""
 
-_LOST = "the state of %s: its position is lost (%s): nothing more of this claim is stored"
-_RESTORING = "the state of %s: %s, and more"
+_LOST = "the state of %s: its position is lost (%s): no further change of this claim is stored"
+_RESTORING = "the state of %s: %s so far"
 _RESTORED = "the state of %s: %s"
 
 
 class HeldState:
-    """The position of a partition that is owned, and its state."""
+    """The position of an owned partition, and its state."""
 
     def __init__(self, offset: int | None) -> None:
         self.offset = offset
-        """The stored position, as far as it is known."""
+        """The last known stored position."""
         self.store: KeptStore | None = None
         self.turn = asyncio.Lock()
         self.doubted: TakenChanges | None = None
-        """Changes of which it is not known whether they are stored."""
+        """Changes that may or may not be stored."""
         self.is_ended = False
 
     def keep(self, store: KeptStore) -> None:
-        """Its state, from now on."""
+        """Set the state."""
         self.store = store
 
     def doubt(self, taken: TakenChanges) -> None:
-        """These may be stored, or not."""
+        """Record that these changes may or may not be stored."""
         self.doubted = taken
 
     def know(self, stored: TakenChanges | None) -> None:
-        """These are stored, or nothing new is."""
+        """Record that these changes are stored, or with `None` that no new ones are."""
         self.doubted = None
         if stored is not None:
             self.offset = stored.offset
 
     def end(self) -> None:
-        """The position moves no more."""
+        """Stop all moves of the position."""
         self.is_ended = True
 
     def is_there(self, offset: int) -> bool:
-        """Whether this position, and the state before it, are stored."""
+        """Whether this position and the state before it are stored."""
         if self.doubted is not None or self.offset != offset:
             return False
         return self.store is None or not self.store.owes(offset)
@@ -92,7 +92,7 @@ class Restoring:
         self._rows = 0
 
     def add(self, page: Sequence[tuple[str, Stored | None]]) -> None:
-        """Add a page; the last value of a key counts."""
+        """Add a page; the last value of a key is valid."""
         entries = self.entries
         for key, value in page:
             if value is None:
@@ -109,14 +109,14 @@ class Restoring:
 
 
 class StatePositions:
-    """The store of positions that a source is given."""
+    """The position store that is passed to a source."""
 
     def __init__(self, keeper: StateKeeper) -> None:
         self._keeper = keeper
         self._held: dict[TopicPartition, HeldState] = {}
         self._restoring: dict[TopicPartition, Restoring] = {}
 
-    # -- the store of a source ---------------------------------------------------------------------
+    # -- the interface for the source --------------------------------------------------------------
 
     @property
     def keeps_group_offsets(self) -> bool:
@@ -126,7 +126,7 @@ class StatePositions:
     async def take(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Own these partitions; return the positions of those that have one."""
+        """Take over these partitions; return their stored positions."""
         if not partitions:
             return {}
         known = await self._keeper.claim(partitions)
@@ -137,9 +137,9 @@ class StatePositions:
     async def store(
         self, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store positions with the state before them; return the partitions where that is known.
+        """Store positions with the state before them; return the partitions known to be stored.
 
-        Raises the first error of those that could not be stored, after all have been tried.
+        Raises the first error after all partitions have been tried.
         """
         held = {each: self._held[each] for each in positions if each in self._held}
         there = [each for each in held if held[each].is_there(positions[each].offset)]
@@ -210,7 +210,8 @@ class StatePositions:
         made: Callable[[dict[str, Stored], int], KeptStore],
         clock: Clock,
     ) -> KeptStore:
-        """Read the state of an owned partition, and make its store of the entries and the position.
+        """Read the state of an owned partition, and create its store from the entries and the
+        position.
 
         Raises `PositionLost`, and the errors of its keeper.
         """
@@ -227,19 +228,19 @@ class StatePositions:
         finally:
             del self._restoring[partition]
         if self._held.get(partition) is not held:
-            raise PositionLost(f"{partition} was given up while its state was read")
+            raise PositionLost(f"{partition} was released while its state was read")
         say(logger, logging.INFO, _RESTORED, partition, reading)
         store = made(reading.entries, held.offset or 0)
         held.keep(store)
         return store
 
     def progress(self, partition: TopicPartition) -> str:
-        """How far a restore has come, for operators; empty while there is none."""
+        """Return the progress of a restore, for operators; empty if there is none."""
         reading = self._restoring.get(partition)
         return "" if reading is None else str(reading)
 
     def ended(self, partition: TopicPartition, store: KeptStore) -> None:
-        """The claim of this store has ended: its position moves no more."""
+        """Stop moves of the position, since the claim of this store has ended."""
         held = self._held.get(partition)
         if held is not None and held.store is store:
             held.end()
@@ -247,5 +248,5 @@ class StatePositions:
     def _of(self, partition: TopicPartition) -> HeldState:
         held = self._held.get(partition)
         if held is None:
-            raise PositionLost(f"{partition} is not owned any more")
+            raise PositionLost(f"{partition} is no longer owned")
         return held

@@ -1,4 +1,4 @@
-"""What all states have in common that are stored together with the positions of a source."""
+"""The common base of states that are stored together with the positions of a source."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ if TYPE_CHECKING:
 
 
 class PositionedState(Openable):
-    """Base of the states whose changes are stored with positions: a `PositionedBackend`."""
+    """Base of states whose changes are stored with positions: a `PositionedBackend`."""
 
     _kept: StatePositions | None = None
     _source: Source | None = None
     _fitting = ""
-    """Sources that can leave their positions to it, for errors."""
+    """Sources that can leave their positions to it, for error messages."""
 
     def __init__(self) -> None:
         self._stores: dict[TopicPartition, KeptStore] = {}
 
     @abstractmethod
     def _keeper(self, source: TransactionalSource) -> StateKeeper:
-        """What stores the states of a source. Raises `ConfigError` for one that does not fit, and
-        `ClosedError` unless this is open.
+        """Create the keeper for the states of a source.
+
+        Raises `ConfigError` for an unsuitable source, and `ClosedError` unless this is open.
         """
 
     @abstractmethod
     def _made(
         self, partition: TopicPartition, entries: dict[str, Stored], offset: int
     ) -> KeptStore:
-        """The store of a partition, with the entries before this offset."""
+        """Create the store of a partition, with the entries before this offset."""
 
     def attach(self, source: Source) -> Source:
-        """The source to give the consumer: the same one, with its positions in this state. Once.
+        """Return the source for the consumer, with its positions in this state. May be called once.
 
         Raises `ConfigError` for a source that cannot leave its positions to this state, and
         `ClosedError` unless the state is open.
@@ -55,23 +56,23 @@ class PositionedState(Openable):
             raise bad("source", source, rule)
         keeper = self._keeper(source)
         if self._kept is not None:
-            raise bad("source", source, "must be the only one of a state; make a state for each")
+            raise bad(
+                "source", source, "must be the only source of a state; create a state for each"
+            )
         self._kept = StatePositions(keeper)
         self._source = source.with_positions(self._kept)
         return self._source
 
-    # -- the backend of a consumer -----------------------------------------------------------------
+    # -- the interface for the consumer ------------------------------------------------------------
 
     def check_source(self, source: Source) -> None:
-        """Raise `ConfigError` for a source that does not leave its positions to this state."""
+        """Raise `ConfigError` unless the source has its positions in this state."""
         if source is not self._source or self._kept is None:
-            rule = (
-                "has to keep the positions of the consumer's source: Consumer(state.attach(source))"
-            )
+            rule = "has to store the positions of the consumer's source: Consumer(state.attach(source))"
             raise bad("state", self, rule)
 
     def progress(self, partition: TopicPartition) -> str:
-        """How far the reading of a state has come, for operators; empty while none is read."""
+        """Return the progress of a restore, for operators; empty if there is none."""
         return "" if self._kept is None else self._kept.progress(partition)
 
     async def open(self, partition: TopicPartition) -> StateStore:
@@ -84,7 +85,7 @@ class PositionedState(Openable):
         return store
 
     def close(self, partition: TopicPartition) -> None:
-        """Forget the state of a partition; its position moves no more."""
+        """Forget the state of a partition; its position no longer moves."""
         store = self._stores.pop(partition, None)
         if store is not None and self._kept is not None:
             self._kept.ended(partition, store)

@@ -1,4 +1,4 @@
-"""State of partitions in PostgreSQL, stored in the transaction of their positions."""
+"""The state of partitions in PostgreSQL, stored in the transaction of their positions."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class _OpenedState(NamedTuple):
 
 @known_arguments()
 class PostgresState(PositionedState):
-    """State of partitions, for `Consumer.run_events`: in memory while it is used, and stored in a table
-    of PostgreSQL in one transaction with the position of the source. So after a crash it is what the
-    events before the position have made of it, exactly, and the others run again.
+    """The state of partitions, for `Consumer.run_events`, in memory while it is used, and stored in
+    a PostgreSQL table in one transaction with the source's position. After a crash it is exactly
+    the result of the events before the position; later events run again.
 
         async with (
             PostgresState(dsn, table="order_state") as state,
@@ -50,26 +50,27 @@ class PostgresState(PositionedState):
         ):
             await consumer.run_events(handle, state=state)
 
-    The positions are kept as by `PostgresSink`, in a table of positions, and no longer by the source.
+    As with `PostgresSink`, the positions are stored in a table of positions, and no longer by the
+    source.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
-        table: the table of state, taken literally; created if it is missing.
-        schema: its schema, and that of the positions; default: found by the search path.
-        positions: the table of positions; created if it is missing.
-        codec: how values are kept; default: as JSON.
-        max_pending: the most turns whose changes wait for their position; then no later event of the
-            partition begins until they are stored.
+        table: the literal name of the state table; created if it does not exist.
+        schema: the schema of both tables; default: found by the search path.
+        positions: the table of positions; created if it does not exist.
+        codec: the encoding of values; default: JSON.
+        max_pending: the most turns whose changes wait for their position. At this limit, no later
+            event of the partition begins until they are stored.
         max_pending_bytes: the same in bytes of keys and encoded values.
         pool: as for `PostgresSink`, as are `close_pool`, `connect_options`, `close_timeout`,
             `statement_timeout` and `prepared_statements`.
-        pool_size: number of connections, and so of partitions that are stored or restored at once;
-            default 10.
+        pool_size: number of connections, which limits the partitions that are stored or restored
+            concurrently; default 10.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing connects
-    to nothing. Opening suspends; it raises `ConfigError` for a wrong user, password, database or
-    certificate, for a table of another shape or without the rights to it, and for one that cannot
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
+    not connect. Opening suspends; it raises `ConfigError` for a wrong user, password, database or
+    certificate, for a table with other columns or missing privileges, and for a table that cannot
     be created; and `UnavailableError` if no server answers.
     """
 
@@ -113,13 +114,13 @@ class PostgresState(PositionedState):
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )
         need_asyncpg()
-        # by these names, for the error that they cannot be pickled
+        # these names are used in the error about pickling
         self._pool, self._connect_options = self._access.pool, self._access.options
         self._opened: _OpenedState | None = None
 
     @property
     def creation(self) -> tuple[str, str]:
-        """The statements that create the table of state and that of positions."""
+        """The statements that create the state table and the positions table."""
         return self._table.creation, self._positions.creation
 
     def _keeper(self, source: TransactionalSource) -> StateKeeper:
@@ -149,15 +150,13 @@ class PostgresState(PositionedState):
                 home = await con.fetchval("SELECT coalesce(current_schema(), 'public')")
                 encoding = await con.fetchval("SHOW server_encoding")
             if encoding != "UTF8":
-                rule = (
-                    f"is a database with the encoding {encoding}; a state needs UTF8 for its keys"
-                )
+                rule = f"is a database with the encoding {encoding}; the keys of a state need UTF8"
                 raise bad("dsn", self._access.place, rule)
             async with connections.opening() as con:
                 await self._table.examine(con)
                 await self._table.examine_positions(con, self._positions)
         except Exception as error:
-            raise for_opening(error, self._access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, self._access.place)  # noqa: B904  # it has a cause
         self._opened = _OpenedState(connections, home)
 
     def _terminate(self) -> None:

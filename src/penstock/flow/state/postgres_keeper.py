@@ -1,8 +1,8 @@
 """States and positions in tables of PostgreSQL.
 
-1. The position moves last in a transaction, on the condition that the ownership is this one and the
-   position the one that is known.
-2. After a failure the position is read. Changes that may be stored already are written again: they
+1. The position moves last in a transaction, on the condition that the ownership and the known
+   position are unchanged.
+2. After a failure the position is read. Changes that may already be stored are written again: they
    are values, not increments, and no other owner has written since.
 """
 
@@ -48,7 +48,7 @@ class PostgresKeeper:
     async def claim(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Own these partitions; return the positions of those that have one."""
+        """Take over these partitions; return their stored positions."""
         async with self._connections.lent() as con:
             claimed = await self._positions.claim(
                 con, self._group, partitions, self._table.qualified, self._home, limit=self._limit
@@ -59,7 +59,7 @@ class PostgresKeeper:
     async def pages(
         self, partition: TopicPartition
     ) -> AsyncGenerator[Sequence[tuple[str, Stored]]]:
-        """The rows of a partition, as of one moment."""
+        """Yield the rows of a partition, from one snapshot."""
         async with self._connections.lent() as con:
             await con.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             async for page in self._table.pages(con, self._group, partition):
@@ -79,7 +79,7 @@ class PostgresKeeper:
             owned.moved(position)
 
     async def has_stored(self, partition: TopicPartition, taken: TakenChanges) -> bool:
-        """Whether the position has moved there. Raises `PositionLost`."""
+        """Whether the position has moved to this offset. Raises `PositionLost`."""
         owned = self._of(partition)
         before = owned.position
         async with self._connections.lent() as con:
@@ -98,5 +98,5 @@ class PostgresKeeper:
     def _of(self, partition: TopicPartition) -> OwnedPosition:
         owned = self._owned.get(partition)
         if owned is None:
-            raise PositionLost(f"{partition} is not owned any more")
+            raise PositionLost(f"{partition} is no longer owned")
         return owned

@@ -1,9 +1,9 @@
 """The state of one partition in memory, whose changes are stored with its position.
 
-1. A value is encoded when it is put, and decoded each time it is read. So a reader has the same value
-   before and after a restart, an object that is changed afterwards changes nothing here, and a value
-   that cannot be kept fails the turn that puts it.
-2. Changes are made within turns; one that does not count is undone, key by key.
+1. A value is encoded when it is put, and decoded each time it is read. A reader therefore gets the
+   same value before and after a restart, later changes to a value object have no effect here, and a
+   value that cannot be stored fails the turn that puts it.
+2. Changes are made within turns. A turn that does not count is undone, key by key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .codec import StateCodec
 
 LONGEST_KEY = 1024
-"""Bytes of a key; an index of PostgreSQL takes about 2,700, with group and topic."""
+"""The most bytes in a key; an index of PostgreSQL allows about 2,700, with group and topic."""
 _ABSENT: Any = object()
 
 
@@ -41,20 +41,20 @@ class KeptStore:
         self._entries = MemoryStore(entries)
         self._codec = codec
         self._check = check
-        """Raises `ConfigError` for a value that could not be stored under its key."""
+        """Raises `ConfigError` for a value that cannot be stored under its key."""
         self.log = log
         self._offset: int | None = None
         self._before: dict[str, Any] | None = None
-        """What the keys that this turn has changed had before; `None` between turns."""
+        """The previous values of the keys changed in this turn; `None` between turns."""
         self._changes: dict[str, Stored | None] = {}
         self._forwarded: list[ForwardedRecord] = []
         self.lost: Exception | None = None
-        """Why nothing of it can be stored any more."""
+        """The reason why nothing more can be stored."""
 
     # -- the state ---------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, as a new object."""
+        """Return the value of a key, as a new object."""
         self.log.touch(key)
         stored = self._entries.get(key, _ABSENT)
         return default if stored is _ABSENT else self._codec.decode(stored)
@@ -62,8 +62,9 @@ class KeptStore:
     def put(self, key: str, value: Any) -> None:
         """Set the value of a key.
 
-        Raises what the codec raises for a value that cannot be kept, `ConfigError` for one that could
-        not be stored, for a key that is no text of at most 1,024 bytes, and outside a turn.
+        Raises the codec's error for a value that it cannot encode, and `ConfigError` for a value
+        that cannot be stored, for a key that is not a string of at most 1,024 bytes, and outside a
+        turn.
         """
         if self._entries.get(key, _ABSENT) is _ABSENT:
             _check_key(key)
@@ -73,7 +74,7 @@ class KeptStore:
         self._entries.put(key, stored)
 
     def delete(self, key: str) -> bool:
-        """Remove a key; return whether it was there. Raises `ConfigError` outside a turn."""
+        """Remove a key; return whether it existed. Raises `ConfigError` outside a turn."""
         if self._entries.get(key, _ABSENT) is _ABSENT:
             self.log.touch(key)
             return False
@@ -83,7 +84,7 @@ class KeptStore:
     def range(
         self, start: str = "", end: str | None = None, *, limit: int | None = None
     ) -> Iterator[tuple[str, Any]]:
-        """The keys from `start` on and before `end`, with their values, in order; at most `limit`."""
+        """Iterate over up to `limit` keys from `start` to before `end`, with values, in order."""
         self.log.touch_all()
         decode = self._codec.decode
         found = self._entries.range(start, end, limit=limit)
@@ -94,7 +95,10 @@ class KeptStore:
         return len(self._entries)
 
     def add_forwarded(self, record: ForwardedRecord) -> None:
-        """Note a record that is sent with the changes of this turn. Raises `ConfigError` outside one."""
+        """Add a record to be sent with the changes of this turn.
+
+        Raises `ConfigError` outside a turn.
+        """
         if self._before is None:
             raise self._outside()
         self._forwarded.append(record)
@@ -114,7 +118,7 @@ class KeptStore:
     # -- turns -------------------------------------------------------------------------------------
 
     def begin_turn(self, offset: int | None) -> None:
-        """The turn of the event with this offset begins; `None`: of an interjection."""
+        """Begin the turn of the event with this offset; `None`: of an interjection."""
         self._offset, self._before, self._changes, self._forwarded = offset, {}, {}, []
         self.log.begin()
 
@@ -126,7 +130,7 @@ class KeptStore:
                 self._entries.put(key, stored)
 
     def end_turn(self, *, counts: bool) -> None:
-        """It ends; its changes are undone unless it `counts`."""
+        """End the turn; its changes are undone unless it `counts`."""
         if counts:
             self.log.end(self._offset, self._changes, self._forwarded)
         else:
@@ -136,7 +140,7 @@ class KeptStore:
     # -- its position ------------------------------------------------------------------------------
 
     def bound(self, offset: int) -> int:
-        """The last position up to `offset` that can be stored with the changes before it."""
+        """Return the last position up to `offset` that can be stored with the changes before it."""
         return self.log.bound(offset)
 
     def owes(self, offset: int) -> bool:
@@ -149,7 +153,7 @@ class KeptStore:
         return self.log.is_crowded
 
     def lose(self, error: Exception) -> None:
-        """Note that nothing of it can be stored any more."""
+        """Record that nothing more can be stored."""
         self.lost = error
 
     def __repr__(self) -> str:
@@ -157,7 +161,7 @@ class KeptStore:
 
 
 def check_size(key: str, stored: Stored, most: int) -> None:
-    """Raise `ConfigError` for a value that takes more than so many bytes, or is no text of UTF-8."""
+    """Raise `ConfigError` for a value that is larger than `most` bytes, or not valid UTF-8."""
     if isinstance(stored, str) and not stored.isascii():
         try:
             size = len(stored.encode())
@@ -166,9 +170,7 @@ def check_size(key: str, stored: Stored, most: int) -> None:
     else:
         size = len(stored)
     if size > most:
-        raise ConfigError(
-            f"the value of {key!r} takes {size:,} bytes, and at most {most:,} are kept"
-        )
+        raise ConfigError(f"the value of {key!r} has {size:,} bytes; the limit is {most:,}")
 
 
 def _check_key(key: object) -> None:

@@ -1,13 +1,13 @@
-"""The table in which PostgreSQL keeps the state of partitions.
+"""The PostgreSQL table with the state of partitions.
 
-1. A row per consumer group, topic, partition and key. It is written only in a transaction that moves
-   the position of the partition by the ledger of positions, which fences an earlier owner.
-2. The ledger notes the table's oid with each position, so that a table that was made anew, without
-   the state before the position, is refused.
-3. A restore streams the rows of a partition by a cursor, a page at a time.
+1. It has a row per consumer group, topic, partition and key. A row is written only in a transaction
+   that moves the partition's position in the ledger of positions, which fences earlier owners.
+2. The ledger stores the table's oid with each position, so that a recreated table without the state
+   before the position is refused.
+3. A restore streams the rows of a partition with a cursor, one page at a time.
 """
 
-# ruff: noqa: S608  # the table's own name is the only text that is put into statements, quoted
+# ruff: noqa: S608  # only the quoted name of the table is inserted into statements
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from .changes import Stored
 
 PAGE = 5000
-"""Rows of a page of a restore, and the most of a statement."""
+"""Rows in a page of a restore, and the most rows in a statement."""
 PAGE_SIZE = 4 << 20
-"""The most characters, or bytes, of the values of a statement; one larger value is alone."""
+"""The most characters, or bytes, of values in a statement; a larger value is written alone."""
 LARGEST_VALUE = 16 << 20
-"""Bytes of an encoded value."""
+"""The most bytes in an encoded value."""
 
 _KEY = ("consumer_group", "topic", "partition", "key")
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -56,7 +56,7 @@ WHERE c.oid = to_regclass($1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateTable:
-    """The table of state. Raises `ConfigError` for a bad name."""
+    """The table of state. Raises `ConfigError` for an invalid name."""
 
     table: str
     schema: str | None
@@ -69,16 +69,16 @@ class StateTable:
             checks.text("schema", self.schema)
 
     def check_value(self, key: str, stored: Stored) -> None:
-        """Raise `ConfigError` for a value that a column of this type does not take."""
+        """Raise `ConfigError` for a value that does not fit into a column of this type."""
         check_size(key, stored, LARGEST_VALUE)
         if self.column == "text" and "\0" in cast("str", stored):
             raise ConfigError(
-                f"the value of {key!r} has a NUL, which a text of PostgreSQL cannot have"
+                f"the value of {key!r} contains a NUL, which PostgreSQL does not allow in text"
             )
 
     @property
     def qualified(self) -> str:
-        """The table's name in statements."""
+        """The qualified name of the table in statements."""
         return qualified(self.schema, self.table)
 
     @property
@@ -91,7 +91,8 @@ class StateTable:
         )
 
     async def examine(self, con: PoolConnectionProxy[Any]) -> None:
-        """Make the table if it is missing, and check its shape and the role's rights.
+        """Create the table if it does not exist, and check its columns and the privileges of the
+        role.
 
         Raises `ConfigError`, and the server's errors.
         """
@@ -100,7 +101,7 @@ class StateTable:
             await make_table(con, "table", self.qualified, self.creation)
             facts = await con.fetchrow(_FACTS, self.qualified, _RIGHTS)
         if facts is None:
-            rule = f"is not found; have it made by: {self.creation}"
+            rule = f"was not found; create it by: {self.creation}"
             raise bad("table", self.qualified, rule)
         expected = {
             "consumer_group text",
@@ -111,7 +112,7 @@ class StateTable:
         }
         found = set(facts["columns"])
         if facts["kind"] not in {"r", "p"} or not found >= expected or tuple(facts["key"]) != _KEY:
-            rule = f"is a table of another shape ({', '.join(sorted(found))}); it is made by: {self.creation}"
+            rule = f"is a table of another shape ({', '.join(sorted(found))}); it is created by: {self.creation}"
             raise bad("table", self.qualified, rule)
         _check_rights("table", self.qualified, facts["lacking"])
         if facts["hides"]:
@@ -119,7 +120,7 @@ class StateTable:
             raise bad("table", self.qualified, rule)
 
     async def examine_positions(self, con: PoolConnectionProxy[Any], made: PositionTable) -> None:
-        """Make the table of positions if it is missing, and check the role's rights to it.
+        """Create the positions table if it does not exist, and check the privileges of the role.
 
         Raises `ConfigError`, and the server's errors.
         """
@@ -132,7 +133,7 @@ class StateTable:
     async def pages(
         self, con: PoolConnectionProxy[Any], group: str, partition: TopicPartition
     ) -> AsyncIterator[Sequence[tuple[str, Stored]]]:
-        """The rows of a partition, a page at a time. Needs an open transaction."""
+        """Yield the rows of a partition, one page at a time. Needs an open transaction."""
         cast = "" if self.column == "bytea" else "::text"
         cursor = await con.cursor(
             f"SELECT key, value{cast} FROM {self.qualified} "
@@ -175,12 +176,12 @@ class StateTable:
 
 def _check_rights(option: str, table: str, lacking: Sequence[str]) -> None:
     if lacking:
-        rule = f"needs more rights: GRANT {', '.join(lacking)} ON {table} TO the role of this state"
+        rule = f"needs more privileges: GRANT {', '.join(lacking)} ON {table} TO the role of this state"
         raise bad(option, table, rule)
 
 
 def _parts(changes: Mapping[str, Stored]) -> list[dict[str, Stored]]:
-    """The changes in parts, each of which one statement takes."""
+    """Split the changes into parts that fit into one statement."""
     parts: list[dict[str, Stored]] = []
     size = 0
     for key, value in changes.items():

@@ -60,6 +60,16 @@ class FanOut(Openable, Generic[T]):
     that was cut off in any branch, or is unsent in one branch only, is unknown.
 
     Raises `ConfigError` without a required branch, and for a bad argument.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import FanOut, RowBatch, send
+        >>> from penstock.sinks import MemorySink
+        >>> table, index = MemorySink(), MemorySink()
+        >>> asyncio.run(send(FanOut(table, index), RowBatch([1, 2])))
+        {}
+        >>> table.items, index.items
+        ([1, 2], [1, 2])
     """
 
     refuses_retry = (

@@ -46,6 +46,17 @@ class Router(Openable, Generic[T]):
     router.
 
     Raises `ConfigError` for a bad argument.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import Router, RowBatch, send
+        >>> from penstock.sinks import MemorySink
+        >>> clicks, others = MemorySink(), MemorySink()
+        >>> sink = Router(lambda event: event["kind"], {"click": clicks}, default=others)
+        >>> asyncio.run(send(sink, RowBatch([{"kind": "click"}, {"kind": "order"}])))
+        {}
+        >>> clicks.items, others.items
+        ([{'kind': 'click'}], [{'kind': 'order'}])
     """
 
     refuses_transaction = (

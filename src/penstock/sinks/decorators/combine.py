@@ -37,6 +37,18 @@ class Combine(WrappingSink[T], Generic[T]):
 
     Every item has the outcome of its merged item, also after a retry, a dead letter or a
     cancellation. Raises `ConfigError` for a bad argument.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import Combine, RowBatch, send
+        >>> from penstock.sinks import MemorySink
+        >>> sums = MemorySink()
+        >>> sink = Combine(sums, key=lambda hit: hit[0], merge=lambda one, two: (one[0], one[1] + two[1]))
+        >>> hits = RowBatch([("home", 1), ("about", 1), ("home", 1)])
+        >>> asyncio.run(send(sink, hits))
+        {}
+        >>> sums.items
+        [('home', 2), ('about', 1)]
     """
 
     def __init__(

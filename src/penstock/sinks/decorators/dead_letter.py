@@ -100,6 +100,19 @@ class DeadLetter(SinkDecorator):
     written them; set a time limit in the target.
 
     Raises `ConfigError` for a bad argument.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import DeadLetter, PermanentError, RowBatch, WriteResult, send, stack
+        >>> from penstock.sinks import MemorySink
+        >>> async def insert(batch):
+        ...     bad = {i: PermanentError("not a number") for i, item in enumerate(batch) if item == "x"}
+        ...     return WriteResult.failed(batch, bad)
+        >>> letters = MemorySink()
+        >>> asyncio.run(send(stack(insert, DeadLetter(letters)), RowBatch(["1", "x"])))
+        {}
+        >>> [(letter.item, letter.message) for letter in letters.items]
+        [('x', 'not a number')]
     """
 
     def __init__(

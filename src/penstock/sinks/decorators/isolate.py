@@ -54,6 +54,20 @@ class Isolate(SinkDecorator):
     Place it inside a `Retry`. Not for destinations that may have applied part of a refused write.
 
     Raises `ConfigError` for a bad argument.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import Isolate, PermanentError, RowBatch, send, stack
+        >>> async def insert(batch):
+        ...     if "bad" in batch:
+        ...         raise PermanentError("violates a constraint")
+        ...     print("wrote", *batch)
+        >>> batch = RowBatch(["a", "b", "bad", "c"])
+        >>> errors = asyncio.run(send(stack(insert, Isolate()), batch))
+        wrote a b
+        wrote c
+        >>> list(errors)  # by the item's place in the batch
+        [2]
     """
 
     def __init__(

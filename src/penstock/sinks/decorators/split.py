@@ -38,6 +38,16 @@ class Split(SinkDecorator):
     batch, by its indices.
 
     Raises `ConfigError` without a limit, and for a bad argument.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import RowBatch, Split, send, stack
+        >>> async def write(batch):
+        ...     print("wrote", *batch)
+        >>> asyncio.run(send(stack(write, Split(2)), RowBatch("abc")))
+        wrote a b
+        wrote c
+        {}
     """
 
     def __init__(

@@ -67,6 +67,18 @@ class FileSink(Openable):
     Constructing touches no file. Opening does, in a thread; it raises `ConfigError` for a file that
     another process writes to or that is of another kind, `RefusedError` for one that cannot be
     written, and `UnavailableError` for other errors of the file system.
+
+    Example:
+        >>> import asyncio
+        >>> from pathlib import Path
+        >>> from penstock import Batcher
+        >>> from penstock.sinks import FileSink
+        >>> async def main():
+        ...     async with Batcher(FileSink("events.jsonl")) as batcher:
+        ...         await batcher.add({"id": 1})
+        >>> asyncio.run(main())
+        >>> print(Path("events.jsonl").read_text(), end="")
+        {"id":1}
     """
 
     _run_time = ("_file", "_turn")

@@ -1,4 +1,4 @@
-"""Files of NDJSON, CSV and Parquet as a source of consumers."""
+"""Files in NDJSON, CSV and Parquet as a source of consumers."""
 
 from ..._core.public import publish
 from .errors import UnreadFiles

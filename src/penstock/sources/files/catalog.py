@@ -1,11 +1,12 @@
-"""The files of a subscription, as they are stored: each has a number for good.
+"""The stored files of a subscription, each with a permanent number.
 
-1. Files are entered in *chapters* of at most 256, each a subscription of the provider, with a slot
-   for each file. The name of a chapter is that of the subscription and its number. The record of
-   each file is in the selection, which never changes.
-2. A file's partition is its slot and the number of files in earlier chapters. New files make new
-   chapters; so no number changes, however names sort.
-3. Of several processes that enter files at once, one is first; the others find its chapter.
+1. Files are stored in *chapters* of at most 256. Each chapter is a subscription of the provider,
+   with a slot for each file. Its name consists of the subscription's name and the chapter's number.
+   The records of its files are in its selection, which never changes.
+2. A file's partition is its slot plus the number of files in earlier chapters. New files are stored
+   in new chapters, so that no number changes, whatever the order of the names.
+3. If several processes enter files at once, the first one stores the chapter, and the others read
+   it.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ class FileEntry:
     chapter: int
     slot: int
     number: int
-    """The partition."""
+    """The number of the partition."""
     recorded: Recorded
     stored: Position
-    """As it was last read, or stored by this process."""
+    """The position that was last read, or stored by this process."""
     is_held: bool = False
-    """Whether this process has a claim of it."""
+    """Whether this process has a claim to it."""
     trouble: str | None = None
-    """Why this process cannot read it."""
+    """The reason why this process cannot read it."""
     seen: Look | None = None
-    """What the file system told of it before this process read it."""
+    """Its status in the file system before this process read it."""
 
     @property
     def path(self) -> str:
-        """Its relative path."""
+        """The relative path."""
         return self.recorded.path
 
     @property
     def place(self) -> FilePlace:
-        """Where it is read."""
+        """The stored position, parsed."""
         return FilePlace.of(self.stored)
 
     @property
@@ -63,19 +64,19 @@ class FileEntry:
         return self.stored.metadata.startswith("=")
 
     def is_at(self, stored: Position) -> None:
-        """Note the position that is stored now."""
+        """Set the stored position."""
         self.stored = stored
 
     def hold(self, *, is_held: bool) -> None:
-        """Note that a claim has begun, or has ended."""
+        """Record that a claim has begun or ended."""
         self.is_held = is_held
 
     def fail(self, reason: str) -> None:
-        """Note that it cannot be read."""
+        """Record that the file cannot be read."""
         self.trouble = reason
 
     def look(self, seen: Look | None, trouble: str | None) -> None:
-        """Note what a look has found."""
+        """Record the result of a directory scan."""
         self.seen, self.trouble = seen, trouble
 
 
@@ -87,7 +88,7 @@ class FileCatalog:
         self._state = state
         self._chapters: list[list[FileEntry]] = []
         self.entries: dict[str, FileEntry] = {}
-        """By path, in the order of their numbers."""
+        """The entries by path, in the order of their numbers."""
 
     def _chapter(self, number: int) -> str:
         return f"{self._name}/{number}"
@@ -97,14 +98,15 @@ class FileCatalog:
         return slot_lock(self._chapter(entry.chapter), entry.slot)
 
     async def load(self) -> None:
-        """Read the chapters that are not known yet. Raises what the state raises, and
-        `ConfigError` for a subscription of another kind.
+        """Read the chapters that are not known yet.
+
+        Raises the errors of the state, and `ConfigError` for a subscription of another kind.
         """
         while await self._read(len(self._chapters)):
             pass
 
     async def _read(self, number: int) -> bool:
-        """Read a chapter; return whether it is there."""
+        """Read a chapter; return whether it exists."""
         found = await self._state.read(self._chapter(number))
         if found is None:
             return False
@@ -123,7 +125,7 @@ class FileCatalog:
         return True
 
     async def enter(self, records: Sequence[Recorded]) -> None:
-        """Enter files that are in no chapter yet, in this order."""
+        """Store the files that are in no chapter yet, in this order."""
         while new := [each for each in records if each.path not in self.entries][:SLOTS]:
             text = json.dumps([_FORM, *new])
             start = SubscriptionStart(dict.fromkeys(range(len(new)), 0), selection=text)
@@ -131,26 +133,26 @@ class FileCatalog:
             await self._read(len(self._chapters))
 
     async def refresh(self) -> None:
-        """Read again where unfinished files stand that this process does not hold."""
+        """Read the positions of unfinished files that this process does not hold."""
         for number, chapter in enumerate(self._chapters):
             if any(not (entry.is_finished or entry.is_held) for entry in chapter):
                 await self._read(number)
 
     async def read(self, entries: Iterable[FileEntry]) -> dict[FileEntry, Position]:
-        """What is stored of these files now."""
+        """Read the stored positions of these files."""
         found: dict[FileEntry, Position] = {}
         for number, chapter in self._by_chapter(dict.fromkeys(entries)).items():
             now = await self._state.read(self._chapter(number))
             if now is None:
                 raise ConfigError(
-                    f"the subscription {self._name!r} is not there any more: its positions were "
+                    f"the subscription {self._name!r} no longer exists: its positions were "
                     "deleted while this process read its files"
                 )
             found |= {entry: now.positions[entry.slot] for entry in chapter}
         return found
 
     async def store(self, moves: Mapping[FileEntry, Move]) -> list[FileEntry]:
-        """Move positions that are still the ones before; return these files."""
+        """Move positions that have not changed in the meantime; return the moved files."""
         moved: list[FileEntry] = []
         for number, chapter in self._by_chapter(moves).items():
             wanted = {entry.slot: moves[entry] for entry in chapter}
@@ -176,5 +178,5 @@ def _records(chapter: str, selection: str) -> list[Recorded]:
         return [Recorded(*each) for each in told]
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"the subscription {chapter!r} is not one of files: pass another subscription= or state="
+            f"the subscription {chapter!r} is not of files: pass another subscription= or state="
         ) from error

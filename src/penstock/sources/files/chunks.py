@@ -1,4 +1,4 @@
-"""What the readers of all formats have in common."""
+"""The interface and the limits shared by the readers of all formats."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ if TYPE_CHECKING:
     from .places import End, Mark
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of rows after which a chunk ends."""
+"""Size of a chunk in bytes of rows."""
 PASSED_BYTES = 64 << 20
-"""Bytes that are passed over at once on the way to the first row; so a close is not held up."""
+"""The most bytes to skip in one call on the way to the first row, to keep a close fast."""
 
 
 class RowChunk(NamedTuple):
     """The next rows of a file."""
 
     rows: Sequence[tuple[int, object]]
-    """Numbers, from 0 on, and values. Numbers of empty lines are missing."""
+    """Row numbers, starting at 0, and values. Empty lines have a number and no row."""
     next_row: int
     mark: Mark | None = None
-    """Of the row `next_row`, if its place is known."""
+    """The mark of the row `next_row`, if its byte is known."""
     end: End | None = None
-    """The file has no more rows."""
+    """Set if the file has no more rows."""
     waits: bool = False
-    """A followed file has no more now."""
+    """Whether a followed file has no more rows at present."""
     broken: str | None = None
-    """Why no more rows can be read. The rows of this chunk are good."""
+    """The reason why no more rows can be read. The rows of this chunk are intact."""
 
 
 class RowReader(Protocol):
-    """An open file, read by one thread at a time. Every call blocks."""
+    """An open file, used by one thread at a time. Every call blocks."""
 
     @property
     def rows(self) -> int | None:
-        """The number of rows, if the file tells it."""
+        """The number of rows, if the file states it."""
         ...
 
     def read(self, most: int) -> RowChunk:
-        """The next rows, at most so many."""
+        """Read at most `most` rows."""
         ...
 
     def close(self) -> None:

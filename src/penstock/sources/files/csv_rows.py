@@ -1,8 +1,8 @@
-"""Rows of CSV: each is a `dict`, as of `csv.DictReader`. Blocks.
+"""Reads rows of CSV as `dict`, like `csv.DictReader`. Blocks.
 
-1. A row's number is its place among the rows behind the header, from 0 on, however many lines it
-   has.
-2. Quoting is strict by default: a quote that is never closed is damage, not the rest of the file.
+1. Rows are numbered from 0 after the header. A row may have several lines.
+2. Quoting is strict by default: an unclosed quote is damage, and does not swallow the rest of the
+   file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CsvReader:
-    """Reads rows from one on. Those before it are read and left out."""
+    """Reads the rows from a start row on. Earlier rows are read and skipped."""
 
     rows = None
 
@@ -65,7 +65,7 @@ class CsvReader:
                 return
 
     def read(self, most: int) -> RowChunk:
-        """The next rows."""
+        """Read the next rows."""
         rows: list[tuple[int, object]] = []
         is_end, broken = False, None
         try:
@@ -73,7 +73,7 @@ class CsvReader:
         except (BrokenFile, OSError) as error:
             broken = str(error)
         except (csv.Error, UnicodeDecodeError) as error:
-            broken = f"row {self._row} is no CSV in {self._encoding} ({error})"
+            broken = f"row {self._row} is not CSV in {self._encoding} ({error})"
         next_row = max(self._row, self._start)
         return RowChunk(rows, next_row, end=self._end if is_end else None, broken=broken)
 

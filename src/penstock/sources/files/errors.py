@@ -1,4 +1,4 @@
-"""What a source of files raises when files could not be read."""
+"""The errors of a source of files that could not be read."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SHOWN = 5
 
 
 class UnreadFiles(PenstockError):
-    """A source of files has ended, and some files were not read to their ends.
+    """A source of files has ended, and some files could not be read to their ends.
 
-    Everything else was delivered, and of these files what precedes the damage. `files` has each path
-    with the reason.
+    The rows before the damage and all other files were delivered. `files` has each path with the
+    reason.
     """
 
     def __init__(self, files: Mapping[str, str]) -> None:
@@ -29,11 +29,11 @@ class UnreadFiles(PenstockError):
 
 
 class BrokenFile(Exception):
-    """A file cannot be read further, for the reason that is the message."""
+    """A file cannot be read further; the message is the reason."""
 
 
 def named(files: Mapping[str, str]) -> str:
-    """Paths with their reasons, the first ones of many."""
+    """Format paths with their reasons, up to a limit."""
     told = [f"{path} ({reason})" for path, reason in sorted(files.items())[:SHOWN]]
     more = len(files) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more else "")

@@ -1,11 +1,11 @@
-"""The files that a path or a pattern names. Blocks.
+"""Finds the files that match a path or a pattern. Blocks.
 
-1. A directory means all files in it, at any depth; a pattern those that match, where `**` stands for
-   any directories. Paths are relative to the directory, or to the part of the pattern before its
-   first wildcard, so that a tree can move with its positions.
-2. Names that begin with `.` or `_`, or end like those of unfinished files, are left out, and so is
-   what is in such directories. A path to one file reads that file whatever its name.
-3. What cannot be looked at is told by name. It is never taken for an empty directory.
+1. A directory stands for all files in it, at any depth; a pattern for the files that match, where
+   `**` stands for any directories. Paths are relative to the directory, or to the part of the
+   pattern before its first wildcard, so that a tree can be moved together with its positions.
+2. Names that begin with `.` or `_`, or have a suffix of unfinished files, are skipped, as is all
+   content of such directories. A path to one file reads that file, whatever its name.
+3. A path that cannot be inspected is reported by name, and never taken for an empty directory.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 UNFINISHED = (".tmp", ".temp", ".part", ".partial")
-"""Ends of the names of files that are being written."""
+"""Suffixes of files that are still being written."""
 
 
 class FoundFile(NamedTuple):
-    """What is there now."""
+    """The files and problems that were found."""
 
     paths: list[str]
-    """Relative paths with `/`, in order."""
+    """Relative paths with `/`, sorted."""
     refused: dict[str, str]
-    """Paths that could not be looked at, with reasons."""
+    """Paths that could not be inspected, with reasons."""
 
 
 class FileSet:
@@ -49,7 +49,7 @@ class FileSet:
         return Path(self._root).is_file()
 
     def find(self) -> FoundFile:
-        """Look at the directory."""
+        """Find the files."""
         if not self._pattern and self._is_file():
             return FoundFile([Path(self._root).name], {})
         refused: dict[str, str] = {}
@@ -65,7 +65,7 @@ class FileSet:
 
 
 def _split(path: str) -> tuple[str, tuple[str, ...]]:
-    """The fixed directory of a pattern, and the rest of it."""
+    """Split a path into a fixed directory and a pattern."""
     parts = Path(path).parts
     wild = next((at for at, part in enumerate(parts) if any(c in part for c in "*?[")), None)
     if wild is None or Path(path).exists():
@@ -76,7 +76,7 @@ def _split(path: str) -> tuple[str, tuple[str, ...]]:
 def _walk(
     folder: str, above: tuple[str, ...], within: frozenset[tuple[int, int]], refused: dict[str, str]
 ) -> Iterator[tuple[str, ...]]:
-    """The parts of the paths of all files below, in order; a directory is entered once."""
+    """Yield the path parts of all files below, in order; each directory is entered once."""
     try:
         status = Path(folder).stat()
         with os.scandir(folder) as opened:

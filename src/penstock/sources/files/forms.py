@@ -1,4 +1,4 @@
-"""The formats of files, told by their names."""
+"""Determines the formats of files, by their names."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _FORMATS: dict[str, Format] = {
 
 
 class Form(NamedTuple):
-    """How a file is read."""
+    """The format and the compression of a file."""
 
     format: Format
     compression: Compression | None = None
 
 
 def form_of(path: str, wanted: Format | None) -> Form:
-    """The form of a file, by its name and the format that was asked for.
+    """Determine the form of a file by its name and the requested format.
 
-    Raises `ConfigError` for a name that tells none, and `MissingExtra` for a form whose package is
-    not installed.
+    Raises `ConfigError` if the name has no known suffix, and `MissingExtra` if a required package
+    is not installed.
     """
     ending = path[path.rfind(".") :].lower() if "." in path else ""
     compression = _COMPRESSED.get(ending)
@@ -39,7 +39,7 @@ def form_of(path: str, wanted: Format | None) -> Form:
     chosen = wanted or told
     if chosen is None:
         raise ConfigError(
-            f"{path}: its name tells no format. Pass format= for all files, or a pattern such as "
+            f"{path}: its name has no suffix of a known format. Pass format= for all files, or a pattern such as "
             '"*.ndjson" for some'
         )
     if chosen == "parquet":

@@ -1,17 +1,17 @@
-"""The files that this process holds: their locks, their claims, and the ends of both.
+"""The files that this process holds: their locks and claims, from beginning to end.
 
-1. A file is locked, then its position is read, then its claim begins: whatever another process did
-   before is seen.
-2. A claim is given up in this order: the host ends what runs, its position is stored, the claim
-   ends, the lock is freed. A loss ends the claim at once, and stores nothing.
-3. A move of a position names the one that it starts from. One that is refused shows that another
-   process has moved it: the claim is lost. After an attempt without an answer the position is read
-   before the next move.
-4. Locks that could not be kept for as long as a lease may last are lost, with their claims.
-5. A file whose rows are all settled is finished: that is stored with its position, and its claim
-   ends. So does that of a broken file when the rows before the damage are settled.
-6. The end of the source is told by a fetch, and a consumer fetches from claims: at the end there is
-   a claim even if every file is finished.
+1. A file is locked, then its position is read, then its claim begins. The position therefore
+   includes all earlier work of other processes.
+2. A claim is released in this order: the host drains running messages, the position is stored, the
+   claim ends, the lock is released. A loss ends the claim at once, and stores nothing.
+3. A move of a position states the position that it starts from. If it is refused, another process
+   has moved the position, and the claim is lost. After an attempt without an answer, the position
+   is read before the next move.
+4. Locks that were not extended within the longest possible lease are lost, with their claims.
+5. A file whose rows are all settled is finished. This is stored with its position, and its claim
+   ends. The claim of a damaged file ends as well once the rows before the damage are settled.
+6. A fetch reports the end of the source, and a consumer fetches only if it has claims. At the end
+   there is therefore a claim, even if every file is finished.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.files")
 
 KEEPS = 3
-"""Intervals without an answer after which locks are lost."""
+"""Intervals without an answer after which locks are considered lost."""
 UNLOCK_WITHIN = 2.0
-"""Seconds for unlocking at the end; leases run out by themselves."""
+"""Seconds for unlocking at the end. Remaining leases expire."""
 
-_LOST = "%s: %s is lost (%s); what was not stored of it runs again"
-_NOT_STORED = "%s: the last position of %s is not stored (%s); what it held runs again"
-_NOT_UNLOCKED = "%s: files could not be unlocked (%s); their locks run out"
+_LOST = "%s: %s is lost (%s); its rows without a stored position run again"
+_NOT_STORED = (
+    "%s: the last position of %s is not stored (%s); the rows after the stored one run again"
+)
+_NOT_UNLOCKED = "%s: files could not be unlocked (%s); their locks expire by themselves"
 _FINISHED = "%s: %s is finished, with %d rows (%d of %d files)"
 
 
@@ -58,10 +60,10 @@ class HeldFile:
     claim: SourceClaim
     reading: FileReading
     attempts: list[Position] = field(default_factory=list[Position])
-    """What attempts without an answer may have stored."""
+    """The positions that attempts without an answer may have stored."""
 
     def attempt(self, position: Position) -> Move:
-        """Note an attempt to store a position of the consumer's."""
+        """Register an attempt to store a position of the consumer; return the move."""
         reading = self.reading
         is_end = reading.end is not None and position.offset == reading.read_to
         mark = reading.mark_before(position.offset) or self.entry.place.mark
@@ -71,12 +73,12 @@ class HeldFile:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every row that can be delivered is, and is settled."""
+        """Whether every deliverable row has been delivered and settled."""
         return self.reading.is_over and self.entry.stored.offset == self.reading.read_to
 
 
 class FileHolder:
-    """Locks and claims of one open source."""
+    """The locks and claims of one open source."""
 
     def __init__(self, parts: FileParts, catalog: FileCatalog) -> None:
         self._parts = parts
@@ -87,9 +89,9 @@ class FileHolder:
         self._clock = parts.clock
         self._held: dict[FileEntry, HeldFile] = {}
         self._ending: set[FileEntry] = set()
-        """Files whose locks are to be freed."""
+        """Files whose locks are to be released."""
         self._closing: list[FileReading] = []
-        """Those of claims that have ended."""
+        """Readings of claims that have ended."""
         self._stand_in: SourceClaim | None = None
         self._kept_at = -math.inf
         self._turn = asyncio.Lock()
@@ -101,12 +103,12 @@ class FileHolder:
 
     @property
     def kept_until(self) -> float:
-        """When the locks may have run out, unless they are kept before."""
+        """The time at which the locks may have expired, unless they are extended before."""
         every = None if self._locks is None else self._locks.keep_every
         return math.inf if every is None else self._kept_at + KEEPS * every
 
     def among(self, claims: Iterable[SourceClaim]) -> list[HeldFile]:
-        """The files of those claims that have not ended, in order; none if the locks may have."""
+        """The files of these claims that are still open, in order; none if locks may have expired."""
         if self._clock.now() >= self.kept_until:
             return []
         by_claim = {held.claim: held for held in self._held.values()}
@@ -115,7 +117,7 @@ class FileHolder:
     # -- claims ------------------------------------------------------------------------------------
 
     async def claim(self, entries: Sequence[FileEntry], most: int) -> None:
-        """Claim up to `most` of these files, in order, as far as they are free and unfinished."""
+        """Claim up to `most` of these files, in order, if they are free and unfinished."""
         async with self._turn:
             for entry in entries:
                 if most > 0 and await self._claim(entry):
@@ -123,7 +125,7 @@ class FileHolder:
 
     async def _claim(self, entry: FileEntry) -> bool:
         if entry in self._ending:
-            await self._unlock()  # it was lost just now, and locks are not reentrant
+            await self._unlock()  # it has just been lost, and locks are not reentrant
         self._ending.add(entry)
         asked_at = self._clock.now()
         name = self._catalog.lock_of(entry)
@@ -159,8 +161,9 @@ class FileHolder:
         return FileReading(open_file, record, start, parts.news, parts.wake)
 
     def stand_in(self) -> None:
-        """Hold a claim of no file, if there is no other: without one, nothing is fetched, and the
-        end of the source would not be told.
+        """Hold a claim without a file if there is no other claim.
+
+        Without a claim the consumer does not fetch, and would not see the end of the source.
         """
         if not self._held:
             first = next(iter(self._catalog.entries.values()), None)
@@ -169,7 +172,7 @@ class FileHolder:
             (self._stand_in,) = self._host.assigned({partition: position})
 
     async def give_up(self, held: HeldFile, within: float) -> None:
-        """Let what runs end, store the position, and free the file. An error is logged only."""
+        """Drain the claim, store the position, and release the file. Errors are only logged."""
         try:
             positions = await self._host.revoked([held.claim], within)
             if positions:
@@ -181,7 +184,7 @@ class FileHolder:
             self.end([held])
 
     def end(self, ended: Iterable[HeldFile]) -> None:
-        """End the claims of these files, without a commit; their locks are freed later."""
+        """End the claims of these files without a commit; their locks are released later."""
         gone = [held for held in ended if self._held.get(held.entry) is held]
         for held in gone:
             del self._held[held.entry]
@@ -193,16 +196,16 @@ class FileHolder:
             self._parts.wake.fire()
 
     def lose(self, lost: Iterable[HeldFile], reason: str) -> None:
-        """End claims that may have another owner now."""
+        """End claims of files that may have another owner now."""
         for held in lost:
             if self._held.get(held.entry) is held:
                 say(logger, logging.WARNING, _LOST, self._name, held.entry.path, reason)
                 self.end([held])
 
     async def finish(self) -> None:
-        """Note which files are broken, and end the claims of those of which everything is settled.
+        """Register damaged files, and end the claims of files whose rows are all settled.
 
-        Raises what the state raises.
+        Raises the errors of the state.
         """
         for held in self.all:
             if held.reading.broken is not None:
@@ -212,13 +215,13 @@ class FileHolder:
             if reading.end is not None and not entry.is_finished:
                 await self.commit({held.claim: Position(reading.read_to)})
             if entry.is_finished or reading.broken is not None:
-                await self._host.revoked([held.claim], 0.0)  # nothing of it runs any more
+                await self._host.revoked([held.claim], 0.0)  # none of its messages is running
                 self.end([held])
 
     # -- positions ---------------------------------------------------------------------------------
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
-        """Store the positions of claims that have not ended; return those that are stored."""
+        """Store the positions of open claims; return the claims whose positions are stored."""
         async with self._turn:
             held = {
                 each: positions[each.claim]
@@ -233,7 +236,10 @@ class FileHolder:
             for each in stored:
                 each.attempts.clear()
         self._tell_finished(stored)
-        self.lose([each for each in held if each not in stored], "its stored position was moved")
+        self.lose(
+            [each for each in held if each not in stored],
+            "its stored position was moved by another process",
+        )
         if any(each.is_settled for each in stored):
             self._parts.wake.fire()
         return [each.claim for each in stored if self._held.get(each.entry) is each]
@@ -247,7 +253,7 @@ class FileHolder:
                 say(logger, logging.INFO, _FINISHED, *told)
 
     async def _resolve(self, held: Collection[HeldFile]) -> list[HeldFile]:
-        """Find out what attempts without an answer have stored; return the files that others moved."""
+        """Find out what attempts without an answer have stored; return files moved by others."""
         doubtful = {each.entry: each for each in held if each.attempts}
         if not doubtful:
             return []
@@ -264,22 +270,22 @@ class FileHolder:
     # -- locks -------------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Extend the locks; end the claims of those that are lost. Raises what the locks raise."""
+        """Extend the locks, and end the claims of lost locks. Raises the errors of the locks."""
         if self._locks is None or not self._held:
             return
         names = {self._catalog.lock_of(held.entry): held for held in self.all}
         asked_at = self._clock.now()
         kept = await self._locks.keep(list(names))
         self._kept_at = max(self._kept_at, asked_at)
-        self.lose([held for name, held in names.items() if name not in kept], "its lock is")
+        self.lose([held for name, held in names.items() if name not in kept], "its lock was lost")
 
     def lose_unkept(self) -> None:
-        """End all claims if their locks may have run out."""
+        """End all claims if their locks may have expired."""
         if self._clock.now() >= self.kept_until:
-            self.lose(self.all, "its lock could not be kept in time")
+            self.lose(self.all, "its lock could not be extended in time")
 
     async def tidy(self) -> None:
-        """Close the files and free the locks of claims that have ended."""
+        """Close the files and release the locks of claims that have ended."""
         while self._closing:
             await self._closing.pop().close()
         async with self._turn:
@@ -292,7 +298,7 @@ class FileHolder:
             self._ending.difference_update(ending)
 
     async def close(self) -> None:
-        """End all claims without a commit, close the files and free what is locked."""
+        """End all claims without a commit, close the files and release the locks."""
         if self._stand_in is not None:
             self._host.ended([self._stand_in])
         self.end(self.all)

@@ -1,11 +1,11 @@
-"""Whether a file is still the one that was recorded. Blocks.
+"""Checks whether a file is still the recorded file. Blocks.
 
-1. A file is recorded when it is found, before anything of it is read: its size, the time of its
-   last change, and a digest of its first and last bytes.
-2. Whatever differs is a change: a position in other contents means nothing.
-3. Two kinds of files may be longer than recorded: one that is followed, and a compressed one, whose
-   end is recognized, so that a copy which was cut off can be completed. The recorded part must be
-   the same. Their time of change says nothing: it is set before the size when a file is appended to,
+1. A file is recorded when it is found, before any row is read: its size, its modification time, and
+   a digest of its first and last bytes.
+2. Any difference is a change, because a position is meaningless for other content.
+3. Two kinds of files may be longer than recorded: followed files, and compressed files, whose end
+   is recognized, so that an incomplete copy can be completed. The recorded part must be unchanged. Their
+   modification time is not compared: a file system sets it before the size when data is appended,
    so it may be new while the size is old.
 """
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SAMPLE = 1 << 16
-"""Bytes at either end that the digest covers."""
+"""Bytes at each end that the digest covers."""
 
 
 class Recorded(NamedTuple):
-    """A file as it was found."""
+    """A file as it was when it was found."""
 
     path: str
-    """Relative, with `/`."""
+    """Relative path with `/`."""
     size: int
     modified: int
     """Nanoseconds since the epoch."""
@@ -34,7 +34,7 @@ class Recorded(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What the file system tells of a file. Another one may have other contents."""
+    """The status of a file. If it differs, the content may differ."""
 
     size: int
     modified: int
@@ -43,7 +43,7 @@ class Look(NamedTuple):
 
     @classmethod
     def at(cls, status: os.stat_result) -> Look:
-        """From a status."""
+        """Build it from a status."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
@@ -56,19 +56,19 @@ def record(root: Path, path: str) -> Recorded:
 
 
 def difference(recorded: Recorded, file: int, *, may_grow: bool) -> str | None:
-    """In what an open file differs from the recorded one; `None` if it does not."""
+    """Describe how an open file differs from the recorded one; `None` if it does not."""
     status = os.fstat(file)
     if status.st_size < recorded.size or (status.st_size > recorded.size and not may_grow):
         return f"it has {status.st_size} bytes now, and had {recorded.size} when it was found"
     if not may_grow and status.st_mtime_ns != recorded.modified:
         return "it was written to since it was found"
     if _digest(file, recorded.size) != recorded.digest:
-        return "it has other contents than when it was found"
+        return "its content has changed since it was found"
     return None
 
 
 def _digest(file: int, size: int) -> str:
-    """Of the first and last bytes of the first `size` ones."""
+    """Return the digest of both ends of the first `size` bytes."""
     last = max(0, size - SAMPLE)
     digest = blake2b(os.pread(file, min(size, SAMPLE), 0), digest_size=16)
     digest.update(os.pread(file, size - last, last))

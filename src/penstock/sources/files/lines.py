@@ -1,8 +1,8 @@
-"""Rows of NDJSON: each line is one, as it is. Blocks.
+"""Reads rows of NDJSON: each line is a row, unchanged. Blocks.
 
-1. A row's number is that of its line, from 0 on. Empty lines are numbers without a row.
-2. Line ends and a byte order mark at the start are no part of a row. A last line without an end is
-   a row, but not in a file that is followed, whose next append may continue it.
+1. A row's number is the number of its line, starting at 0. Empty lines have a number and no row.
+2. Line ends and a byte order mark at the start are not part of a row. A last line without a line
+   end is a row, except in a followed file, where the next append may continue it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ BOM = b"\xef\xbb\xbf"
 
 
 def too_long(row: int, most: int) -> BrokenFile:
-    """The error for a row over the limit."""
+    """Build the error for a row over the limit."""
     return BrokenFile(f"row {row} is longer than max_row_bytes={most}")
 
 
 class LineReader:
-    """Reads lines from a row on, which a mark may be near to."""
+    """Reads lines from a start row on, using a mark close to it if there is one."""
 
     rows = None
 
@@ -43,7 +43,7 @@ class LineReader:
         self._waits = False
 
     def read(self, most: int) -> RowChunk:
-        """The next lines."""
+        """Read the next lines."""
         rows: list[tuple[int, object]] = []
         end: End | None = None
         broken: str | None = None
@@ -71,7 +71,7 @@ class LineReader:
         return None
 
     def _taken(self, line: bytes) -> bytes:
-        """The value of a line, which is passed."""
+        """Move past a line and return its value."""
         value = line[:-2] if line[-2:] == b"\r\n" else line.removesuffix(b"\n")
         if self._row == 0:
             value = value.removeprefix(BOM)
@@ -82,7 +82,7 @@ class LineReader:
         return value
 
     def _last(self, line: bytes, rows: list[tuple[int, object]]) -> End | None:
-        """Take a line without an end, if it is whole; return the end of the file."""
+        """Handle a line without a line end: take it if complete; return the end of the file."""
         if len(line) > self._most_bytes:
             raise too_long(self._row, self._most_bytes)
         if self._follow:

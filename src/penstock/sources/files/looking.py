@@ -1,9 +1,9 @@
-"""One look at the directory: new files, and what has become of the known ones. Blocks.
+"""One scan of the directory: new files, and changes to known files. Blocks.
 
-1. A file that is not finished has to be there, and so has every directory on the way. One that is
-   finished may go; while it is there, it has to be as it was at its end.
-2. A file that could not be read is tried again when the file system tells something else of it,
-   unless the source ends: that tells it at its end.
+1. A file that is not finished has to exist, and so have all its directories. A finished file may be
+   removed. As long as it exists, it must be as it was at its end.
+2. A file that could not be read is tried again when its status in the file system changes. A source
+   that ends does not try again; it reports the file at its end.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
     from .catalog import FileEntry
     from .options import FileOptions
 
-_VANISHED = "it is not there any more, and was not read to its end"
+_VANISHED = "it no longer exists, and was not read to its end"
 _CHANGED = (
-    "it was written to after it had been read to its end; what was added is not read. Put added rows "
+    "it was written to after it had been read to its end; the added rows are not read. Put them "
     "into a new file"
 )
 
 
 @dataclass(slots=True)
 class SeenFiles:
-    """What a look has found."""
+    """The results of one scan."""
 
     new: list[Recorded] = field(default_factory=list[Recorded])
     refused: dict[str, str] = field(default_factory=dict[str, str])
-    """What could not be looked at, with reasons."""
+    """Paths that could not be inspected, with reasons."""
     looks: dict[str, Look] = field(default_factory=dict[str, Look])
-    """What the file system tells of known files that are there."""
+    """The status of known files that exist."""
     troubles: dict[str, str] = field(default_factory=dict[str, str])
     """Known files that cannot be read, with reasons."""
 
 
 def look_at(options: FileOptions, root: Path, entries: Iterable[FileEntry]) -> SeenFiles:
-    """Look once. Raises `ConfigError` for a file of no known format, and `MissingExtra`."""
+    """Scan once. Raises `ConfigError` for a file of unknown format, and `MissingExtra`."""
     seen = SeenFiles()
     known = {entry.path: entry for entry in entries}
     found = options.files.find()

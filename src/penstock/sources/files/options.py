@@ -1,4 +1,4 @@
-"""The arguments of a source of files, checked."""
+"""The checked arguments of a source of files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORMATS = ("auto", "ndjson", "csv", "parquet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileOptions:
-    """What a source reads, and how."""
+    """The files to read, and how to read them."""
 
     files: FileSet
     subscription: str
@@ -50,7 +50,7 @@ class FileOptions:
         path: object,
         *,
         subscription: object,
-        format: str,  # noqa: A002  # as the argument of the source
+        format: str,  # noqa: A002  # named like the argument of the source
         key: object,
         csv_options: Mapping[str, Any] | None,
         encoding: str,
@@ -60,7 +60,10 @@ class FileOptions:
         ends: bool | None,
         poll: float | timedelta,
     ) -> FileOptions:
-        """Check the arguments. Raises `ConfigError`, and `MissingExtra` for Parquet by name."""
+        """Check the arguments.
+
+        Raises `ConfigError`, and `MissingExtra` for `format="parquet"` without pyarrow.
+        """
         chosen = checks.choice("format", format, _FORMATS)
         if chosen == "parquet":
             need_pyarrow()
@@ -86,7 +89,7 @@ class FileOptions:
         )
 
     def keys(self, path: str) -> Callable[[Any], object]:
-        """The function from a value of this file to its key."""
+        """Return the function from a value of this file to its key."""
         key = self.key
         if key is None:
             return _no_key
@@ -97,13 +100,16 @@ class FileOptions:
         return lambda row: row.get(key)
 
     def open(self, root: Path, recorded: Recorded, start: int, mark: Mark | None) -> RowReader:
-        """Open a file at a row. Blocks. Raises `BrokenFile`, `OSError` and as `form_of`."""
+        """Open a file at a row. Blocks.
+
+        Raises `BrokenFile`, `OSError` and the errors of `form_of`.
+        """
         form = form_of(recorded.path, self.format)
         file = FileBytes(root / recorded.path, recorded, form.compression, follow=self.follow)
         column = self.key if isinstance(self.key, str) else None
         try:
             if form.format == "parquet":
-                from .parquet_rows import ParquetReader  # of an optional dependency
+                from .parquet_rows import ParquetReader  # an optional dependency
 
                 return ParquetReader(file, start, column=column)
             most = self.max_row_bytes
@@ -133,7 +139,7 @@ def _encoding(encoding: str) -> str:
     except (LookupError, TypeError):
         ends_lines = False
     if not ends_lines:
-        raise bad("encoding", encoding, "must be an encoding that has ASCII's line ends")
+        raise bad("encoding", encoding, "must be an encoding with ASCII line ends")
     return encoding
 
 
@@ -142,7 +148,7 @@ def _no_key(_: object) -> None:
 
 
 def _field(line: bytes, name: str) -> object:
-    """A field of a line of JSON; `None` for other lines, which are the decoder's matter."""
+    """Return a field of a line of JSON; `None` for invalid lines, which the decoder reports."""
     try:
         found: object = json.loads(line)
     except ValueError:

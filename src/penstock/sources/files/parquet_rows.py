@@ -1,6 +1,6 @@
-"""Rows of Parquet: each is a `dict` of Python values. Blocks.
+"""Reads rows of Parquet as `dict` of Python values. Blocks.
 
-A row's number counts over all row groups. Row groups before the first row are not read.
+Rows are numbered across all row groups. Row groups before the first row are not read.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from .streams import FileBytes
 
 BATCH = 1_000
-"""Rows that are decoded at once, if they are small."""
+"""The most rows to decode at once."""
 BATCH_BYTES = 4 << 20
-"""Bytes of rows that are decoded at once, by their mean in the file."""
+"""The most bytes to decode at once, estimated by the mean row size of the file."""
 BUFFER = 1 << 20
-"""Bytes of a column that are read at once, however large its row group is."""
+"""Bytes of a column to read at once, regardless of the size of its row group."""
 _NONE: list[Any] = []
 _ERRORS: tuple[type[Exception], ...] = (BrokenFile, pa.ArrowException, OSError)
 
 
 class ParquetReader:
-    """Reads rows from one on.
+    """Reads the rows from a start row on.
 
-    Raises `BrokenFile` for a file without metadata that can be read.
+    Raises `BrokenFile` for a file without readable metadata.
     """
 
     def __init__(self, file: FileBytes, start: int, *, column: str | None) -> None:
@@ -44,7 +44,7 @@ class ParquetReader:
                 file.raw, buffer_size=BUFFER, page_checksum_verification=True
             )
         except _ERRORS as error:
-            raise BrokenFile(f"it is no Parquet that can be read ({error})") from error
+            raise BrokenFile(f"it is not readable Parquet ({error})") from error
         if column is not None and column not in self._parquet.schema_arrow.names:
             raise BrokenFile(f"it has no column {column!r}, which key= names")
         self.rows: int | None = self._parquet.metadata.num_rows
@@ -75,7 +75,7 @@ class ParquetReader:
         return max(1, min(BATCH, fitting))
 
     def read(self, most: int) -> RowChunk:
-        """The next rows, of one batch."""
+        """Read the next rows, from one batch."""
         try:
             rest = self._rest or next(self._batches, _NONE)
             end = None if rest else self._file.end()

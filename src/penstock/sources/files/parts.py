@@ -1,4 +1,4 @@
-"""What the parts of one open source share."""
+"""Objects shared by the parts of one open source."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ class FileParts:
     host: ClaimHost
     clock: Clock
     news: Signal = field(default_factory=Signal)
-    """Rows to deliver, or the end."""
+    """Fires when there are rows to deliver, or at the end."""
     wake: CountedSignal = field(default_factory=CountedSignal)
-    """Something for the next round of the tasks."""
+    """Fires when the tasks should begin their next round."""

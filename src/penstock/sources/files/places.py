@@ -1,10 +1,10 @@
-"""Where a file is read: the position of the consumer, and what it means in the file. Pure.
+"""A consumer's position and its place in the file. Pure.
 
-1. The text beside a stored position has two parts, divided by `|`: the source's own, and the map of
-   the consumer.
+1. The metadata of a stored position has two parts, separated by `|`: the source's part, and the
+   consumer's map.
 2. The source's part is `-ROW,BYTE,DIGEST` for a row at or before the position, the byte at which
-   it begins and a digest of the bytes before it; `-` alone where no byte is known; or `=SIZE,TIME`
-   for a file that is read to its end, which had that size and time then.
+   it begins and a digest of the bytes before it; `-` alone if no byte is known; or `=SIZE,TIME` for
+   a file that was read to its end, with its size and time at that moment.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from ..._core.source import Position
 
 
 class Mark(NamedTuple):
-    """A row whose place in the file is known."""
+    """A row with a known place in the file."""
 
     row: int
     byte: int
     digest: str
-    """Of the bytes before it."""
+    """Digest of the bytes before it."""
 
 
 class End(NamedTuple):
-    """A file that was read to its end."""
+    """The size and time of a file that was read to its end."""
 
     size: int
     modified: int
 
 
 class FilePlace(NamedTuple):
-    """A stored position, taken apart."""
+    """A parsed stored position."""
 
     position: Position
-    """As the consumer has it."""
+    """The position as the consumer sees it."""
     mark: Mark | None = None
     end: End | None = None
 
     def stored(self) -> Position:
-        """As the provider has it."""
+        """Return the position as the provider stores it."""
         if self.end is not None:
             own = f"={self.end.size},{self.end.modified}"
         else:
@@ -48,7 +48,7 @@ class FilePlace(NamedTuple):
 
     @classmethod
     def of(cls, stored: Position) -> FilePlace:
-        """Take a stored position apart. Raises `ValueError` for text of another origin."""
+        """Parse a stored position. Raises `ValueError` for metadata of another kind of source."""
         if not stored.metadata:
             return cls(stored)
         own, divider, told = stored.metadata.partition("|")

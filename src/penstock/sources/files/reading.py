@@ -1,9 +1,9 @@
-"""One file that is being read, a little ahead of its deliveries.
+"""Reads one file, slightly ahead of its deliveries.
 
-1. A thread reads one chunk at a time, when a part of the one before it is delivered. So memory is
-   bounded by two chunks a file. A chunk is bounded in rows and in bytes.
-2. `take` moves in one stretch, so that a fetch which is cancelled has delivered nothing.
-3. What precedes damage is delivered before the damage is told.
+1. A thread reads one chunk at a time, once part of the previous one is delivered. Memory is
+   therefore bounded by two chunks per file. A chunk is bounded in rows and in bytes.
+2. `take` changes state in one stretch, so that a cancelled fetch has delivered nothing.
+3. Rows before damage are delivered before the damage is reported.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .places import End, Mark
 
 AHEAD = 1_000
-"""The most rows of a chunk."""
+"""The most rows in a chunk."""
 
 
 class FileReading:
-    """Rows of one file, from one on."""
+    """The rows of one file from a start row on."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class FileReading:
         self._task: asyncio.Task[None] | None = None
         self._waiting: deque[Record] = deque()
         self._last = 0
-        """Rows of the last chunk."""
+        """Number of rows in the last chunk."""
         self._is_idle = False
-        """A followed file had no more."""
+        """Whether a followed file had no more rows."""
         self._told = self.read_to = start
         self.marks: deque[Mark] = deque()
-        """Places of rows that were read, in order."""
+        """Marks of rows that were read, in order."""
         self.rows: int | None = None
         """The number of rows, once it is known."""
         self.end: End | None = None
@@ -60,18 +60,18 @@ class FileReading:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be delivered."""
+        """Whether all rows have been delivered."""
         has_ended = self.end is not None or self.broken is not None
         return has_ended and not self._waiting and self._told == self.read_to
 
     def fill(self) -> None:
-        """Begin to read the next chunk, if it is wanted. Does not suspend."""
+        """Start to read the next chunk, if there is room for it. Does not suspend."""
         has_ended = self.end is not None or self.broken is not None
         if not has_ended and not self._is_idle and len(self._waiting) < max(1, self._last):
             self._task = self._task or asyncio.get_running_loop().create_task(self._read())
 
     def wake(self) -> None:
-        """Look again whether a followed file has more."""
+        """Check a followed file for more rows."""
         self._is_idle = False
         self.fill()
 
@@ -98,7 +98,7 @@ class FileReading:
         return chunk, [record(row, value) for row, value in chunk.rows]
 
     def _take_in(self, chunk: RowChunk, records: Sequence[Record]) -> None:
-        assert self._reader is not None  # it has been read
+        assert self._reader is not None  # a chunk was read with it
         self._is_idle = chunk.waits
         self._waiting.extend(records)
         self._last = len(records)
@@ -110,7 +110,7 @@ class FileReading:
             self.marks.append(chunk.mark)
 
     def take(self, most: int) -> tuple[list[Record], int] | None:
-        """The next records and how far they reach; `None` without news."""
+        """Take the next records and the offset they reach; `None` if nothing is new."""
         waiting = self._waiting
         records = [waiting.popleft() for _ in range(min(most, len(waiting)))]
         reach = waiting[0].offset if waiting else self.read_to
@@ -122,13 +122,13 @@ class FileReading:
         return records, reach
 
     def mark_before(self, row: int) -> Mark | None:
-        """The last mark at or before a row; those before it are forgotten."""
+        """Return the last mark at or before a row, and forget the earlier ones."""
         while len(self.marks) > 1 and self.marks[1].row <= row:
             self.marks.popleft()
         return self.marks[0] if self.marks and self.marks[0].row <= row else None
 
     async def close(self) -> None:
-        """Close the file, when the thread that reads it has ended."""
+        """Close the file once the reading thread has ended."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -1,4 +1,4 @@
-"""A source over files: NDJSON, CSV and Parquet, also compressed."""
+"""A source over files in NDJSON, CSV and Parquet, optionally compressed."""
 
 from __future__ import annotations
 
@@ -29,64 +29,67 @@ if TYPE_CHECKING:
     from ..._core.source import ClaimHost, Fetched, Position, SourceClaim, SourceRecord
 
 STATE = ".penstock.sqlite"
-"""The file of the positions, in the directory of the files."""
+"""Name of the file with the positions, in the directory of the files."""
 LEASE = 10.0
-"""Seconds after which the files of a process that died are free, by default."""
-_ELSEWHERE = "{}. Pass state=SQLiteSubscriptions(...) to keep the positions in another directory than the files"
+"""Default lease in seconds, after which the files of a process that died are free."""
+_ELSEWHERE = (
+    "{}. Pass state=SQLiteSubscriptions(...) to keep the positions outside of the directory of the "
+    "files"
+)
 
 
 class FileSource:
-    """The rows of files as records: for backfills, and for tests.
+    """The rows of files as records, for backfills and tests.
 
-    Each file is a partition, and the offset of a record is the number of its row, from 0 on. The
-    topic is the subscription; the header `file` has the path, relative to the directory. The
-    timestamp is that of the file. The value is a line of NDJSON in bytes, as it is, or a `dict` of a
-    row of CSV or Parquet.
+    Each file is a partition, and the offset of a record is the number of its row, starting at 0.
+    The topic is the subscription; the header `file` is the path relative to the directory. The
+    timestamp is the modification time of the file. The value is a line of NDJSON in bytes,
+    unchanged, or a row of CSV or Parquet as a `dict`.
 
-    A file is recorded when it is found. One that has other contents later, or has vanished before it
-    was finished, is told by name, and so is one that is cut off or damaged: the rows before the
-    damage are delivered, and the other files. A source that ends raises `UnreadFiles` then, after
-    everything else; one that does not end reports it, and reads on when the file is repaired.
-    Finished files may be removed. Compressed data has its checksum at its end, so damage within it
-    may be told after rows that have suffered from it.
+    A file is recorded when it is found. If its content changes later, if it vanishes before it is
+    finished, or if it is truncated or damaged, it is reported by name. The rows before the damage
+    and all other files are delivered. A source that ends raises `UnreadFiles` after all deliveries.
+    A source that does not end reports the file, and continues when it is repaired. Finished files
+    may be removed. Compressed data has its checksum at its end, so damage may be detected after
+    damaged rows were delivered.
 
-    Names that begin with `.` or `_`, or end in `.tmp`, `.temp`, `.part` or `.partial`, are left out,
-    files and directories alike. Write a file by such a name and rename it.
+    Files and directories whose names begin with `.` or `_`, or end in `.tmp`, `.temp`, `.part` or
+    `.partial`, are skipped. Write a file under such a name and rename it when it is complete.
 
     Args:
-        path: a directory, which is read at any depth; a pattern such as `"events/**/*.csv.gz"`; or
-            one file.
-        format: `"ndjson"`, `"csv"` or `"parquet"` for all files; default: `"auto"`, by names that
-            end in `.ndjson`, `.jsonl`, `.csv` or `.parquet`. NDJSON and CSV may be compressed, with
-            the endings `.gz`, `.zst` or `.zstd`.
+        path: a directory, read at any depth; a pattern such as `"events/**/*.csv.gz"`; or one file.
+        format: `"ndjson"`, `"csv"` or `"parquet"` for all files; default: `"auto"`, by the suffix
+            `.ndjson`, `.jsonl`, `.csv` or `.parquet`. NDJSON and CSV may be compressed, with the
+            further suffix `.gz`, `.zst` or `.zstd`.
         key: the column with the key, or a function from the value of a record to its key; default:
             no keys. A column of NDJSON is a field of the object; a line without it has no key.
-        subscription: the name that all processes share which read the files together; default
-            `"backfill"`. Another name reads all files again.
-        state: where the positions are stored, `SQLiteSubscriptions` or `MemorySubscriptions`;
+        subscription: a name shared by all processes that read the files together; default
+            `"backfill"`. A new name reads all files again.
+        state: the storage of the positions, `SQLiteSubscriptions` or `MemorySubscriptions`;
             default: SQLite in the file `.penstock.sqlite` in the directory, with leases of 10
-            seconds. If it has locks, several processes share the files, one file for one process at a
-            time, and those of a process that was killed are free when its lease has run out;
-            otherwise only one process may read them.
-        files_at_once: the most files that this process has at a time, in the order of their paths.
-            A file is kept until all its rows are settled and that is committed. With 1 (default) and
-            one process, records of equal keys come in order over all files; with more, in each file.
+            seconds. If it has locks, several processes can share the files. Each file is read by
+            one process at a time, and the files of a killed process are free when its lease
+            expires. Without locks only one process may read them.
+        files_at_once: the most files that this process holds at a time, in the order of their
+            paths. A file is held until all its rows are settled and its position is committed. With
+            1 (default) and one process, records with equal keys are in order across all files;
+            otherwise within each file.
         csv_options: any options of `csv.DictReader`, such as `{"delimiter": ";"}`, or `fieldnames`
             for files without a header. Quoting is strict by default. A field is limited by
             `csv.field_size_limit()`, which is 131,072 characters unless the application sets it.
-        encoding: the encoding of CSV; default UTF-8.
-        max_row_bytes: the most bytes of a line of NDJSON or a row of CSV; default 16 MiB. A longer
-            one is damage.
-        follow: whether files of NDJSON grow: appended lines are read, each when its line end is
-            there, and no file is finished.
-        ends: whether the source ends when all files are read; default: unless it follows them.
-        poll: seconds between looks for new files, and at files that are followed; default 1.
+        encoding: the encoding of CSV files; default UTF-8.
+        max_row_bytes: the most bytes in a line of NDJSON or a row of CSV; default 16 MiB. A longer
+            row is damage.
+        follow: whether NDJSON files grow. Appended lines are read once they have a line end, and no
+            file is ever finished.
+        ends: whether the source ends when all files are read; default: true unless `follow` is set.
+        poll: seconds between checks for new files, and for new lines in followed files; default 1.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` for `format="parquet"` without
-    pyarrow. Used by one consumer at a time, on one loop. Constructing touches no file. Opening does,
-    in a thread. It raises `ConfigError` if there is no file to read and the source ends, or a file's
-    name tells no format, and `MissingExtra` for a file whose package is missing.
+    pyarrow. Used by one consumer at a time, on one loop. The constructor accesses no file. Opening
+    does so in a thread. It raises `ConfigError` if the source ends and there is no file to read, or
+    if the format of a file is unknown, and `MissingExtra` if the package for a file is missing.
     """
 
     capabilities = SourceCapabilities(
@@ -97,7 +100,7 @@ class FileSource:
         self,
         path: str | os.PathLike[str],
         *,
-        format: Literal["auto", "ndjson", "csv", "parquet"] = "auto",  # noqa: A002  # its name
+        format: Literal["auto", "ndjson", "csv", "parquet"] = "auto",  # noqa: A002  # the natural name
         key: str | Callable[[Any], object] | None = None,
         subscription: str = "backfill",
         state: SubscriptionState | None = None,
@@ -131,18 +134,18 @@ class FileSource:
 
     @property
     def group(self) -> str:
-        """The subscription, as the group whose positions they are."""
+        """The subscription's name, as the group of the positions."""
         return self._options.subscription
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Read in the background; at exit, end the claims and free the files.
+        """Read in the background; at exit, end the claims and release the files.
 
-        Raises `ClosedError` if it is open, `ConfigError` and `MissingExtra` as the class says, and
-        what the state raises.
+        Raises `ClosedError` if it is already open, `ConfigError` and `MissingExtra` as described
+        for the class, and the errors of the state.
         """
         if self._files is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         options = self._options
         async with AsyncExitStack() as stack:
             state = self._state or self._usual_state()
@@ -173,25 +176,23 @@ class FileSource:
         """Deliver rows of these files.
 
         Raises `UnreadFiles` at the end of a source that ends if some files could not be read, and
-        `ConfigError` or `MissingExtra` for a new file of no known format.
+        `ConfigError` or `MissingExtra` for a new file whose format is unknown or unsupported.
         """
         return await self._open().fetch(claims, most)
 
     async def keep_alive(self) -> None:
-        """Do nothing: the locks are kept beside the fetches."""
+        """Do nothing: the locks are extended independently of fetches."""
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions and maps. Raises what the state raises."""
+        """Store positions and maps. Raises the errors of the state."""
         return await self._open().commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """The numbers of rows: of Parquet from the beginning, of others once they have been read to
-        the end.
-        """
+        """Return the numbers of rows: for Parquet at once, for others once the end was read."""
         return self._open().ends(claims)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: a row may take any time while the file is held."""
+        """Do nothing: processing a row may take any time while the file is held."""
 
     def _open(self) -> OpenFiles:
         if self._files is None:
@@ -205,7 +206,7 @@ class FileSource:
 
 def _check_state(state: object) -> None:
     if not (state is None or isinstance(state, SubscriptionState)):
-        raise bad("state", state, "must have the methods of SubscriptionState")
+        raise bad("state", state, "must implement SubscriptionState")
     if isinstance(state, PostgresSubscriptions):
-        rule = "is for the log of its schema, whose retention and checks go by it; pass another one"
+        rule = "is only for the log in its schema, whose retention uses it; pass another state"
         raise bad("state", state, rule)

@@ -1,7 +1,9 @@
-"""An open file as bytes, decompressed. Blocks.
+"""The decompressed bytes of an open file. Blocks.
 
-1. A file that was cut off is no shorter file: gzip tells by its trailer, zstd by its frames.
-2. A plain file has no such end. Its size and time must be the same at its end as when it was opened.
+1. A truncated file is detected, and not taken for a shorter file: gzip has a trailer, zstd has
+   frames.
+2. A plain file has no such end. Its size and time at the end must be the same as when it was
+   opened.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ if TYPE_CHECKING:
     from .identity import Recorded
 
 BEFORE = 1 << 10
-"""Bytes before a row that its mark has a digest of."""
+"""Number of bytes before a row that the digest of its mark covers."""
 _BUFFER = 1 << 16
 
 
 class FileBytes:
-    """A file that is open for reading, checked against its record.
+    """A file opened for reading and checked against its record.
 
-    Raises `BrokenFile` if it differs, and `OSError`.
+    Raises `BrokenFile` if the file differs, and `OSError`.
     """
 
     def __init__(
@@ -54,16 +56,16 @@ class FileBytes:
 
     @staticmethod
     def check(told: str | None) -> None:
-        """Raise `BrokenFile` for a difference."""
+        """Raise `BrokenFile` if the file differs from its record."""
         if told is not None:
             raise BrokenFile(
-                f"{told}, so that the stored position may not fit it; give it its old contents, or "
-                "read it as a new file, by another name or subscription"
+                f"{told}, so the stored position may be invalid; restore its old content, or "
+                "read it as a new file, with another name or subscription"
             )
 
     @property
     def is_plain(self) -> bool:
-        """Whether bytes of the file are bytes of its rows."""
+        """Whether the file is uncompressed."""
         return self._compression is None
 
     def _decompressed(self) -> BinaryIO:
@@ -79,7 +81,7 @@ class FileBytes:
         return self.raw
 
     def line(self, most: int) -> bytes:
-        """The next line with its end, or a part of at most so many bytes. Raises `BrokenFile`."""
+        """Read the next line with its line end, up to a limit in bytes. Raises `BrokenFile`."""
         try:
             return self._stream.readline(most)
         except EOFError as error:
@@ -92,9 +94,9 @@ class FileBytes:
             raise BrokenFile(f"it cannot be read ({error})") from error
 
     def seek(self, mark: Mark) -> None:
-        """Continue at a mark. Raises `BrokenFile` if the bytes before it are others."""
+        """Continue at a mark. Raises `BrokenFile` if the bytes before it have changed."""
         if self._mark_digest(mark.byte) != mark.digest:
-            self.check("it has other contents before the stored position than it had")
+            self.check("its content before the stored position has changed")
         self.raw.seek(mark.byte)
 
     def back(self, byte: int) -> None:
@@ -102,7 +104,7 @@ class FileBytes:
         self.raw.seek(byte)
 
     def mark(self, row: int, byte: int) -> Mark | None:
-        """The mark of a row that begins here."""
+        """Return the mark of a row that begins here."""
         return Mark(row, byte, self._mark_digest(byte)) if self.is_plain else None
 
     def _mark_digest(self, byte: int) -> str:
@@ -111,7 +113,7 @@ class FileBytes:
         return blake2b(before, digest_size=8).hexdigest()
 
     def end(self) -> End:
-        """Check that this is the end of the whole file. Raises `BrokenFile`."""
+        """Check that this is the end of the complete file. Raises `BrokenFile`."""
         file = self.raw.fileno()
         if self._compression == "zstd" and whole_frames(file) != os.fstat(file).st_size:
             raise BrokenFile("it was cut off: its last zstd frame is incomplete")
@@ -121,11 +123,11 @@ class FileBytes:
         return End(self._look.size, self._look.modified)
 
     def check_place(self, byte: int) -> None:
-        """Check that a followed file is still this one. Raises `BrokenFile` and `OSError`."""
+        """Check that a followed file was not replaced. Raises `BrokenFile` and `OSError`."""
         now = self._path.stat()
         if now.st_ino != self._look.file or now.st_size < byte:
             self.check("it was replaced or cut while it was followed")
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         self.raw.close()

@@ -1,13 +1,14 @@
-"""An open source of files: what the consumer calls, and the tasks beside it.
+"""An open source of files: the calls of the consumer, and the background tasks.
 
-1. `_run` looks for files, enters new ones in the catalog, claims what this process is to read, and
-   finishes what is settled. An error of the provider is a reported trouble and another try; what
-   another try cannot put right ends the next fetch with it.
-2. `_keep` extends the locks beside that, and `_watch` ends the claims if it could not in time.
-3. A file that cannot be read is a trouble by name, and the others go on. A source that ends raises
-   `UnreadFiles` for it at its end; one that does not end tries it again when the file has changed.
-4. The source is over when a look finds nothing to read, and everything is delivered here, or
-   finished by other processes. `_run` ends then; what is delivered is settled by commits.
+1. `_run` looks for files, enters new ones in the catalog, claims files for this process, and
+   finishes settled ones. An error of the provider is reported as a trouble, and the round is
+   repeated. The next fetch raises an error that repetition cannot resolve.
+2. `_keep` extends the locks independently, and `_watch` ends the claims if they were not extended
+   in time.
+3. A file that cannot be read is reported by name, and the other files continue. A source that ends
+   raises `UnreadFiles` for it at its end; other sources try again when the file has changed.
+4. The source is over when a scan finds nothing to read, and every file was delivered here or
+   finished by other processes. `_run` then ends; commits settle the delivered rows.
 """
 
 from __future__ import annotations
@@ -40,17 +41,19 @@ if TYPE_CHECKING:
     from .parts import FileParts
 
 RETRY_TO = 5.0
-"""The most seconds between tries after an error."""
+"""The longest delay in seconds between attempts after an error."""
 REVOKE_WITHIN = 30.0
-"""Seconds that a claim has to end when its file is given up; the consumer's `drain` if shorter."""
+"""Seconds to drain a claim when its file is released; the consumer's `drain` if it is shorter."""
 
-_FAILED = "%s: looking for files failed (%s); another try follows"
+_FAILED = "%s: looking for files failed (%s); it will be repeated"
 _NO_FILES = 'no file matches {}{}: name a directory, a file or a pattern such as "events/*.ndjson"'
-_HELD = "other processes have what is left, or had it and died, so that its locks run out: {}"
+_HELD = (
+    "other processes hold the remaining files, or died, and their locks have not expired yet: {}"
+)
 
 
 class OpenFiles:
-    """The subscription of one process, while its source is open."""
+    """The subscription of one process while its source is open."""
 
     def __init__(self, parts: FileParts, state: SubscriptionState, troubles: Troubles) -> None:
         self._parts = parts
@@ -68,9 +71,9 @@ class OpenFiles:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Read within; at exit, end the claims and free their locks.
+        """Read within the context; at exit, end the claims and release their locks.
 
-        Raises what the first look raises.
+        Raises the errors of the first scan.
         """
         loop = asyncio.get_running_loop()
         tasks: list[asyncio.Task[None]] = []
@@ -90,7 +93,7 @@ class OpenFiles:
     # -- the tasks ---------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        self._parts.host.assigned({})  # without a file it is a member in waiting, which is ready
+        self._parts.host.assigned({})  # without a file the member waits, and is ready
         clock, poll = self._clock, self._options.poll
         delay = poll
         while not self._is_over:
@@ -124,7 +127,7 @@ class OpenFiles:
         self._is_over = self._options.ends and was_exhausted and self._is_exhausted()
 
     def _is_exhausted(self) -> bool:
-        """Whether nothing that is known is left to be delivered, by this process or others."""
+        """Whether no known row remains to be delivered, by this process or others."""
         held = {each.entry for each in self._holder.all if each.reading.is_over}
         return all(
             entry.is_finished or entry.trouble is not None or entry in held
@@ -132,7 +135,7 @@ class OpenFiles:
         )
 
     async def _look(self) -> None:
-        """Look for files, enter new ones, and see what others have done."""
+        """Look for files, enter new ones, and read the progress of other processes."""
         options, catalog = self._options, self._catalog
         await catalog.load()
         await catalog.refresh()
@@ -150,7 +153,7 @@ class OpenFiles:
             held.reading.wake()
 
     async def _balance(self) -> None:
-        """Claim what this process is to read now, and give up what is more."""
+        """Claim this process's share of the files, and release excess ones."""
         entries = [each for each in self._catalog.entries.values() if not each.is_finished]
         readable = sorted((e for e in entries if e.trouble is None), key=lambda e: e.path)
         share = len(readable)
@@ -180,7 +183,7 @@ class OpenFiles:
         self._troubles.note("files", told if self._catalog.entries else self._nothing())
 
     def _nothing(self) -> str:
-        """Why there is no file."""
+        """Return the reason why there is no file."""
         why = f" ({named(self._refused)})" if self._refused else ""
         return _NO_FILES.format(self._options.files, why)
 
@@ -196,7 +199,7 @@ class OpenFiles:
         every = None if self._locks is None else self._locks.keep_every
         while every is not None:
             await self._clock.sleep(every)
-            with suppress(Exception):  # `_watch` ends the claims if no other try succeeds
+            with suppress(Exception):  # `_watch` ends the claims if no other attempt succeeds
                 await self._holder.keep()
 
     async def _watch(self) -> None:
@@ -206,7 +209,7 @@ class OpenFiles:
             await wait_until(clock, until if until > clock.now() else clock.now() + every)
             self._holder.lose_unkept()
 
-    # -- what the consumer calls -------------------------------------------------------------------
+    # -- the calls of the consumer -----------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched] | None:
         """Deliver rows of these claims; `None` at the end of a source that ends."""
@@ -232,10 +235,10 @@ class OpenFiles:
         return found
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
-        """Store the positions of claims that are held."""
+        """Store the positions of open claims."""
         return await self._holder.commit(positions)
 
     def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """The numbers of rows of those files that are known."""
+        """Return the numbers of rows that are known."""
         rows = {held.claim: held.reading.rows for held in self._holder.among(claims)}
         return {claim: count for claim, count in rows.items() if count is not None}

@@ -1,7 +1,8 @@
-"""What the server tells of consumers beside their messages, for the log.
+"""Logs the server's advisories about consumers.
 
-A message that the server does not deliver any more, since its deliveries are used up, is not lost: it is
-in the stream. But no consumer gets it, so that is an error with its sequence number.
+If the deliveries of a message are used up, the server no longer delivers it. It is not lost, since
+it is still in the stream, but no consumer receives it. This is logged as an error, with its
+sequence number.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.jetstream")
 
 _USED_UP = (
-    "%s: the consumer %r gives up message %s after %s deliveries, its max_deliver: it is in the stream, "
-    "and is delivered no more"
+    "%s: the consumer %r has delivered message %s %s times, its max_deliver: it stays in the stream, "
+    "but is no longer delivered"
 )
 _DELETED = "%s: the consumer %r was deleted"
 
 
 class Advisories:
-    """Listens for the consumers of one source."""
+    """Listens to the advisories about the consumers of one source."""
 
     def __init__(
         self, options: ReadOptions, channel: Channel, deleted: Callable[[int], None]
@@ -39,7 +40,7 @@ class Advisories:
         self._names = {options.consumer(number): number for number in range(options.count)}
 
     async def listen(self) -> None:
-        """Subscribe. A user who may not is told nothing."""
+        """Subscribe. Without the permission there are no advisories."""
         prefix, stream = "$JS.EVENT.ADVISORY.CONSUMER", self._options.stream
         await self._channel.subscribe(f"{prefix}.MAX_DELIVERIES.{stream}.*", self._used_up)
         await self._channel.subscribe(f"{prefix}.DELETED.{stream}.*", self._deleted)

@@ -1,8 +1,8 @@
-"""The requests about streams and consumers, as JSON: the client's typed ones know no priority groups.
+"""Requests about streams and consumers, as JSON, since the client's types lack priority groups.
 
-A consumer is one that this source can read: durable, pulled, with an acknowledgement for each message.
-In a new one, one process at a time is *pinned*: it alone gets messages until it has not asked for any
-for the group's timeout, or is unpinned.
+A readable consumer is durable, pull-based, and has an acknowledgement for each message. In a new
+consumer, one process at a time is *pinned*: only this process receives messages until it has sent
+no request for the group's timeout, or is unpinned.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .options import ReadOptions
 
 GROUP = "penstock"
-"""The priority group of the consumers that are made here."""
+"""The priority group of the consumers created here."""
 NANOS = 1_000_000_000
 PIN_SHARE = 0.5
-"""The share of the acknowledgement wait for which a process that asks for nothing stays pinned."""
+"""Time without requests for which a process stays pinned, as a share of the `ack_wait`."""
 NO_CONSUMER = 10_014
 NO_STREAM = 10_059
 CONSUMER_EXISTS = 10_148
@@ -37,40 +37,40 @@ class RequestRefused(Exception):
     def __init__(self, place: str, code: int, err_code: int, description: str) -> None:
         super().__init__(str(api_error(place, code, err_code, description)))
         self.code = err_code
-        """JetStream's own code."""
+        """The error code of JetStream."""
 
 
 class ConsumerState(NamedTuple):
-    """A consumer, as the server tells it."""
+    """The state of a consumer, as reported by the server."""
 
     name: str
     created: str
-    """When it was made: another time is another consumer."""
+    """Creation time: a different time means a different consumer."""
     delivered: int
     """The number of its last delivery."""
     floor: int
-    """Every message up to this sequence number is acknowledged."""
+    """The sequence number up to which all messages are acknowledged."""
     pending: int
-    """Messages that were delivered and are not acknowledged."""
+    """Messages that were delivered and not acknowledged."""
     unread: int
     """Messages that were not delivered yet."""
     read_through: int
-    """The sequence number of the last message that was delivered."""
+    """The sequence number of the last delivered message."""
     pulls: int
     """Requests that wait for messages."""
     max_pending: int
     ack_wait: float
-    """Seconds; the shortest one of a consumer with several."""
+    """Seconds; the shortest wait if the consumer has several."""
     group: str | None
     """Its priority group, if it pins one process at a time."""
     pinned: str | None
-    """The identity that is pinned now."""
+    """The identity that is currently pinned."""
     pin_for: float
-    """Seconds without a request after which it is not pinned any more."""
+    """Seconds without a request after which it is no longer pinned."""
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> ConsumerState:
-        """From the server's answer."""
+        """Build it from the server's response."""
         config = info["config"]
         waits = config.get("backoff") or [config.get("ack_wait", 30 * NANOS)]
         groups: list[str] = config.get("priority_groups") or []
@@ -95,8 +95,8 @@ class ConsumerState(NamedTuple):
 
 
 class StreamApi:
-    """Requests about one stream. They suspend for the answer, and raise errors of the client, or
-    `RequestRefused` for what the server refuses.
+    """Requests about one stream. They suspend until the response, and raise errors of the client,
+    or `RequestRefused` if the server refuses.
     """
 
     def __init__(
@@ -108,15 +108,15 @@ class StreamApi:
 
     @property
     def prefix(self) -> str:
-        """What the subjects of requests begin with."""
+        """The prefix of request subjects."""
         return self._prefix
 
     async def stream(self) -> Mapping[str, Any]:
-        """What the server tells of the stream: its `config`, and when it was `created`."""
+        """Return the server's description of the stream, with `config` and `created`."""
         return await self._ask(f"STREAM.INFO.{self._options.stream}")
 
     async def consumer(self, partition: int) -> ConsumerState:
-        """A partition's consumer. Raises `ConfigError` for one that cannot be read."""
+        """Return the consumer of a partition. Raises `ConfigError` if it cannot be read."""
         options = self._options
         name = options.consumer(partition)
         info = await self._ask(f"CONSUMER.INFO.{options.stream}.{name}")
@@ -125,7 +125,7 @@ class StreamApi:
         return ConsumerState.of(info)
 
     async def ensure(self, partition: int, first: int | None) -> ConsumerState:
-        """The same, made if it does not exist and may be made; at the sequence number `first`."""
+        """Return the consumer of a partition. A missing one is created, if permitted, at `first`."""
         options = self._options
         try:
             return await self.consumer(partition)
@@ -135,7 +135,7 @@ class StreamApi:
         try:
             await self._create(partition, first)
         except RequestRefused as error:
-            if error.code != CONSUMER_EXISTS:  # another member was first
+            if error.code != CONSUMER_EXISTS:  # another member has created it first
                 raise
         return await self.consumer(partition)
 
@@ -164,11 +164,11 @@ class StreamApi:
         await self._ask(f"CONSUMER.CREATE.{options.stream}.{name}", body)
 
     async def unpin(self, name: str, group: str) -> None:
-        """Let another process be pinned."""
+        """Unpin the process, so that another one can be pinned."""
         await self._ask(f"CONSUMER.UNPIN.{self._options.stream}.{name}", {"group": group})
 
     async def stored_at(self, first: int, subjects: list[str]) -> str | None:
-        """When the first message from `first` on was stored; `None` if there is none."""
+        """Return the storage time of the first message from `first` on; `None` if there is none."""
         body: dict[str, object] = {"seq": first}
         if len(subjects) == 1:
             body["next_by_subj"] = subjects[0]
@@ -190,17 +190,17 @@ class StreamApi:
         return answer
 
     def _unfit(self, config: Mapping[str, Any], partition: int) -> str | None:
-        """Why a consumer with these settings cannot be read here; `None` if it can."""
+        """Return the reason why a consumer with these settings cannot be read; `None` if it can."""
         filters = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
         wanted = self._options.filters(partition)
         if config.get("deliver_subject"):
-            return "pushes its messages, and this source asks for them"
+            return "pushes its messages, but this source pulls"
         if config.get("ack_policy") != "explicit":
             return f"has the ack policy {config.get('ack_policy')!r}, not 'explicit'"
         if not config.get("durable_name"):
             return "is not durable"
         if wanted and sorted(wanted) != sorted(filters):
-            return f"reads {', '.join(filters)}, and not {', '.join(wanted)}"
+            return f"reads {', '.join(filters)}, not {', '.join(wanted)}"
         if config.get("headers_only"):
             return "delivers headers only"
         return None

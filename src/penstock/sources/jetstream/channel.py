@@ -1,9 +1,10 @@
-"""The connection of an open source: what it sends, and whether the server still knows it.
+"""The connection of an open source: sends messages, and detects a lapse of the held messages.
 
-1. Held messages are extended every third of the acknowledgement wait, by one of `beat`. A beat counts
-   once the server has answered behind it. Without one for the whole wait, the server may have given
-   what is held to another process: `has_lapsed`, and nothing held may be settled any more.
-2. What was sent and not written when the connection was lost may be sent later by the client. So
+1. Held messages are extended three times per acknowledgement wait, by `beat`. A beat counts once
+   the server has answered after it. Without one for the whole wait, the server may have delivered
+   held messages to another process: `has_lapsed` is true, and no held message may be settled any
+   more.
+2. The client may send messages later that were not written when the connection was lost. Therefore
    nothing is sent while there is no connection.
 """
 
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from ..._core.clock import Clock
 
 REQUEST_WITHIN = 5.0
-"""Seconds for one answer of the server."""
+"""Timeout in seconds for a response of the server."""
 IN_A_ROW = 250
-"""Messages that are sent before other tasks run."""
+"""Messages to send before other tasks run."""
 EXTEND, ACK, NAK = b"+WPI", b"+ACK", b"-NAK"
 TERM = b"+TERM given up by the consumer"
 ADVISORIES = "$js.event.advisory."
-"""Subjects, in lower case, that may be denied: they are for the log."""
+"""Subjects, in lower case, that may be denied, since they are only for the log."""
 
 
 def _nothing() -> None:
@@ -37,19 +38,19 @@ def _nothing() -> None:
 
 
 class Channel:
-    """One connection. `changed` fires when it is closed, or something is denied."""
+    """One connection. `changed` fires when it is closed, or when a permission is denied."""
 
     def __init__(self, options: NatsOptions, ack_wait: float, clock: Clock) -> None:
         self._options = options
         self.ack_wait = ack_wait
-        """Seconds for which the server waits for a sign of life of what is held."""
+        """Seconds after which the server redelivers a held message that was not extended."""
         self._clock = clock
         self._client: Any = None
         self._alive_at = clock.now()
         self.denied: Denied | None = None
         """The last publish or subscription that the server has denied."""
         self.trouble: Exception | None = None
-        """Why the last try to connect again has failed."""
+        """The error of the last attempt to reconnect."""
         self._is_back: Callable[[], None] = _nothing
         self.changed = Signal()
         self.shortened = Signal()
@@ -57,7 +58,7 @@ class Channel:
         self.is_closed = False
 
     async def open(self, is_lost: Callable[[], None], is_back: Callable[[], None]) -> None:
-        """Connect; the functions are called when the connection is lost, and is there again.
+        """Connect; the functions are called when the connection is lost, and when it is restored.
 
         Raises `ConfigError`, `RefusedError` and `UnavailableError`.
         """
@@ -95,16 +96,16 @@ class Channel:
             self.changed.fire()
 
     def forget_denied(self) -> None:
-        """Note that what was denied may be allowed now."""
+        """Clear the last denial; it may be permitted now."""
         self.denied = None
 
     @property
     def is_connected(self) -> bool:
-        """Whether what is sent can arrive."""
+        """Whether messages can be sent."""
         return self._client is not None and bool(self._client.is_connected)
 
     def inbox(self) -> str:
-        """A new subject for answers."""
+        """Return a new subject for responses."""
         return str(self._client.new_inbox())
 
     async def subscribe(self, subject: str, call: Callable[[Any], Any]) -> Any:
@@ -114,21 +115,25 @@ class Channel:
         )
 
     async def request(self, subject: str, payload: bytes) -> bytes:
-        """Ask the server. Raises errors of the client."""
+        """Send a request to the server. Raises errors of the client."""
         answer = await self._client.request(subject, payload, timeout=REQUEST_WITHIN)
         data: bytes = answer.data
         return data
 
     async def publish(self, subject: str, payload: bytes, reply: str = "") -> None:
-        """Send one message. Raises errors of the client; without a connection, `UnavailableError`."""
+        """Send one message.
+
+        Raises errors of the client, and `UnavailableError` without a connection.
+        """
         if not self.is_connected:
             raise UnavailableError("the connection to NATS is lost")
         await self._client.publish(subject, payload, reply)
 
     async def send(self, messages: Iterable[tuple[str, bytes]]) -> None:
-        """Send messages, and suspend until the server has taken them. Raises as `publish`.
+        """Send messages, and suspend until the server has received them. Raises the errors of
+        `publish`.
 
-        Their subjects are the server's own, so they hold nothing that would end a command.
+        Their subjects come from the server, so they contain no characters that would end a command.
         """
         commands = [
             b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload)
@@ -143,23 +148,23 @@ class Channel:
             await self.flush()
 
     async def flush(self) -> None:
-        """Suspend until the server has taken what was sent. Raises errors of the client."""
+        """Suspend until the server has received all sent messages. Raises errors of the client."""
         await self._client.flush(timeout=REQUEST_WITHIN)
 
-    # -- whether the server knows that this process lives ----------------------------------------------
+    # -- extending held messages -------------------------------------------------------------------
 
     async def beat(self, replies: Iterable[str]) -> None:
-        """Extend the time of all held messages. Raises as `publish`."""
+        """Extend all held messages. Raises the errors of `publish`."""
         began = self._clock.now()
         await self.extend(replies)
         self._alive_at = max(self._alive_at, began)
 
     async def extend(self, replies: Iterable[str]) -> None:
-        """Extend the time of some of them. Raises as `publish`."""
+        """Extend some held messages. Raises the errors of `publish`."""
         await self.send([(reply, EXTEND) for reply in replies])
 
     def expect(self, ack_wait: float) -> None:
-        """Note the wait of a consumer of which nothing is held yet; it may be shorter than asked for."""
+        """Set the wait of a consumer without held messages, if it is shorter than requested."""
         if ack_wait < self.ack_wait:
             self.ack_wait = ack_wait
             self._alive_at = self._clock.now()
@@ -167,9 +172,9 @@ class Channel:
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether what is held may have been given to another process."""
+        """Whether held messages may have been delivered to another process."""
         return self._clock.now() - self._alive_at >= self.ack_wait
 
     def begin_again(self) -> None:
-        """Note that nothing is held."""
+        """Record that no message is held."""
         self._alive_at = self._clock.now()

@@ -1,7 +1,8 @@
-"""Members of a group that tell each other of themselves, over a subject of their own.
+"""Members of a group that announce themselves to each other, on a subject of their own.
 
-Nothing is stored. A member that hears of a new one answers at once, so that both know all. What cannot
-be said is said with the next announcement, and what is no announcement is ignored.
+Nothing is stored. A member that receives the announcement of a new one answers at once, so that
+both know all members. A failed announcement is repeated with the next one, and other messages are
+ignored.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ if TYPE_CHECKING:
     from .channel import Channel
     from .options import ReadOptions
 
-_NOT_OURS = "%s: a message that is no announcement of a member is ignored: %r"
+_NOT_OURS = "%s: ignored a message that is not an announcement of a member: %r"
 _NOT_SAID = "%s: %r could not be announced (%s)"
 
 FIRST = 0.2
-"""Seconds in which the others answer a new member."""
+"""Seconds for the other members to answer a new one."""
 
 
 class MemberGroup:
-    """This member of a group."""
+    """This process as a member of a group."""
 
     def __init__(self, options: ReadOptions, channel: Channel, clock: Clock) -> None:
         self._channel = channel
@@ -44,7 +45,7 @@ class MemberGroup:
         self._is_leaving = False
 
     async def run(self, serve: Callable[[set[int]], None]) -> None:
-        """Serve this member's partitions as members come and go."""
+        """Serve this member's partitions as members join and leave."""
         await self._channel.subscribe(self._subject, self._heard)
         await self._say("here")
         await self._clock.sleep(FIRST)
@@ -74,7 +75,7 @@ class MemberGroup:
             self._changed.fire()
 
     async def leave(self) -> None:
-        """Tell the others that this member leaves."""
+        """Announce that this member leaves."""
         self._is_leaving = True
         await self._say("gone", always=True)
 
@@ -84,6 +85,6 @@ class MemberGroup:
         said = {"member": self._roster.me, "is": what}
         try:
             await self._channel.publish(self._subject, json.dumps(said).encode())
-        except Exception as error:  # of the connection; the next announcement comes in time
+        except Exception as error:  # of the connection; the next announcement is soon enough
             end_if_cut(error)
             say(logger, logging.DEBUG, _NOT_SAID, self._subject, what, for_log(error))

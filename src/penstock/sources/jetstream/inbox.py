@@ -1,7 +1,7 @@
 """The subject to which a consumer delivers the messages of one partition.
 
-When a claim was lost, messages may be on their way here that another process has had again meanwhile. So
-its inbox is dropped with it: what arrives there does not count any more.
+After the loss of a claim, messages may still arrive that were redelivered to another process in the
+meantime. The inbox is therefore dropped with the claim, and later messages are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ClaimInbox:
             await self._received(message)
 
     def drop(self) -> None:
-        """Let nothing that arrives count any more."""
+        """Ignore all further messages."""
         self.is_dropped = True
 
     async def close(self) -> None:

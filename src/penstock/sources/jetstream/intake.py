@@ -1,19 +1,22 @@
-"""What one partition has received, in what order it may be delivered, and what is settled. Pure.
+"""The received messages of one partition: their delivery order, and their settlement. Pure.
 
 1. A message that was received and not settled is *held*. Each held message has one record, which a
-   later delivery of the same message only updates.
+   redelivery of the message only updates.
 2. Deliveries of a consumer are numbered without gaps. While none is missing, a message may be
-   delivered at once. A gap means that the server has delivered something that is not here: it was
-   lost with a connection, or another process holds it. It comes again later, behind newer messages.
-3. So behind a gap everything *waits* until the server has no more messages pending than are held of
-   those that it had delivered then. What waits is then delivered by sequence number, and order per key
-   survives. What arrives while the server's answer is under way does not count.
-4. A message that was settled here comes again if its acknowledgement was lost. It is acknowledged
-   again, and not delivered.
-5. A message from before the last delivered one that is neither held nor known as settled is *astray*:
-   the claim has to end, and the next one begins before it. It may be handled twice, but is not lost.
-6. Of the messages that the server has delivered before, the first one of each key may have been
-   tried; what is behind it was not.
+   delivered at once. A gap means that the server has delivered a message that is not here: it was
+   lost with a connection, or another process holds it. It will be redelivered later, after newer
+   messages.
+3. After a gap, all messages therefore *wait* until the server has no more messages pending than are
+   held here, among those delivered before the server's answer. The waiting messages are then
+   delivered by sequence number, which preserves the order per key. Messages that arrive while the
+   answer is on its way are not counted.
+4. A settled message is redelivered if its acknowledgement was lost. It is acknowledged again, and
+   not delivered.
+5. A message below the last delivered one that is neither held nor known as settled is *astray*: the
+   claim has to end, and the next one begins before it. The message may be handled twice, but is not
+   lost.
+6. Of the messages that the server has delivered before, only the first one of each key may have
+   been attempted.
 """
 
 from __future__ import annotations
@@ -29,27 +32,27 @@ if TYPE_CHECKING:
     from .record import AckSubject, StreamRecord
 
 Arrival = Literal["new", "held", "settled", "astray"]
-"""What a delivery is of."""
+"""The state of the message of a delivery."""
 REMEMBERED = 5_000
-"""Settled messages that are known as such when they come again."""
+"""Number of settled messages that are recognized when they are redelivered."""
 
 
 class StreamIntake:
-    """The messages of one partition that this process holds. Until `begin`, everything waits."""
+    """The messages of one partition held by this process. Until `begin`, all of them wait."""
 
     def __init__(self) -> None:
         self.held: dict[int, StreamRecord] = {}
-        """The records of messages that are not settled, by sequence number."""
+        """The records of unsettled messages, by sequence number."""
         self.is_waiting = True
-        """Whether deliveries wait for messages that are pending and not here."""
+        """Whether deliveries wait for messages that are pending elsewhere."""
         self.is_astray = False
-        """Whether a message has come that this claim cannot deliver any more."""
+        """Whether a message has arrived that this claim can no longer deliver."""
         self._ready: deque[StreamRecord] = deque()
         self._waiting: dict[int, StreamRecord] = {}
         self._settled: dict[int, str] = {}
         """The last settled messages, with the subjects that settled them."""
         self._tried: dict[int, int] = {}
-        """Failed tries of messages that were delivered before, by sequence number."""
+        """Failed attempts of messages that were delivered before, by sequence number."""
         self._last = 0
         """The number of the last delivery."""
         self._through = 0
@@ -58,13 +61,14 @@ class StreamIntake:
         """The sequence number of the first message that was given up, or of the next one."""
 
     def begin(self, delivered: int) -> None:
-        """Begin behind the delivery of this number; what arrives waits for a look."""
+        """Begin after the delivery with this number; messages wait for the first check."""
         self._last = max(self._last, delivered)
 
     def resume(self, delivered: int) -> None:
-        """Continue behind the delivery of this number on a new connection. Everything waits for the
-        next look: the server may have forgotten deliveries. What waits of those comes again, once it
-        is not held any more.
+        """Continue after the delivery with this number on a new connection.
+
+        All messages wait for the next check, since the server may have forgotten deliveries.
+        Waiting messages of forgotten deliveries are dropped, and will be redelivered.
         """
         self._last = delivered
         self.is_waiting = True
@@ -79,26 +83,26 @@ class StreamIntake:
                 del self._waiting[sequence], self.held[sequence]
 
     def renumber(self) -> None:
-        """Note that the consumer is another one, which numbers its deliveries from 1."""
+        """Adapt to a new consumer, which numbers its deliveries from 1."""
         self.resume(0)
 
     @property
     def floor(self) -> int:
-        """The sequence number before which everything that was here is settled; 0 if nothing was."""
+        """The sequence number before which all messages are settled; 0 if there were none."""
         return min(self.held, default=self.end or self._given_up_at)
 
     @property
     def received(self) -> int:
-        """Messages that were received and not taken."""
+        """The number of messages that were received and not taken."""
         return len(self._ready) + len(self._waiting)
 
     @property
     def end(self) -> int:
-        """The sequence number after the last message that was made ready; 0 without any."""
+        """The sequence number after the last message that was made ready; 0 if there is none."""
         return self._through + 1 if self._through else 0
 
     def kind(self, delivery: AckSubject) -> Arrival:
-        """Count a delivery, and tell what it is of. Behind a gap in the numbers, messages wait."""
+        """Count a delivery; return the state of its message. After a gap, messages wait."""
         if delivery.consumer_sequence > self._last + 1:
             self.is_waiting = True
         self._last = max(self._last, delivery.consumer_sequence)
@@ -113,7 +117,7 @@ class StreamIntake:
         return "astray"
 
     def receive(self, record: StreamRecord) -> None:
-        """Take in a message that is not held. One that is astray waits for the next claim."""
+        """Add a message that is not held. An astray message waits for the next claim."""
         sequence = record.offset
         self.held[sequence] = record
         if self.is_waiting or sequence <= self._through:
@@ -123,24 +127,22 @@ class StreamIntake:
             self._through = sequence
 
     def came_again(self, delivery: AckSubject, reply: str) -> None:
-        """Note another delivery of a held message."""
+        """Record a redelivery of a held message."""
         self.held[delivery.sequence].came_again(reply, delivery)
 
     def away(self, pending: int, delivered: int) -> int:
-        """How many messages are pending at the server and not here.
+        """Return the number of messages that are pending elsewhere.
 
         Args:
-            pending: their number, as the server has told it. It must have been asked for after
-                everything that is settled here was sent.
-            delivered: the number of the consumer's last delivery then.
+            pending: the number of pending messages reported by the server. The request must have
+                been sent after all acknowledgements.
+            delivered: the number of the consumer's last delivery at that time.
         """
         here = sum([record.number <= delivered for record in self.held.values()])
         return max(0, pending - here)
 
     def look(self, pending: int, delivered: int) -> bool:
-        """Compare with what the server has told, as `away` does; return whether nothing waits any
-        more.
-        """
+        """Compare with the server's numbers, like `away`; return whether all messages are ready."""
         if self.is_astray or self.away(pending, delivered):
             return False
         if self.is_waiting:
@@ -154,7 +156,7 @@ class StreamIntake:
         return True
 
     def _note_tries(self) -> None:
-        """Of what waits, note the tries of the first message of each key."""
+        """Record the attempts of waiting messages, for the first message of each key."""
         keys: set[str] = set()
         for sequence in sorted(self.held):
             record = self.held[sequence]
@@ -165,8 +167,8 @@ class StreamIntake:
                 self._tried[sequence] = record.deliveries - 1
 
     def take(self, most: int) -> tuple[list[StreamRecord], int]:
-        """Up to `most` records in order, and the failed tries of the first one; the others have
-        none.
+        """Return up to `most` records in order, and the failed attempts of the first one; the
+        others have none.
         """
         ready, tried = self._ready, self._tried
         count = min(most, len(ready))
@@ -192,11 +194,11 @@ class StreamIntake:
         return done
 
     def settled_lately(self, most: int) -> list[str]:
-        """The subjects of the last settled messages, oldest first."""
+        """Return the subjects of the last settled messages, oldest first."""
         return list(self._settled.values())[-most:]
 
     def restart(self) -> None:
-        """For a new claim, deliver everything again that is held, in order."""
+        """Deliver all held messages again, in order, to a new claim."""
         self._ready.clear()
         self._tried.clear()
         self._waiting = dict(self.held)
@@ -205,8 +207,10 @@ class StreamIntake:
         self.is_waiting, self.is_astray = True, False
 
     def let_go(self) -> list[StreamRecord]:
-        """Forget what waits; return it in the order of the stream. Another process has to have it if
-        that one is delivered to now: otherwise each waits for what the other one holds.
+        """Forget the waiting messages; return them in the order of the stream.
+
+        Another process that receives deliveries now needs them. Otherwise each process would wait
+        for the messages of the other.
         """
         left = [self._waiting[sequence] for sequence in sorted(self._waiting)]
         for sequence in self._waiting:
@@ -215,7 +219,7 @@ class StreamIntake:
         return left
 
     def give_up(self) -> list[StreamRecord]:
-        """Forget everything that is held; return it in the order of the stream."""
+        """Forget all held messages; return them in the order of the stream."""
         left = [self.held[sequence] for sequence in sorted(self.held)]
         self._given_up_at = self.floor
         self.held.clear()

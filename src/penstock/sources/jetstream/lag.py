@@ -1,4 +1,4 @@
-"""How much of a partition is not settled, as the server counts it."""
+"""The number of unsettled messages of a partition, as counted by the server."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 async def unread(session: Connected, partition: StreamPartition) -> Unread:
-    """The messages that are pending or not delivered, and the age of the oldest. Raises errors of the
-    client and `RequestRefused`.
+    """Return the number of pending or undelivered messages, and the age of the oldest.
+
+    Raises errors of the client and `RequestRefused`.
     """
     api = session.api
     state = await api.consumer(partition.number)

@@ -1,24 +1,24 @@
-"""When to ask the server for what is pending, and what it has answered. Pure."""
+"""Schedules requests for the number of pending messages, and records the results. Pure."""
 
 from __future__ import annotations
 
 LOOK_EVERY = 0.1
-"""Seconds between looks at the server, while messages are pending that are not here."""
+"""Seconds between requests while messages are pending elsewhere."""
 
 
 class Looks:
-    """The looks of one partition."""
+    """The requests of one partition."""
 
     def __init__(self) -> None:
         self.due = 0.0
-        """When to look next, while something waits."""
+        """The time of the next request while messages wait."""
         self.away = 0
-        """Messages that were pending at the server and not here, at the last look."""
+        """Number of messages pending elsewhere at the last request."""
         self._since: float | None = None
-        """Since when some have been, without an interruption."""
+        """The time since when there have been such messages without interruption."""
 
     def saw(self, away: int, now: float) -> None:
-        """Note a look."""
+        """Record the result of a request."""
         self.due = now + LOOK_EVERY
         self.away = max(0, away)
         if not self.away:
@@ -27,5 +27,5 @@ class Looks:
             self._since = now
 
     def waited(self, now: float) -> float:
-        """Seconds for which messages have been away."""
+        """Return how long messages have been pending elsewhere, in seconds."""
         return 0.0 if self._since is None else now - self._since

@@ -1,10 +1,10 @@
-"""The members of a group, and which partitions each of them serves. Pure.
+"""The members of a group, and the partitions of each. Pure.
 
-1. Each member announces itself every `ANNOUNCE_EVERY` seconds, and says goodbye when it leaves. One
-   that was not heard for `SILENT_AFTER` seconds counts as gone.
-2. All members compute the same division from the same names: no member has more than its share, and a
-   member that joins or leaves moves few other partitions (rendezvous hashing with bounded loads).
-3. A division is a wish, not a right. Two members that know different names may both ask for a
+1. Each member announces itself every `ANNOUNCE_EVERY` seconds, and says goodbye when it leaves. A
+   member that was silent for `SILENT_AFTER` seconds counts as gone.
+2. All members compute the same division from the same names: no member has more than its share, and
+   a member that joins or leaves moves few other partitions (rendezvous hashing with bounded loads).
+3. The division is not exclusive. Two members that know different names may both request a
    partition: the server delivers to one of them, the pinned one.
 """
 
@@ -21,7 +21,7 @@ SILENT_AFTER = 3.5
 
 
 class Roster:
-    """The members that were heard of, with this one."""
+    """The known members, including this one."""
 
     def __init__(self, me: str, partitions: int) -> None:
         self.me = me
@@ -29,7 +29,7 @@ class Roster:
         self._heard: dict[str, float] = {}
 
     def hear(self, member: str, now: float) -> bool:
-        """Note an announcement; return whether the member is new."""
+        """Record an announcement; return whether the member is new."""
         if member == self.me:
             return False
         is_new = member not in self._heard
@@ -37,11 +37,11 @@ class Roster:
         return is_new
 
     def part(self, member: str) -> bool:
-        """Note a goodbye; return whether the member was there."""
+        """Record a goodbye; return whether the member was known."""
         return self._heard.pop(member, None) is not None
 
     def forget_silent(self, now: float) -> bool:
-        """Drop members that were not heard of for too long; return whether there were any."""
+        """Remove members that were silent for too long; return whether there were any."""
         gone = [each for each, at in self._heard.items() if now - at > SILENT_AFTER]
         for member in gone:
             del self._heard[member]
@@ -49,17 +49,17 @@ class Roster:
 
     @property
     def members(self) -> list[str]:
-        """All of them, sorted."""
+        """The sorted names of all members."""
         return sorted([self.me, *self._heard])
 
     def mine(self) -> set[int]:
-        """The partitions that this member is to serve."""
+        """Return the partitions that this member should serve."""
         division = divided(self.members, self._partitions)
         return {partition for partition, member in enumerate(division) if member == self.me}
 
 
 def divided(members: Collection[str], partitions: int) -> list[str]:
-    """The member of each partition. The numbers of partitions of two members differ by at most 1."""
+    """Return the member of each partition. The members' counts differ by at most 1."""
     least, more = divmod(partitions, len(members))
     loads = dict.fromkeys(members, 0)
     division: list[str] = []

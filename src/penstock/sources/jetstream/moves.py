@@ -1,12 +1,12 @@
-"""The partitions that this process serves, and how their claims begin and end.
+"""The partitions of this process, and the beginnings and ends of their claims.
 
-1. Each beginning and each end is a task of its own: a drain takes as long as a handler runs, and the
-   other partitions go on meanwhile.
-2. A partition that this process leaves is drained, given back, and forgotten. One that it has lost
-   begins again at once: the server says what of it is still pending.
-3. A consumer that was deleted is made again behind the last settled message, if it may be made here.
-   In a stream that was deleted and made again, sequence numbers mean other messages: nothing is known of
-   it then, and its consumer begins by `start`.
+1. Each beginning and each end runs in its own task: a drain takes as long as a handler, while the
+   other partitions continue.
+2. A partition that this process leaves is drained, given back, and forgotten. A lost partition
+   begins again at once: the server reports which messages are still pending.
+3. A deleted consumer is created again after the last settled message, if creating is permitted. In
+   a stream that was deleted and created again, sequence numbers denote other messages: its consumer
+   begins according to `start`.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.jetstream")
 
 RETRY = 0.5
-"""Seconds before what failed is tried again."""
+"""Delay in seconds before a retry."""
 CANCEL_AGAIN = 0.1
-"""Seconds before a task is cancelled again that goes on."""
+"""Seconds before a task that is still running is cancelled again."""
 LOOKS = 5
-"""Looks for a consumer that is said to be deleted."""
+"""Number of checks for a consumer that was reported as deleted."""
 LEAST_SHARE = 50
-"""Messages that are fetched ahead for a partition, at least."""
+"""The smallest prefetch per partition, in messages."""
 FOREVER = 1e9
-"""Seconds for a drain that only the consumer bounds."""
+"""Seconds for a drain that is bounded only by the consumer."""
 
-_GONE = "%s: the consumer %r was deleted; it is made again behind the last settled message"
+_GONE = "%s: the consumer %r was deleted; it is created again after the last settled message"
 _SHARED = (
-    "other processes read the consumer %r, which pins none of them: the order per key is lost; use one "
-    "process, or a consumer that this source makes"
+    "other processes read the consumer %r, which does not pin one of them: the order per key is lost; use "
+    "one process, or a consumer created by this source"
 )
 
 
 class Moves:
-    """The partitions of one connection. `told` hears of every message and status of theirs."""
+    """The partitions of one connection. `told` is called for each of their messages and statuses."""
 
     def __init__(
         self, session: Connected, told: Callable[[StreamPartition, News | None], None]
@@ -61,19 +61,19 @@ class Moves:
         self._beginning: set[StreamPartition] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failure: BaseException | None = None
-        """What has ended a task, and the connection with it."""
+        """The error that has ended a task, and with it the connection."""
 
     def __iter__(self) -> Iterator[StreamPartition]:
         return iter([*self._partitions.values()])
 
     def get(self, number: int) -> StreamPartition | None:
-        """A partition that is served, or about to be."""
+        """Return a partition that is served, or about to be."""
         return self._partitions.get(number)
 
     # -- tasks -------------------------------------------------------------------------------------
 
     def start(self, work: Coroutine[object, object, None]) -> None:
-        """Run a task until it ends, or `stop`. Its error ends the connection."""
+        """Run a task until it ends, or until `stop`. Its error ends the connection."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -85,8 +85,10 @@ class Moves:
             self._session.channel.changed.fire()
 
     async def stop(self) -> None:
-        """Cancel all tasks, and suspend until they have ended: again, if the client has swallowed it
-        (`asyncio.wait_for` of Python 3.11 does when an answer arrives in the same moment).
+        """Cancel all tasks, and suspend until they have ended.
+
+        The cancellation is repeated if the client swallows it (as `asyncio.wait_for` in Python 3.11
+        does when an answer arrives at the same moment).
         """
         tasks = {*self._tasks}
         while tasks:
@@ -97,7 +99,7 @@ class Moves:
     # -- beginnings --------------------------------------------------------------------------------
 
     def serve(self, wanted: set[int]) -> None:
-        """Serve these partitions and no others, once their claims have drained."""
+        """Serve exactly these partitions, once the claims of the others have drained."""
         for partition in self:
             if partition.number not in wanted and not partition.is_leaving:
                 self.start(self.leave(partition, FOREVER))
@@ -108,9 +110,7 @@ class Moves:
             self.start(self._begin(partition))
 
     async def _begin(self, partition: StreamPartition) -> None:
-        """Begin a claim, unless that is under way; tries again for as long as it takes. Raises
-        `ConfigError`.
-        """
+        """Begin a claim, unless this is in progress; retry without a limit. Raises `ConfigError`."""
         if partition in self._beginning:
             return
         self._beginning.add(partition)
@@ -133,7 +133,7 @@ class Moves:
             return await partition.begin()
         except ConfigError:
             raise
-        except Exception as error:  # told, and tried again
+        except Exception as error:  # reported, and tried again
             self._session.troubles.note(partition.name, self._session.trouble(error))
             return None
 
@@ -146,12 +146,12 @@ class Moves:
     # -- ends --------------------------------------------------------------------------------------
 
     async def leave(self, partition: StreamPartition, within: float) -> None:
-        """Drain the claim of a partition, and give back what is left."""
+        """Drain the claim of a partition, and give back the remaining messages."""
         partition.begin_leaving()
         try:
             await partition.drain(within)
             await partition.give_back()
-        except Exception as error:  # what was held comes again after the wait
+        except Exception as error:  # held messages are redelivered after the wait
             say(logger, logging.INFO, "%s: not given back (%s)", partition.name, for_log(error))
         finally:
             partition.end()
@@ -165,15 +165,15 @@ class Moves:
         self.start(self._begin(partition))
 
     def lose_all(self) -> None:
-        """End all claims: the connection is gone."""
+        """End all claims, since the connection is lost."""
         for partition in self:
             partition.lose()
         self._partitions.clear()
 
-    # -- what goes wrong with one ------------------------------------------------------------------
+    # -- failures of a partition -------------------------------------------------------------------
 
     def begin_again(self, partition: StreamPartition) -> None:
-        """Drain a claim, and begin another one with what is held; no effect while it drains."""
+        """Drain a claim, and begin another one with the held messages; no effect during a drain."""
         if not partition.is_leaving:
             partition.begin_leaving()
             self.start(self._again(partition))
@@ -187,7 +187,7 @@ class Moves:
             partition.stay()
 
     def deleted(self, number: int) -> None:
-        """A consumer is said to be deleted: look, and make it again; no effect while it drains."""
+        """Recreate a consumer that was reported as deleted, after a check; no effect in a drain."""
         partition = self.get(number)
         if partition is not None and partition.claim is not None and not partition.is_leaving:
             partition.begin_leaving()
@@ -205,7 +205,7 @@ class Moves:
             self._told(partition, "")
 
     async def _is_deleted(self, partition: StreamPartition) -> bool:
-        """Whether the server has no such consumer any more: it says so a moment before."""
+        """Whether the consumer no longer exists. The report may precede the deletion."""
         for _ in range(LOOKS):
             try:
                 if not await partition.is_back():
@@ -214,7 +214,7 @@ class Moves:
                 return error.code in GONE
             except ConfigError:
                 raise
-            except Exception:  # the next status tells it again
+            except Exception:  # the next status reports it again
                 return False
             await self._session.clock.sleep(LOOK_EVERY)
         return False

@@ -1,4 +1,4 @@
-"""The arguments of a JetStream source, checked."""
+"""The checked arguments of a JetStream source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SHORTEST_ACK_WAIT = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What is read, by which consumers, and how much at once."""
+    """The messages to read, the consumers to use, and the limits."""
 
     stream: str
     durable: str
@@ -72,11 +72,13 @@ class ReadOptions:
             if partitions > MOST_PARTITIONS:
                 raise checks.bad("partitions", partitions, f"must be at most {MOST_PARTITIONS}")
             if given:
-                rule = "cannot be given with partitions=: a partition is a filter of its own"
+                rule = "cannot be given with partitions=: each partition has its own filter"
                 raise checks.bad("subjects", subjects, rule)
         wait = checks.seconds("ack_wait", ack_wait, usual=checks.LONG_TIMEOUT)
         if wait < SHORTEST_ACK_WAIT:
-            raise checks.bad("ack_wait", ack_wait, "must be at least 1 s: it is extended in time")
+            raise checks.bad(
+                "ack_wait", ack_wait, "must be at least 1 s: it has to be extended in time"
+            )
         checks.count("prefetch", prefetch)
         checks.count("max_pending", max_pending)
         return cls(
@@ -101,17 +103,15 @@ class ReadOptions:
         return self.partitions or 1
 
     def consumer(self, partition: int) -> str:
-        """The name of a partition's durable consumer."""
+        """Return the name of a partition's durable consumer."""
         return self.durable if self.partitions is None else f"{self.durable}-{partition}"
 
     def filters(self, partition: int) -> list[str]:
-        """The subjects of a partition; none for the whole stream."""
+        """Return the subjects of a partition; none for the whole stream."""
         return [*self.subjects] if self.partitions is None else [f"{partition}.>"]
 
     def where(self, partition: int, first: int | None = None) -> dict[str, object]:
-        """The settings of a new consumer that say where it begins: at the sequence number `first`,
-        or by `start`.
-        """
+        """Return the start settings of a new consumer: the sequence number `first`, or `start`."""
         start = self.start if first is None else first
         if start == "earliest":
             return {"deliver_policy": "all"}

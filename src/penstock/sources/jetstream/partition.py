@@ -1,11 +1,12 @@
-"""One partition of a stream, served by one durable consumer: its claim, and what is held of it.
+"""One partition of a stream, read through one durable consumer: its claim and held messages.
 
-1. A claim begins with what the server says of the consumer. It ends by a drain, whose rest is given
-   back in the order of the stream, or by a loss: then nothing of it is settled any more.
-2. A message that cannot be delivered in its place any more (an acknowledgement by another process
-   was undone, for example) ends the claim by a drain. The next one has everything that is held.
-3. Given back is what is left after the server has stopped delivering here, so that nothing is on its
-   way meanwhile.
+1. A claim begins with the consumer's state on the server. It ends by a drain, whose remaining
+   messages are given back in the order of the stream, or by a loss, after which none of its
+   messages is settled.
+2. A message that can no longer be delivered in its place (for example, because an acknowledgement
+   by another process was undone) ends the claim by a drain. The next claim delivers all held
+   messages.
+3. Messages are given back after the server has stopped delivering here, so that none is in transit.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
 
 PIN = "Nats-Pin-Id"
 PATIENCE = 2.0
-"""Times the acknowledgement wait for which messages of a consumer that pins no process are waited for."""
+"""Number of acknowledgement waits to wait for messages of a consumer that pins no process."""
 RECENT = 1_000
-"""The last settled messages, whose acknowledgements may be lost with a connection."""
+"""Number of last settled messages whose acknowledgements may be lost with a connection."""
 
 
 class Made(NamedTuple):
-    """When the stream and the consumer were made: at another time, they are others."""
+    """Creation times of the stream and the consumer; a different time means a different object."""
 
     stream: str | None = None
     consumer: str | None = None
@@ -54,7 +55,7 @@ class StreamPartition:
         self.intake = StreamIntake()
         self.puller: Puller | None = None
         self.is_leaving = False
-        """Whether nothing is asked for and delivered: its claim drains, or is to begin again."""
+        """Whether requests and deliveries are paused: its claim drains, or will begin again."""
         self._options = session.options
         self._channel = session.channel
         self._api = session.api
@@ -71,8 +72,9 @@ class StreamPartition:
         return self._options.consumer(self.number)
 
     async def begin(self) -> ConsumerState:
-        """Find or make the consumer, begin a claim, and receive. Raises errors of the client,
-        `RequestRefused` and `ConfigError`.
+        """Find or create the consumer, begin a claim, and receive.
+
+        Raises errors of the client, `RequestRefused` and `ConfigError`.
         """
         stream = (await self._api.stream())["created"]
         if self._made.stream != stream:
@@ -106,8 +108,8 @@ class StreamPartition:
             await old.close()
 
     async def is_back(self) -> bool:
-        """Ask again for messages after the connection was lost; return false if the consumer is
-        another one now. Raises as `begin`.
+        """Send requests again after a reconnect; return false if the consumer is a different one.
+        Raises the errors of `begin`.
         """
         state = await self._api.consumer(self.number)
         if self._made.consumer != state.created:
@@ -117,10 +119,10 @@ class StreamPartition:
             self.puller.begin_again(state.pinned)
         return True
 
-    # -- what arrives ------------------------------------------------------------------------------
+    # -- receiving ---------------------------------------------------------------------------------
 
     async def _received(self, message: Any) -> None:
-        if self._channel.has_lapsed:  # it may have come before that, and be elsewhere by now
+        if self._channel.has_lapsed:  # it may have arrived earlier, and be elsewhere by now
             self._told(self, None)
             return
         headers: Mapping[str, str] = message.headers or {}
@@ -162,10 +164,10 @@ class StreamPartition:
     def _key(self, subject: str, headers: Mapping[str, str]) -> object:
         try:
             return self._options.key(subject, headers)
-        except Exception as error:  # it makes the message poison
+        except Exception as error:  # the message becomes poison
             return NoKey(error)
 
-    # -- what is delivered -------------------------------------------------------------------------
+    # -- delivering --------------------------------------------------------------------------------
 
     def take(self, most: int) -> list[Fetched]:
         """Deliver up to `most` records. Does not suspend."""
@@ -180,8 +182,8 @@ class StreamPartition:
         return fetched
 
     async def tend(self, now: float) -> float:
-        """Ask for what there is room for, and look at the server if messages wait; return when the
-        next look is due. Raises as `begin`.
+        """Request messages if there is room, and check the server if messages wait; return the time
+        of the next check. Raises the errors of `begin`.
         """
         puller, intake = self.puller, self.intake
         if puller is None or self.claim is None or self.is_leaving:
@@ -197,13 +199,13 @@ class StreamPartition:
         return min(due, self._looks.due) if looks else due
 
     async def _look(self, state: ConsumerState) -> None:
-        """Compare what is held with what is pending at the server. Raises as `begin`."""
+        """Compare the held messages with those pending at the server. Raises the errors of `begin`."""
         now, intake = asyncio.get_running_loop().time(), self.intake
         if state.group is not None and self._is_delivered_elsewhere(state):
-            # otherwise that process waits for what waits here, and this one for what waits there
+            # otherwise both processes would wait for each other's messages
             await self._channel.send([(each.reply, NAK) for each in intake.let_go()])
         self._looks.saw(intake.away(state.pending, state.delivered), now)
-        # with others that read the same consumer, messages may be away for ever
+        # with other readers of the same consumer, messages may be away forever
         is_shared = state.group is None and self._looks.waited(now) > PATIENCE * state.ack_wait
         if intake.look(0 if is_shared else state.pending, state.delivered):
             self._looks.saw(0, now)
@@ -213,10 +215,10 @@ class StreamPartition:
         pin = None if self.puller is None else self.puller.pin
         return state.pinned is not None and state.pinned != pin
 
-    # -- what is settled ---------------------------------------------------------------------------
+    # -- settling ----------------------------------------------------------------------------------
 
     def settled(self) -> list[tuple[str, bytes]]:
-        """What is to be sent for the records that were settled since the last call."""
+        """Return the acknowledgements for the records settled since the last call."""
         if self.claim is None or self.claim.is_closed:
             return []
         offsets, given_up = self.claim.take_settled()
@@ -224,13 +226,13 @@ class StreamPartition:
         return [(reply, TERM if offset in given_up else ACK) for offset, reply in done]
 
     def settled_lately(self) -> list[tuple[str, bytes]]:
-        """What was sent last, to be sent again after the connection was lost."""
+        """Return the last acknowledgements, to be repeated after a reconnect."""
         return [(reply, ACK) for reply in self.intake.settled_lately(RECENT)]
 
     # -- the end of a claim ------------------------------------------------------------------------
 
     async def drain(self, within: float) -> None:
-        """Let the consumer end what runs of the claim, settle that, and end the claim."""
+        """Wait for the running messages of the claim, settle them, and end the claim."""
         if (claim := self.claim) is None:
             return
         await self._host.revoked([claim], within)
@@ -240,35 +242,35 @@ class StreamPartition:
             self.end()
 
     def end(self) -> None:
-        """End the claim: nothing of it is settled any more."""
+        """End the claim: none of its messages is settled any more."""
         claim, self.claim = self.claim, None
         if claim is not None:
             self._host.ended([claim])
 
     def begin_leaving(self) -> None:
-        """Stop asking and delivering."""
+        """Pause requests and deliveries."""
         self.is_leaving = True
 
     def stay(self) -> None:
-        """Go on asking and delivering."""
+        """Resume requests and deliveries."""
         self.is_leaving = False
 
     def restart(self) -> None:
-        """Deliver everything that is held again, to the next claim."""
+        """Deliver all held messages again, to the next claim."""
         self.intake.restart()
 
     def lose(self) -> None:
-        """End the claim without a drain, and forget what was held of it, or is on its way."""
+        """End the claim without a drain, and forget its messages, including those in transit."""
         if self._inbox is not None:
             self._inbox.drop()
         self.end()
         self.intake.give_up()
 
     async def give_back(self) -> None:
-        """Let others have the rest, in the order of the stream. Its claim has ended.
+        """Give back the remaining messages in the order of the stream. Its claim has ended.
 
-        Raises errors of the client, and `RequestRefused`; what is held comes again elsewhere after
-        the acknowledgement wait then.
+        Raises errors of the client, and `RequestRefused`; held messages are then redelivered
+        elsewhere after the acknowledgement wait.
         """
         try:
             if self._group is not None and self.puller is not None and self.puller.pin is not None:

@@ -1,11 +1,11 @@
-"""Asking for messages of one consumer, and staying the process that is pinned to it.
+"""Requests messages of one consumer, and keeps this process pinned to it.
 
-1. Requests name an inbox of the partition's own. They carry the identity that the server has pinned;
-   before it is known, one request without it is under way at most: a second one could be pinned again
-   after this process has given the consumer up.
-2. A pinned process has to ask in time. While it has no room, it asks for a message of at most one byte,
-   which there is none of, so that nothing arrives.
-3. While a request waits, the server sends heartbeats. When they stop, nothing is under way.
+1. Requests name the inbox of the partition. They carry the identity that the server has pinned.
+   Before it is known, at most one request without it is in progress: a second one could be pinned
+   again after this process has released the consumer.
+2. A pinned process has to send requests in time. While it has no room, it requests a message of at
+   most one byte. There is none, so nothing arrives.
+3. While a request waits, the server sends heartbeats. If they stop, no request is in progress.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 EXPIRES = 30.0
 """Seconds for which a request waits at the server."""
 IDLE = 5.0
-"""Seconds between heartbeats of a request that waits."""
+"""Seconds between heartbeats of a waiting request."""
 AFTER_ERROR = 0.5
-"""Seconds before the next request, after one that was refused."""
+"""Delay in seconds before the next request after a refused one."""
 MOST_BYTES = 16 << 20
-"""Bytes that one request may bring, so that memory is bounded for large messages, too."""
+"""The most bytes per request, so that memory is also bounded for large messages."""
 NANOS = 1_000_000_000
 
 News = Literal["", "taken", "moved", "deleted"]
-"""What a status says of the consumer."""
+"""The news in a status about the consumer."""
 
 _LIMIT = re.compile(r"Exceeded MaxRequest(Batch|Expires|MaxBytes) of (\d+)(\w*)")
 
@@ -57,7 +57,7 @@ class Puller:
         self._bytes: int | None = MOST_BYTES
 
     async def ask(self, messages: int, now: float) -> None:
-        """Ask for messages; for fewer, or none, where that has to be."""
+        """Request messages; fewer, or none, if a limit requires it."""
         if now < self._not_before or (self._must_be_pinned and self.window.credit):
             return
         request: dict[str, object] = {
@@ -78,7 +78,7 @@ class Puller:
         return self._group is not None and self.pin is None
 
     async def stay_pinned(self, now: float) -> None:
-        """Ask for nothing, if it is time to."""
+        """Renew the pin with an empty request, if it is due."""
         if self.pin is None or now < self._pin_due:
             return
         await self._send("k", {"batch": 1, "max_bytes": 1, "expires": NANOS}, now)
@@ -97,39 +97,39 @@ class Puller:
         await self._channel.publish(self._subject, payload, f"{self._inbox}.{reply}")
 
     def next_due(self, now: float) -> float:
-        """When something is to be done, at the latest."""
+        """Return the time of the next necessary action, at the latest."""
         due = self._heard_at + 2 * IDLE if self.window.credit else now + IDLE
         if self.pin is not None:
             due = min(due, self._pin_due)
         return max(due, self._not_before) if self._not_before > now else due
 
     def check_heard(self, now: float) -> None:
-        """Note requests that have died."""
+        """Detect requests that have died."""
         if self.window.credit and now > self._heard_at + 2 * IDLE:
             self.window.lost()
 
     def stay(self, pin: str) -> None:
-        """Go on with the identity that is pinned."""
+        """Continue with the pinned identity."""
         self.pin = pin
 
     def suspend(self) -> None:
-        """Ask for nothing until `begin_again`."""
+        """Send no requests until `begin_again`."""
         self._not_before = math.inf
 
     def begin_again(self, pinned: str | None) -> None:
-        """Note that no request is under way, and which identity is pinned now.
+        """Record that no request is in progress, and which identity is pinned now.
 
-        A request with an identity that is not would wait for long before it is refused.
+        A request with another identity would wait for a long time before it is refused.
         """
         self.window.lost()
         self._not_before = 0.0
         if self.pin != pinned:
             self.pin = None
 
-    # -- what arrives ------------------------------------------------------------------------------
+    # -- receiving ---------------------------------------------------------------------------------
 
     def message(self, pin: str | None, now: float) -> None:
-        """Note a message."""
+        """Record a message."""
         self._heard_at = now
         self._bytes = MOST_BYTES
         self.window.arrived()
@@ -137,7 +137,7 @@ class Puller:
             self.pin = pin
 
     def status(self, subject: str, headers: Mapping[str, str], now: float) -> News:
-        """Note a status; return what it says of the consumer."""
+        """Record a status; return its news about the consumer."""
         self._heard_at = now
         status, told = headers.get("Status", ""), headers.get("Description", "")
         if status == "100":

@@ -1,4 +1,4 @@
-"""A message of a stream as a record, and what its acknowledgement subject says of its delivery."""
+"""A message of a stream as a record, and the parsed acknowledgement subject of its delivery."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OLD_FORM = 9
-"""Tokens of an acknowledgement subject without a domain and an account."""
+"""Number of tokens in an acknowledgement subject without a domain and an account."""
 
 
 UNSURE = 1 << 62
-"""Instead of the number of a delivery that the server may have forgotten."""
+"""Placeholder for the number of a delivery that the server may have forgotten."""
 
 
 class AckSubject(NamedTuple):
@@ -21,17 +21,17 @@ class AckSubject(NamedTuple):
     """
 
     deliveries: int
-    """How many times the message has been delivered, this one included."""
+    """Number of deliveries of the message, including this one."""
     sequence: int
-    """The message's sequence number in the stream."""
+    """The sequence number of the message in the stream."""
     consumer_sequence: int
     """The number of this delivery among all deliveries of the consumer."""
     timestamp: int
-    """When the message was stored, in nanoseconds since the epoch."""
+    """The time at which the message was stored, in nanoseconds since the epoch."""
 
     @classmethod
     def of(cls, reply: str) -> AckSubject:
-        """Parse it. Raises `ValueError` for another subject."""
+        """Parse an acknowledgement subject. Raises `ValueError` for any other subject."""
         tokens = reply.split(".")
         at = 4 if len(tokens) == OLD_FORM else 6
         numbers = tokens[at : at + 4]
@@ -41,7 +41,7 @@ class AckSubject(NamedTuple):
 
 
 class NoKey(NamedTuple):
-    """Why a message has no key: the error of the function that makes it."""
+    """The error of the key function, for a message without a key."""
 
     error: Exception
 
@@ -88,21 +88,21 @@ class StreamRecord:
         self.number = delivery.consumer_sequence
         """The number of the last delivery."""
         self.reply = reply
-        """Where this delivery is settled; another delivery has another one."""
+        """The subject that settles this delivery; each delivery has its own."""
 
     @property
     def key(self) -> object:
-        """Its key. Raises the error of the function that makes it."""
+        """The key. Raises the error of the key function."""
         if type(self.raw_key) is NoKey:
             raise self.raw_key.error
         return self.raw_key
 
     def forget_number(self) -> None:
-        """Note that the server may have forgotten this delivery."""
+        """Record that the server may have forgotten this delivery."""
         self.number = UNSURE
 
     def came_again(self, reply: str, delivery: AckSubject) -> None:
-        """Note that it was delivered again while it is held."""
+        """Record a redelivery while the message is held."""
         self.reply = reply
         self.deliveries, self.number = delivery.deliveries, delivery.consumer_sequence
 

@@ -1,11 +1,11 @@
-"""One connection of an open source, from its opening to its end.
+"""One connection of an open source, from opening to close.
 
-1. Three tasks: one asks for messages where there is room, one extends what is held, and, in a group,
-   one moves partitions as members come and go.
-2. If what is held could not be extended in time, everything is lost: all claims end, and new ones
-   begin. Nothing that was held is settled after that.
-3. When the connection is back, requests are sent again, what is held is extended, and the last
-   acknowledgements are repeated: the server may not have stored them.
+1. There are three tasks: one requests messages where there is room, one extends held messages, and
+   in a group, one moves partitions as members join and leave.
+2. If held messages were not extended in time, everything is lost: all claims end, and new ones
+   begin. No previously held message is settled after that.
+3. After a reconnect, requests are sent again, held messages are extended, and the last
+   acknowledgements are repeated, since the server may not have stored them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from .session import Connected
 
 LATE = 0.1
-"""The share of the acknowledgement wait by which a beat is late: the process was stopped, or blocked."""
+"""Delay of a beat that shows a stopped or blocked process, as a share of the `ack_wait`."""
 BEATS = 3
-"""How often what is held is extended in the acknowledgement wait."""
+"""Number of extensions per acknowledgement wait."""
 SOON = 0.01
-"""Seconds between looks at the partitions, at least, unless something happens."""
+"""The shortest time in seconds between checks of the partitions without an event."""
 
 _LAPSED = (
-    "%s: what was held could not be extended for %.3g s, the acknowledgement wait: it may be handled "
-    "elsewhere, and is handled again"
+    "%s: held messages could not be extended for %.3g s, the acknowledgement wait: they may be handled "
+    "elsewhere, and are handled again"
 )
 _DIVIDED = (
-    "the stream %r divides its subjects into %s partitions, and partitions=%d: give the number that the "
-    "stream's subject_transform has (see penstock.sources.jetstream.partitioned)"
+    "the stream %r divides its subjects into %s partitions, but partitions=%d: give the number in the "
+    "stream's subject_transform (see penstock.sources.jetstream.partitioned)"
 )
 
 
@@ -62,15 +62,17 @@ class Serving:
         self._news = news
         self.moves = Moves(session, self._told)
         self._attention = Signal()
-        """A partition may have something to do."""
+        """Fires when a partition may need an action."""
         self._settling = Settling(session.channel, double=session.options.double_ack)
         self._group: MemberGroup | None = None
 
     # -- the run -----------------------------------------------------------------------------------
 
     async def prepare(self) -> None:
-        """Check the stream and its first consumer. Raises `ConfigError` for a stream that is divided
-        otherwise and a consumer that cannot be read, and errors of the client.
+        """Check the stream and its first consumer.
+
+        Raises `ConfigError` for a stream with a different division or a consumer that cannot be
+        read, and errors of the client.
         """
         config = (await self._session.api.stream())["config"]
         if (wanted := self._options.partitions) is not None:
@@ -78,11 +80,11 @@ class Serving:
             there = partitions_of(transform.get("dest", ""))
             if there != wanted:
                 raise ConfigError(_DIVIDED % (self._options.stream, there or "no", wanted))
-        with suppress(RequestRefused):  # it is made, or told, when its claim begins
+        with suppress(RequestRefused):  # it is created or reported when its claim begins
             await self._session.api.consumer(0)
 
     async def run(self) -> None:
-        """Serve until the connection is closed for good. Raises `ConfigError`."""
+        """Serve until the connection is closed permanently. Raises `ConfigError`."""
         start = self.moves.start
         start(self._keep())
         start(self._beat())
@@ -101,13 +103,13 @@ class Serving:
             await self.moves.stop()
 
     def is_lost(self) -> None:
-        """The connection is lost: ask for nothing until the server has said where it stands."""
+        """Handle the loss of the connection: pause requests until the server reports its state."""
         for partition in self.moves:
             if partition.puller is not None:
                 partition.puller.suspend()
 
     def is_back(self) -> None:
-        """The connection is there again."""
+        """Handle a reconnect."""
         self.moves.start(self._repeat())
 
     async def _repeat(self) -> None:
@@ -120,17 +122,17 @@ class Serving:
                 break
             except ConfigError:
                 raise
-            except Exception:  # of the connection, or of a server that is not ready
+            except Exception:  # the connection failed, or the server is not ready
                 await self._clock.sleep(RETRY)
         self._attention.fire()
 
     async def _resume_all(self) -> None:
-        """Resume each partition. Raises the first error after all have been tried."""
+        """Resume all partitions, then raise the first error, if any."""
         errors: list[Exception] = []
         for partition in self.moves:
             try:
                 await self._resume(partition)
-            except Exception as error:  # the others go on
+            except Exception as error:  # the others continue
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -145,10 +147,10 @@ class Serving:
         if not is_same:
             self.moves.deleted(partition.number)
 
-    # -- what keeps it -----------------------------------------------------------------------------
+    # -- background tasks --------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Ask for messages wherever there is room."""
+        """Request messages wherever there is room."""
         while True:
             now, due = self._clock.now(), math.inf
             for partition in self.moves:
@@ -163,18 +165,18 @@ class Serving:
                 self.moves.deleted(partition.number)
         except ConfigError:
             raise
-        except Exception:  # noqa: S110 - of the connection, which a beat tells
+        except Exception:  # noqa: S110 - the connection failed; a beat reports it
             pass
         return now + RETRY
 
     async def _beat(self) -> None:
-        """Extend what is held, and see whether that is still possible."""
+        """Extend held messages, and detect when this is no longer possible."""
         while True:
             due = self._clock.now() + self._channel.ack_wait / BEATS
             await wait_until(self._clock, due, self._channel.shortened)
             is_late = self._clock.now() - due > LATE * self._channel.ack_wait
             await self._extend()
-            if is_late:  # also for what had arrived and was not read when the first one was sent
+            if is_late:  # include messages that had not been read at the first one
                 await self._extend()
 
     async def _extend(self) -> None:
@@ -184,21 +186,21 @@ class Serving:
         trouble = None
         try:
             await self._channel.beat(held)
-        except Exception as error:  # the next one comes in time, or everything is lost
+        except Exception as error:  # the next beat is in time, or everything is lost
             trouble = self._session.trouble(error)
         self._session.troubles.note("connection", trouble)
         self._note_rights()
         self._check_lapse()
 
     def _note_rights(self) -> None:
-        """Tell what the server has denied since the last beat."""
+        """Report the permissions that the server has denied since the last beat."""
         denied = self._channel.denied
         place = self._session.connection.place
         told = None if denied is None else f"{place} denies it; {denied.repair}"
         self._session.troubles.note("rights", told)
 
     def _check_lapse(self) -> None:
-        """If what is held may be elsewhere by now, lose it."""
+        """Lose the held messages if they may be elsewhere by now."""
         if not self._channel.has_lapsed:
             return
         self._channel.begin_again()
@@ -210,13 +212,13 @@ class Serving:
             self.moves.lose(partition)
 
     def _told(self, partition: StreamPartition, news: News | None) -> None:
-        """A message of a partition has arrived, or a status, or it has begun."""
+        """Handle a message, a status or the beginning of a partition."""
         self._check_lapse()
         if partition.intake.is_astray:
             self.moves.begin_again(partition)
         if news == "deleted":
             self.moves.deleted(partition.number)
-        if news == "moved":  # another server has the consumer, which may have forgotten deliveries
+        if news == "moved":  # the new leader may have forgotten deliveries
             self.moves.start(self._repeat())
         if news is not None or partition.intake.is_waiting:
             self._attention.fire()
@@ -226,7 +228,7 @@ class Serving:
     # -- the consumer's calls ----------------------------------------------------------------------
 
     def take(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        """Deliver records of these claims, each its share. Does not suspend."""
+        """Deliver records of these claims, a share of each. Does not suspend."""
         order = {id(claim): at for at, claim in enumerate(claims)}
         ready = [each for each in self.moves if id(each.claim) in order and not each.is_leaving]
         ready.sort(key=lambda each: order[id(each.claim)])
@@ -243,23 +245,28 @@ class Serving:
         return fetched
 
     async def settle(self, claims: Collection[SourceClaim]) -> list[SourceClaim]:
-        """Settle what the claims say; return those that are still open. Raises errors of the client."""
+        """Acknowledge the settled records of these claims; return the open claims.
+
+        Raises errors of the client.
+        """
         self._check_lapse()
         mine = [each for each in self.moves if each.claim in claims]
         named = [each.claim for each in mine if each.claim is not None]
         await self._settling.send([each for one in mine for each in one.settled()])
         if self._channel.has_lapsed:
-            raise UnavailableError("what was held could not be extended in time")
+            raise UnavailableError("held messages could not be extended in time")
         self._attention.fire()
         return [claim for claim in named if not claim.is_closed]
 
     def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """The sequence numbers after the last messages that have arrived, of claims with any."""
+        """Return the sequence number after the last arrived message of each claim that has one."""
         ends = [(each.claim, each.intake.end) for each in self.moves]
         return {claim: end for claim, end in ends if claim is not None and claim in claims and end}
 
     async def lag(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, Unread]:
-        """What is not settled of each claim. Raises errors of the client and `RequestRefused`."""
+        """Count the unsettled messages of each claim. Raises errors of the client and
+        `RequestRefused`.
+        """
         found: dict[SourceClaim, Unread] = {}
         for partition in self.moves:
             if (claim := partition.claim) is not None and claim in claims:
@@ -267,15 +274,15 @@ class Serving:
         return found
 
     def extend(self, replies: Sequence[str]) -> None:
-        """Extend the time of held messages, in the background."""
+        """Extend held messages in the background."""
         self.moves.start(self._extend_now(replies))
 
     async def _extend_now(self, replies: Sequence[str]) -> None:
-        with suppress(Exception):  # the next beat does
+        with suppress(Exception):  # the next beat extends them
             await self._channel.extend(replies)
 
     async def close(self) -> None:
-        """End all claims, and give back what is left. Suspends as long as the server does."""
+        """End all claims, and give back the remaining messages. Suspends until the server answers."""
         if self._group is not None:
             await self._group.leave()
         partitions = [*self.moves]

@@ -1,4 +1,4 @@
-"""What the parts of one connection share."""
+"""Objects shared by the parts of one connection."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Connected:
     clock: Clock
 
     def trouble(self, error: BaseException) -> str:
-        """Why something cannot be done, in words for operators."""
+        """Describe the cause of a failure, for operators."""
         if not self.channel.is_connected and self.channel.trouble is not None:
             error = self.channel.trouble
         denied = self.channel.denied

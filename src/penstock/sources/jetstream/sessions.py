@@ -1,9 +1,9 @@
 """The connections of an open source, one after another.
 
-1. nats-py makes a lost connection again by itself. When it has given one up, all claims end, and
-   another one is opened.
-2. The first try is waited for, so that a mistake in the configuration is an error of the opening. A
-   server that cannot be reached is a reason in `explain()`, and tried again for as long as it takes.
+1. nats-py restores a lost connection by itself. If it gives up, all claims end, and a new
+   connection is opened.
+2. Opening waits for the first attempt, so that it raises configuration errors. An unreachable
+   server is reported in `explain()`, and tried again without a limit.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from .options import ReadOptions
 
 LONGEST_RETRY = 5.0
-"""Seconds between tries to open a connection."""
+"""The longest delay in seconds between attempts to connect."""
 
-_NOT_CLOSED = "%s: what was held is not given back (%s); it comes again after %.3g s"
+_NOT_CLOSED = "%s: held messages could not be given back (%s); they are redelivered after %.3g s"
 
 
 class StreamSessions:
@@ -64,7 +64,7 @@ class StreamSessions:
         self._first_try: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def run(self) -> None:
-        """Serve until cancelled. What cannot be put right by trying again is raised by `fetch`."""
+        """Serve until cancelled. Errors that a retry cannot resolve are raised by `fetch`."""
         retry = RETRY
         while True:
             try:
@@ -73,7 +73,7 @@ class StreamSessions:
             except ConfigError as error:
                 self._fail(error)
                 return
-            except Exception as error:  # told, and tried again
+            except Exception as error:  # reported, and tried again
                 end_if_cut(error)
                 self._troubles.note("connection", text_of(error))
                 self._tried()
@@ -81,7 +81,7 @@ class StreamSessions:
                 retry = min(2 * retry, LONGEST_RETRY)
 
     async def opened(self) -> None:
-        """Suspend until the first try has ended. Raises `ConfigError` if it has shown a mistake."""
+        """Suspend until the first attempt has ended. Raises `ConfigError` if it shows a mistake."""
         await self._first_try
 
     def _tried(self) -> None:
@@ -90,14 +90,17 @@ class StreamSessions:
 
     def _fail(self, error: BaseException) -> None:
         self._failure = error
-        self._troubles.note("connection", str(error))  # without a claim, nothing is fetched
+        self._troubles.note(
+            "connection", str(error)
+        )  # without a claim, there is no fetch to raise it
         if not self._first_try.done():
             self._first_try.set_exception(error)
         self._news.fire()
 
     async def _connected(self) -> None:
-        """Open one connection and serve until it is closed. Raises `ConfigError`, and for whatever
-        else `UnavailableError` in words for operators.
+        """Open one connection and serve until it is closed.
+
+        Raises `ConfigError`, and `UnavailableError` for other errors, with a message for operators.
         """
         channel = Channel(self._connection, self._options.ack_wait, self._clock)
         session = Connected(
@@ -116,7 +119,7 @@ class StreamSessions:
             await Advisories(self._options, channel, serving.moves.deleted).listen()
             self._troubles.note("connection", None)
             if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise asyncio.CancelledError  # which the client has swallowed
+                raise asyncio.CancelledError  # the client has swallowed it
             self._serving = serving
             self._tried()
             await serving.run()
@@ -143,7 +146,7 @@ class StreamSessions:
     # -- the consumer's calls ----------------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        """Suspend until there are records. A cancelled call has delivered nothing."""
+        """Deliver records; suspend until there are some. A cancelled call has delivered nothing."""
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -152,18 +155,18 @@ class StreamSessions:
             await wait_until(self._clock, math.inf, self._news)
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
-        """Settle what the claims say. Raises errors of the client."""
+        """Acknowledge the settled records of these claims. Raises errors of the client."""
         return [] if self._serving is None else await self._serving.settle(positions.keys())
 
     def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """The sequence numbers after the last messages that were delivered."""
+        """Return the sequence numbers after the last arrived messages."""
         return {} if self._serving is None else self._serving.ends(claims)
 
     async def lag(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, Unread]:
-        """What is not settled, as the server counts it. Raises errors of the client."""
+        """Count the unsettled messages on the server. Raises errors of the client."""
         return {} if self._serving is None else await self._serving.lag(claims)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Extend the time of records, in the background."""
+        """Extend records in the background."""
         if self._serving is not None:
             self._serving.extend([each.reply for each in records if isinstance(each, StreamRecord)])

@@ -1,6 +1,7 @@
-"""Sending acknowledgements: in one go, or each with an answer of the server.
+"""Sends acknowledgements, either together or each with a response of the server.
 
-What could not be sent is sent with the next ones, unless everything that is held was lost meanwhile.
+Acknowledgements that could not be sent are sent with the next ones, unless all held messages were
+lost in the meantime.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from .channel import Channel
 
 AT_ONCE = 250
-"""Acknowledgements that wait for their answers side by side."""
+"""The most acknowledgements that wait for their responses concurrently."""
 
 
 class Settling:
@@ -26,8 +27,10 @@ class Settling:
         self._owed: dict[str, bytes] = {}
 
     async def send(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Send these and what is owed; suspend until the server has taken them. Raises errors of
-        the client; then all of them are owed.
+        """Send these acknowledgements and the unsent ones; suspend until the server has received
+        them.
+
+        Raises errors of the client; then all of them remain unsent.
         """
         self._owed.update(messages)
         sent = dict(self._owed)
@@ -47,5 +50,5 @@ class Settling:
             await asyncio.gather(*[request(reply, payload) for reply, payload in some])
 
     def forget(self) -> None:
-        """Owe nothing: what was held was lost."""
+        """Drop the unsent acknowledgements, since the held messages were lost."""
         self._owed.clear()

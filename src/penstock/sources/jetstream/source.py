@@ -31,56 +31,60 @@ if TYPE_CHECKING:
 
 
 class JetStreamSource:
-    """A stream of NATS JetStream, read through a durable consumer: the messages of a key one after
-    another in the order of the stream, different keys side by side.
+    """A stream of NATS JetStream, read through a durable consumer. Messages of a key are handled
+    one after another, in the order of the stream; different keys are handled concurrently.
 
-    A record has the message's payload as its value, its headers, and its sequence number as the offset.
-    Its topic is the stream. Every record is acknowledged by itself once it is settled, in whatever order;
-    one that is given up (a dead letter, or poison without one) is terminated. A failed record is tried
-    again in its place, so that nothing of its key overtakes it. While records are held, the server's
-    acknowledgement wait is extended, however long their handlers take.
+    A record has the message's payload as its value, its headers, and its sequence number as the
+    offset. Its topic is the stream. Each record is acknowledged individually once it is settled, in
+    any order. A record that failed for good (a dead letter, or poison without one) is terminated. A
+    failed record is retried in its place, so that no later record of its key overtakes it. While
+    records are held, the server's acknowledgement wait is extended, regardless of how long their
+    handlers take.
 
-    One process at a time reads a consumer that this source makes; others with the same `durable` stand
-    by, and one of them takes over. With `partitions`, the processes of a group share a divided stream.
+    A consumer created by this source is read by one process at a time. Other processes with the
+    same `durable` are on standby, and one of them takes over if it stops. With `partitions`, the
+    processes of a group share a divided stream.
 
-    AckSubject is at least once. JetStream knows no fencing: a process that is frozen for longer than
-    `ack_wait` finds that out before it settles anything, and handles again what it held. But what its
-    handlers do meanwhile, they do beside those of another process.
+    Delivery is at least once. JetStream has no fencing: a process that was frozen for longer than
+    `ack_wait` detects this before it settles anything, and handles its held messages again. Until
+    then, its handlers may run concurrently with those of another process.
 
     Args:
-        stream: the name of the stream, which must exist.
-        servers: `"nats://host:4222"`, several of them with commas, or a list of them. Never shown with
-            a login.
-        durable: the name of the consumer, which keeps what is acknowledged. It is made if it does not
-            exist. With `partitions`, the names are `durable-0`, `durable-1`, ...
+        stream: the name of an existing stream.
+        servers: `"nats://host:4222"`, several separated by commas, or a list. A login is never
+            shown.
+        durable: the name of the consumer, which stores the acknowledgements. It is created if it
+            does not exist. With `partitions`, the names are `durable-0`, `durable-1`, ...
         subjects: the subjects to read, with `*` and `>`; default: the whole stream.
-        partitions: the number of partitions of a stream whose subjects are divided (see `partitioned`),
-            which the processes of the group share evenly.
-        member: the name of this process in the group; default: one of its own.
+        partitions: the number of partitions of a divided stream (see `partitioned`), which the
+            processes of the group share evenly.
+        member: the name of this process in the group; default: a unique name.
         key: the key of a record: `"subject"` (the default; without the partition), the number of a token
             of the subject (the first is 1) or several of them, `"header:NAME"`, or a function of the
             subject and the headers.
-        start: where a new consumer begins: `"earliest"`, `"latest"`, a sequence number, or a time (a
-            `datetime` with its zone).
-        ack_wait: seconds without a sign of life after which what a process holds passes to others;
-            default 30. Extended three times in that time.
-        max_pending: the most messages of a new consumer that may be held; default 10,000. The window of
-            the `Consumer` has to be smaller.
-        prefetch: messages that are fetched ahead, for all partitions; default 500.
-        double_ack: whether each acknowledgement waits for the server to have it. Otherwise one that is
-            lost with a server is repeated, or its message is handled again.
-        create: whether a consumer that does not exist is made; otherwise that is a reason in `explain()`.
+        start: the start of a new consumer: `"earliest"`, `"latest"`, a sequence number, or a time
+            (a `datetime` with a time zone).
+        ack_wait: seconds after which held messages of a dead process pass to others; default 30.
+            Extended three times in that time.
+        max_pending: the most held messages of a new consumer; default 10,000. The window of the
+            `Consumer` has to be smaller.
+        prefetch: number of messages to fetch ahead, for all partitions; default 500.
+        double_ack: whether each acknowledgement waits for the server's confirmation. Otherwise, if
+            one is lost with a server, it is repeated, or its message is handled again.
+        create: whether to create a consumer that does not exist; otherwise this is reported in
+            `explain()`.
         domain: the JetStream domain.
-        connect_timeout: seconds for each try to reach a server; default 2.
-        close_timeout: seconds for giving back what is held at the end; default 5.
+        connect_timeout: timeout in seconds of each attempt to connect; default 2.
+        close_timeout: timeout in seconds for giving back held messages at the end; default 5.
         clock: the source of time; default: the loop's.
-        client: other options of nats-py's `connect`, under their names: `user`, `password`, `token`,
-            `user_credentials`, `nkeys_seed`, `tls` (an `SSLContext`, or a function that makes one), ...
+        client: other options of nats-py's `connect`, by name: `user`, `password`, `token`,
+            `user_credentials`, `nkeys_seed`, `tls` (an `SSLContext`, or a function that creates
+            one), ...
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without nats-py. Used by one consumer at a
-    time, on one loop. Nothing is connected before it is opened. A stream that does not exist, a missing
-    right and a server that cannot be reached are reasons in `explain()`, and tried again. The stream is
-    read with the rights to `$JS.API.STREAM.INFO`, `$JS.API.CONSUMER.*`, `$JS.ACK` and an inbox; a group
+    Raises `ConfigError` for a bad argument and `MissingExtra` without nats-py. Used by one consumer
+    at a time, on one loop. The constructor does not connect. A missing stream, a missing permission
+    and an unreachable server are reported in `explain()`, and tried again. Reading requires
+    permissions for `$JS.API.STREAM.INFO`, `$JS.API.CONSUMER.*`, `$JS.ACK` and an inbox; a group
     also uses the subject `_PENSTOCK.members.STREAM.DURABLE`.
     """
 
@@ -143,13 +147,13 @@ class JetStreamSource:
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Connect and read; at exit, end the claims and give back what is not settled, in order.
+        """Connect and read; at exit, end the claims and give back the unsettled messages, in order.
 
-        Raises `ClosedError` if it is open, and `ConfigError` for a consumer of another kind under the
-        same name, and a stream that is divided otherwise.
+        Raises `ClosedError` if it is already open, and `ConfigError` for an unsuitable consumer
+        with the same name, and a stream with a different division.
         """
         if self._sessions is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         sessions = self._sessions = StreamSessions(
             self._options, self._connection, host, self._clock, self._close_timeout
         )
@@ -163,26 +167,29 @@ class JetStreamSource:
             await asyncio.wait([task])
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver messages of these claims. Never ends; raises `ConfigError` for what no other try
-        puts right.
+        """Deliver messages of these claims. Never ends.
+
+        Raises `ConfigError` for errors that a retry cannot resolve.
         """
         return await self._open().fetch(claims, most)
 
     async def keep_alive(self) -> None:
-        """Do nothing: what is held is extended beside the fetches."""
+        """Do nothing: held messages are extended independently of fetches."""
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Acknowledge what is settled in these claims. Raises errors of the client; what could not be
-        sent is sent by the next call.
+        """Acknowledge the settled messages of these claims.
+
+        Raises errors of the client; unsent acknowledgements are sent by the next call.
         """
         return await self._open().commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """The sequence numbers after the last messages that have arrived; `lag` asks the server."""
+        """Return the sequence numbers after the last arrived messages; `lag` asks the server."""
         return self._open().ends(claims)
 
     async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
-        """The messages that are not settled, and the age of the oldest one, as the server says.
+        """Return the number of unsettled messages, and the age of the oldest, according to the
+        server.
 
         Raises errors of the client.
         """

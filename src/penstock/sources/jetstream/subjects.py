@@ -1,7 +1,7 @@
-"""What a message's key is, and how a stream's subjects are divided into partitions.
+"""Computes the keys of messages, and divides the subjects of a stream into partitions.
 
-A partitioned stream maps each subject to `PARTITION.SUBJECT` when a message is stored:
-`{{partition(8,1)}}` hashes tokens of the subject, so that a key is always in one partition.
+A divided stream maps each subject to `PARTITION.SUBJECT` when a message is stored:
+`{{partition(8,1)}}` hashes tokens of the subject, so that a key is always in the same partition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 KeyFunction: TypeAlias = "Callable[[str, Mapping[str, str]], object]"
-"""The key of a message, from its subject (without the partition) and its headers."""
+"""Computes the key of a message from its subject (without the partition) and its headers."""
 Key: TypeAlias = "str | int | Sequence[int] | KeyFunction"
 
 _KEY_RULE = (
@@ -48,27 +48,27 @@ def _of_tokens(numbers: Sequence[int]) -> KeyFunction:
 
 
 def partitioned(subject: str, partitions: int, tokens: Sequence[int] = (1,)) -> tuple[str, str]:
-    """The source and the destination of the `subject_transform` that divides a stream.
+    """Build the source and the destination of the `subject_transform` that divides a stream.
 
         source, destination = partitioned("orders.*", 8)
         StreamConfig(..., subject_transform=SubjectTransform(src=source, dest=destination))
 
     Args:
-        subject: the subjects of the stream, with `*` for each token that varies.
-        partitions: their number, which `JetStreamSource(partitions=)` has to name too. It cannot be
-            changed while messages are stored: keys would move to other partitions.
-        tokens: the numbers of the `*` whose tokens make the key; the first is 1.
+        subject: the subjects of the stream, with `*` for each variable token.
+        partitions: the number of partitions, as in `JetStreamSource(partitions=)`. Do not change it
+            while messages are stored: keys would move to other partitions.
+        tokens: the numbers of the `*` whose tokens form the key; the first is 1.
 
     Raises `ConfigError` for a bad argument.
     """
     parts = checks.text("subject", subject).split(".")
     stars = parts.count("*")
     if ">" in parts or not stars:
-        raise checks.bad("subject", subject, "must have a * for each token that varies, and no >")
+        raise checks.bad("subject", subject, "must have a * for each variable token, and no >")
     checks.count("partitions", partitions)
     for token in tokens:
         if checks.count("tokens", token) > stars:
-            raise checks.bad("tokens", tokens, f"{subject!r} has {stars} times *")
+            raise checks.bad("tokens", tokens, f"{subject!r} has only {stars} *")
     if not tokens:
         raise checks.bad("tokens", tokens, "must name at least one *")
     place = 0
@@ -81,6 +81,6 @@ def partitioned(subject: str, partitions: int, tokens: Sequence[int] = (1,)) -> 
 
 
 def partitions_of(destination: str) -> int | None:
-    """The number of partitions of a transform's destination that begins with them."""
+    """Return the number of partitions in the destination of a transform, if it begins with them."""
     found = _PARTITION.match(destination)
     return int(found[1]) if found else None

@@ -1,15 +1,16 @@
-"""How many messages to ask for: never more than what is left of the window. Pure.
+"""Computes how many messages to request, within the limits of the window. Pure.
 
-1. The *credit* is what was asked for and has not arrived. Credit and what has arrived and was not
-   taken are at most `prefetch`; credit and what is held are at most what the server lets be pending.
-   A request beyond that waits its whole time for nothing.
-2. A request is sent when a quarter of the prefetch is missing, or nothing is under way.
-3. While messages are pending that are not here, as many more are asked for, also beyond the prefetch
-   once that is full: nothing is taken before they are there, and new messages may come before them. For
-   one of them there is always a request: they come even if more are pending than may be.
-4. The server ends a request with a status that says how much of it is left. A request that ends
-   without one (a lost connection, a restarted server) shows by the missing heartbeats: then nothing is
-   under way.
+1. The *credit* is the number of requested messages that have not arrived. Credit plus arrived
+   messages that were not taken is at most `prefetch`; credit plus held messages is at most the
+   server's limit of pending messages. A request beyond that would wait in vain for its whole time.
+2. A request is sent when a quarter of the prefetch is missing, or no request is in progress.
+3. While messages are pending elsewhere, that many more are requested, even beyond a full prefetch:
+   no message is taken before they arrive, and new messages may arrive before them. There is always
+   a request for one of them, since they are delivered even if the limit of pending messages is
+   exceeded.
+4. The server ends a request with a status that contains the remaining number of messages. A request
+   that ends without a status (a lost connection, a restarted server) is detected by missing
+   heartbeats: then no request is in progress.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ class PullWindow:
         self._prefetch = prefetch
         self._max_pending = max_pending if max_pending > 0 else UNLIMITED
         self.most = UNLIMITED
-        """The most messages that the server lets one request ask for."""
+        """The server's limit of messages per request."""
         self.credit = 0
-        """Messages that were asked for and have not arrived."""
+        """Number of requested messages that have not arrived."""
 
     def share(self, prefetch: int) -> None:
-        """Change how many messages are fetched ahead."""
+        """Change the number of messages to fetch ahead."""
         self._prefetch = prefetch
 
     def limit(self, most: int) -> None:
-        """Ask for at most this many messages in one request."""
+        """Request at most this many messages at once."""
         self.most = max(1, most)
 
     def wanted(self, received: int, held: int, away: int = 0) -> int:
-        """How many messages to ask for now; 0 for none.
+        """Return the number of messages to request now; 0 for none.
 
         Args:
-            received: messages that arrived and were not taken.
-            held: messages that arrived and are not settled.
-            away: messages that are pending and did not arrive.
+            received: number of messages that have arrived and were not taken.
+            held: number of messages that have arrived and are not settled.
+            away: number of messages that are pending elsewhere.
         """
         ahead = self._prefetch + away
         missing = min(ahead - received, self._max_pending - held) - self.credit
@@ -54,18 +55,18 @@ class PullWindow:
         return 0
 
     def ask(self, messages: int) -> None:
-        """Note a request."""
+        """Record a request."""
         self.credit += messages
 
     def arrived(self) -> None:
-        """Note a message."""
+        """Record a message."""
         if self.credit > 0:
             self.credit -= 1
 
     def ended(self, left: int) -> None:
-        """Note that a request has ended with this many messages left."""
+        """Record the end of a request, and the number of messages that it did not deliver."""
         self.credit = max(0, self.credit - left)
 
     def lost(self) -> None:
-        """Note that no request is under way."""
+        """Record that no request is in progress."""
         self.credit = 0

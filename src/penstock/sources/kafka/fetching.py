@@ -1,14 +1,15 @@
-"""Taking what has arrived, from the claims in turns.
+"""Fetches the records that have arrived, from all claims in turn.
 
-1. One partition is asked at a time, for its share: aiokafka would hand out all that it has of one
-   partition before it looks at the next. Those of which nothing has arrived are not asked, which
-   would cost a look at all others.
-2. Records count only if the claim is the same before and after they were taken. Otherwise they are
-   given back by a seek, because aiokafka would deliver the next ones.
-3. A settled span of the stored map is passed by a seek if it is long.
-4. An offset that is no longer retained continues at the start point, and the gap is told. Behind
-   the end of the log, the log is another one, and so is the claim. Finding that out suspends, so
-   it is done before anything is taken: a cancelled fetch has taken nothing.
+1. Each partition is read separately, for its share: aiokafka would return all records of one
+   partition before it reads the next. Partitions without arrived records are not read, since that
+   would check all others as well.
+2. Records are delivered only if the claim is the same before and after the read. Otherwise a seek
+   returns them, because aiokafka would continue after them.
+3. A seek skips a settled span of the stored map if the span is long.
+4. If an offset is no longer retained, reading continues at the start point, and the gap is
+   reported. If the offset is beyond the end of the log, the log was replaced, and so is the claim.
+   These checks suspend, so they are made before records are taken: a cancelled fetch has taken
+   nothing.
 """
 
 from __future__ import annotations
@@ -36,19 +37,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.kafka")
 
 LEAST_SHARE = 50
-"""Records; asking for fewer costs more than they do."""
+"""The smallest share in records; smaller reads cost more than they save."""
 LONG_SPAN = 10_000
-"""Offsets from which a settled span is passed by a seek, which gives up what was fetched."""
+"""Length in offsets from which a seek skips a settled span. A seek discards prefetched records."""
 WAIT = 1.0
-"""Seconds until everything is looked at again, whatever was heard."""
+"""The longest time in seconds between two rounds, without any event."""
 RETRY = 0.2
-"""Seconds after an error, which aiokafka tells as often as a broker answers."""
+"""Delay in seconds after an error, which aiokafka reports with each response of a broker."""
 
 _GONE = (
-    "%s: %s: %d, which was next, is no longer retained (%d is the first that is): the offsets up "
-    "to %d were never delivered; it continues at %d (start=%s)"
+    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
+    "to %d were never delivered; reading continues at %d (start=%s)"
 )
-_OTHER_LOG = "%s: %s ends at %d, before %d, which was next: it begins again at %d (start=%s)"
+_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
 _STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
 
 
@@ -69,14 +70,14 @@ class Fetcher:
         self._start = start
         self._troubles = troubles
         self._astray: OwnedClaim | None = None
-        """A claim whose next offset was out of range."""
+        """A claim whose next offset is out of range."""
         self._has_failed = False
         """Whether a partition could not be read in this round."""
         self._unreadable: dict[TopicPartition, int | None] = {}
-        """The partitions that could not be read, and when they had last been."""
+        """The unreadable partitions, each with the time of its last response."""
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        """Suspend until there is something. A cancelled call has delivered nothing."""
+        """Deliver records; suspend until there are some. A cancelled call has delivered nothing."""
         while not (found := await self._next(claims, most)):
             if self._has_failed:
                 await LOOP_CLOCK.sleep(RETRY)
@@ -85,7 +86,7 @@ class Fetcher:
         return found
 
     async def _next(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        """One claim that was astray, or one round. Only the former suspends."""
+        """Handle one claim that is out of range, or make one round. Only the former suspends."""
         self._has_failed = False
         owned, self._astray = self._astray, None
         if owned is None:
@@ -127,8 +128,9 @@ class Fetcher:
         return self._told(owned, records)
 
     def _fail(self, owned: OwnedClaim, error: KafkaError) -> None:
-        """Note an error of a partition, which stays where it is: aiokafka may pass a record that it
-        cannot read.
+        """Record an error of a partition, and stay at its position.
+
+        aiokafka may skip a record that it cannot read.
         """
         partition = owned.claim.partition
         self._has_failed = True
@@ -157,7 +159,7 @@ class Fetcher:
         return Fetched(claim, records, passed)
 
     async def _relocated(self, owned: OwnedClaim) -> Fetched | None:
-        """Continue where there are records, after the next offset was out of range."""
+        """Continue at an existing offset after the next one was out of range."""
         claim, was = owned.claim, owned.told
         partition = claim.partition
         try:

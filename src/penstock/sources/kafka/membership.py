@@ -1,15 +1,15 @@
 """The claims of one membership of a group, from assignment to revoke or loss.
 
-1. A claim begins together with aiokafka's position at its stored one, by a seek if it differs. What
-   has been taken of the partition before is taken again.
-2. The positions of new claims are read by a task of our own, and not while aiokafka waits: an error
-   there would only be logged, and the claims never begin.
-3. The generation is remembered at the assignment. A commit is one request, and sent only while that
-   generation holds; a revoke cancels it. After the end of a generation nothing is committed.
-4. A revoke in the generation of the claims waits for the host and commits. In any other one the
-   claims are lost already.
-5. With a store for positions, a claim begins after the store has taken its partition over, also
-   where another claim of the partition replaces one.
+1. When a claim begins, aiokafka's position is set to the stored one, by a seek if they differ.
+   Records taken from the partition before are taken again.
+2. A separate task reads the positions of new claims, not a callback of aiokafka: an error there
+   would only be logged, and the claims would never begin.
+3. The generation is recorded at the assignment. A commit is one request, and is sent only in that
+   generation; a revoke cancels it. After the end of a generation nothing is committed.
+4. A revoke in the generation of the claims waits for the host and commits. In any other generation
+   the claims are already lost.
+5. With a position store, a claim begins after the store has taken over its partition, also if it
+   replaces another claim of that partition.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.kafka")
 
 RETRY_FROM, RETRY_TO = 0.1, 5.0
-"""Seconds between tries to read stored positions."""
+"""The shortest and the longest delay in seconds between attempts to read stored positions."""
 
-_NO_POSITION = "no position is stored for %s, and start='committed' asks for one"
+_NO_POSITION = "no position is stored for %s, and start='committed' requires one"
 _NOT_TAKEN = "the positions of %s cannot be taken over in the destination: %s"
-_LAST_FAILED = "%s: the commit of a revoke failed (%s); what it held runs again elsewhere"
+_LAST_FAILED = (
+    "%s: the commit of a revoke failed (%s); its uncommitted messages run again elsewhere"
+)
 
 
 class OwnedClaim:
-    """A claim, and how far its records have been delivered."""
+    """A claim, and the offset up to which its records have been delivered."""
 
     __slots__ = ("claim", "told")
 
@@ -56,12 +58,12 @@ class OwnedClaim:
         self.told = start
 
     def tell(self, offset: int) -> None:
-        """Note that everything before this offset has been delivered, or has no record."""
+        """Record that all offsets before this one were delivered or have no record."""
         self.told = offset
 
 
 class Membership:
-    """The claims that a session gives, and their commits."""
+    """The claims of a session, and their commits."""
 
     def __init__(
         self,
@@ -86,25 +88,25 @@ class Membership:
         self._is_closed = False
         self._loading: set[asyncio.Task[None]] = set()
         self._taken: list[TopicPartition] = []
-        """The partitions whose positions have been read, or are about to be."""
+        """The partitions whose positions have been or are being read."""
         self._attempt: asyncio.Task[Collection[TopicPartition]] | None = None
 
     def owned(self, claim: SourceClaim) -> OwnedClaim | None:
-        """What is known of a claim that is held; `None` once it has ended."""
+        """Return the state of an open claim; `None` once it has ended."""
         found = self._held.get(claim.partition)
         return found if found is not None and found.claim is claim else None
 
     @property
     def is_current(self) -> bool:
-        """Whether the generation of the claims still holds."""
+        """Whether the generation of the claims is still current."""
         return self._generation > 0 and self._session.generation == self._generation
 
     # -- assignments -------------------------------------------------------------------------------
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Begin to read the positions of these partitions; their claims begin after that.
+        """Begin to read the positions of these partitions; their claims begin afterwards.
 
-        None begins after `close`: a rebalance may end while the client leaves.
+        No claim begins after `close`: a rebalance may complete while the client leaves.
         """
         if self._is_closed:
             return
@@ -119,7 +121,7 @@ class Membership:
         partitions: Collection[TopicPartition],
         moved: Mapping[TopicPartition, Position] | None = None,
     ) -> None:
-        """Begin claims in a task, at their stored positions or those that are `moved`."""
+        """Begin claims in a task, at their stored positions or at the `moved` ones."""
         task = asyncio.get_running_loop().create_task(self._load(partitions, moved or {}))
         self._loading.add(task)
         task.add_done_callback(self._loading.discard)
@@ -132,7 +134,7 @@ class Membership:
         delay = RETRY_FROM
         missing = list(partitions)
         if not missing:
-            self.begin({})  # a member in waiting is ready
+            self.begin({})  # a member without partitions is ready
         while missing:
             try:
                 starts = await self._starts(missing)
@@ -171,12 +173,12 @@ class Membership:
         for partition, position in starts.items():
             if self._session.position(partition) != position.offset:
                 self._session.seek(partition, position.offset)
-            self._troubles.note(str(partition), None)  # of the claim before
+            self._troubles.note(str(partition), None)  # a trouble of the previous claim
         for claim in self._host.assigned(starts):
             self._held[claim.partition] = OwnedClaim(claim, starts[claim.partition].offset)
 
     async def revoked(self) -> None:
-        """Give all partitions up, and commit them if they are still this member's. Never raises."""
+        """Release all partitions, and commit them if this member still owns them. Never raises."""
         self._stop_loading()
         claims = [each.claim for each in self._held.values()]
         try:
@@ -202,7 +204,7 @@ class Membership:
         self._troubles.note("positions", None)
 
     def end(self) -> None:
-        """End all claims, and those that were about to begin, without a commit."""
+        """End all claims, including those that were about to begin, without a commit."""
         self._stop_loading()
         claims = [each.claim for each in self._held.values()]
         self._held.clear()
@@ -212,12 +214,12 @@ class Membership:
         self._taken = []
 
     def close(self) -> None:
-        """End all claims; no other ones begin."""
+        """End all claims, and begin no more."""
         self._is_closed = True
         self.end()
 
     def replace(self, owned: OwnedClaim, start: int) -> None:
-        """End a claim whose log has changed under it, and begin another one at `start`."""
+        """Replace a claim whose log has changed by another one that begins at `start`."""
         partition = owned.claim.partition
         del self._held[partition]
         self._host.ended([owned.claim])
@@ -231,10 +233,10 @@ class Membership:
     # -- commits -----------------------------------------------------------------------------------
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions in one attempt; return the claims for which that is known.
+        """Store positions in one attempt; return the claims whose positions are known to be stored.
 
-        None of them after a revoke or a loss. Raises the error of aiokafka, and `TimeoutError`
-        without an answer in time.
+        Stores nothing after a revoke or a loss. Raises the error of aiokafka, and `TimeoutError` if
+        there is no answer in time.
         """
         held = {claim: at for claim, at in positions.items() if self.owned(claim) is not None}
         sending = self._send({claim.partition: at for claim, at in held.items()})

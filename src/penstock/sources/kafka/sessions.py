@@ -1,6 +1,6 @@
-"""An open source: one session after the other, and a look at how each is doing.
+"""The sessions of an open source, one after the other, and a health check of each.
 
-A broker that cannot be reached, or a session that dies, is a reported trouble and another try.
+If a broker cannot be reached, or a session dies, a trouble is reported and a new attempt follows.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("penstock.sources.kafka")
 
-_FAILED = "%s: a session has failed (%s); another one follows"
+_FAILED = "%s: a session has failed (%s); a new one follows"
 
 LOOK_EVERY = 0.5
-"""Seconds between looks at a session."""
+"""Seconds between health checks of a session."""
 REFRESH_WITHIN = 1.0
-"""Seconds for an answer about topics."""
+"""Timeout in seconds for a response about topics."""
 LOST_AFTER = 2.0
-"""Seconds without a coordinator before that is a trouble."""
+"""Seconds without a coordinator after which a trouble is reported."""
 REFRESH_EVERY = 5.0
-"""Seconds between questions for topics that are missing."""
+"""Seconds between requests about missing topics."""
 RECONNECT = 1.0
-"""Seconds between tries to connect."""
+"""Seconds between attempts to connect."""
 
 
 class Sessions:
@@ -72,7 +72,7 @@ class Sessions:
         self._clock = LOOP_CLOCK
 
     async def run(self, first: Session) -> None:
-        """Hold a session, and begin another one whenever it has died, until cancelled."""
+        """Run sessions until cancelled; begin a new one whenever one has died."""
         session = first
         while True:
             try:
@@ -107,10 +107,10 @@ class Sessions:
         self._session = self._membership = self._fetcher = None
         await session.stop(self._options.stop_timeout)
 
-    # -- how the session is doing ------------------------------------------------------------------
+    # -- the health of the session -----------------------------------------------------------------
 
     async def _watch(self, session: Session) -> None:
-        """End when the session has died, with its error."""
+        """Suspend until the session has died; raise its error."""
         clock = self._clock
         seen, asked = clock.now(), -math.inf
         while not session.has_died:
@@ -138,7 +138,7 @@ class Sessions:
             async with self._clock.timeout_at(self._clock.now() + REFRESH_WITHIN):
                 await session.refresh()
 
-    # -- what the consumer asks --------------------------------------------------------------------
+    # -- the calls of the consumer -----------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Deliver records of these claims; suspends between sessions."""
@@ -147,17 +147,17 @@ class Sessions:
         return await self._fetcher.fetch(claims, most)
 
     async def keep_alive(self) -> None:
-        """Count as active; a fault is told by the watch."""
+        """Count as active in the group; the health check reports faults."""
         if self._session is not None:
             with contextlib.suppress(KafkaError):
                 await self._session.keep_alive()
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions of claims that are held."""
+        """Store positions of open claims."""
         return () if self._membership is None else await self._membership.commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """The ends of the claims' logs: asked for in time, or else as of the last fetch."""
+        """Return the ends of the claims' logs: current ones, or in an outage the last known ones."""
         session, membership = self._session, self._membership
         if session is None or membership is None:
             return {}

@@ -34,32 +34,33 @@ class KafkaSource:
     """Topics of Kafka, read as a member of a consumer group.
 
     Args:
-        topics: their names.
-        pattern: a regular expression instead, which matches names from their beginning. New topics
-            are found when the client looks for them (`metadata_max_age_ms`, five minutes).
-        bootstrap: `"host:port"`, several of them with commas, or a list of them.
-        group: the consumer group, which stores the positions.
-        start: where a partition begins that has no stored position, or whose position is no longer
-            retained: `"earliest"`, `"latest"`, a time (a `datetime` with its zone), or
-            `"committed"`: nowhere, and that is reported. With `"latest"`, a partition that appears
-            while the source is open begins at its first record.
-        instance: a name of this member that stays the same over restarts (static membership): the
-            group waits `session_timeout` for its return before it gives its partitions to others.
-        session_timeout: seconds without a heartbeat after which the broker gives the partitions to
-            other members.
-        rebalance_timeout: seconds that all members have for a rebalance. The consumer's `drain`
-            and the commit after it have to fit.
+        topics: names of topics.
+        pattern: a regular expression instead, matched from the beginning of the names. The client
+            looks for new topics every `metadata_max_age_ms` (five minutes).
+        bootstrap: `"host:port"`, several separated by commas, or a list.
+        group: the consumer group, in which the positions are stored.
+        start: the start point of a partition that has no stored position, or whose position is no
+            longer retained: `"earliest"`, `"latest"`, a time (a `datetime` with a time zone), or
+            `"committed"`: the partition is not read, and this is reported. With `"latest"`, a
+            partition that is created while the source is open begins at its first record.
+        instance: a name of this member that stays the same across restarts (static membership): the
+            group waits `session_timeout` for its return before it reassigns its partitions.
+        session_timeout: seconds without a heartbeat after which the broker reassigns the
+            partitions.
+        rebalance_timeout: seconds for all members to complete a rebalance. The consumer's `drain`
+            and the commit after it have to fit into it.
         max_poll_interval: seconds without a fetch after which the client leaves the group. A
-            consumer that fetches nothing because it is full stays a member.
-        commit_timeout: seconds for one request about positions.
-        stop_timeout: seconds for leaving the group at the end.
-        client: other options of `aiokafka.AIOKafkaConsumer`, under their names: `ssl_context`,
+            consumer that does not fetch because its window is full stays a member.
+        commit_timeout: timeout in seconds of one request about positions.
+        stop_timeout: timeout in seconds for leaving the group at the end.
+        client: other options of `aiokafka.AIOKafkaConsumer`, by name: `ssl_context`,
             `security_protocol`, `sasl_mechanism`, `isolation_level`, `fetch_max_bytes`, ...
-            `fetch_max_wait_ms` is 100 unless it is given here: a broker may hold a fetch back for
-            so long, and with it all partitions that this member reads from that broker.
+            `fetch_max_wait_ms` is 100 unless set here: a broker may delay a fetch for this long,
+            and with it all partitions that this member reads from that broker.
 
-    Raises `ConfigError` for a bad argument. Used by one consumer at a time, on one loop. Nothing is started before it is opened. A broker that cannot be
-    reached, a missing topic or a missing right is a reason in `explain()`, and tried again.
+    Raises `ConfigError` for a bad argument. Used by one consumer at a time, on one loop. Nothing is
+    started before it is opened. An unreachable broker, a missing topic or a missing permission is
+    reported in `explain()`, and tried again.
     """
 
     capabilities = SourceCapabilities(
@@ -112,28 +113,28 @@ class KafkaSource:
         return self._options.group
 
     def with_positions(self, store: PositionStore) -> KafkaSource:
-        """A source of the same topics and group, not opened, whose positions are in `store`.
+        """Return an unopened source of the same topics and group with its positions in `store`.
 
-        It reads committed records only. Raises `ConfigError` if `isolation_level` says otherwise.
+        It reads committed records only. Raises `ConfigError` if `isolation_level` is set otherwise.
         """
         made = copy(self)
         made.leave_positions(store)
         return made
 
     def leave_positions(self, store: PositionStore) -> None:
-        """Keep the positions in `store`; for a source that is not open."""
+        """Keep the positions in `store`. The source must not be open."""
         self._options = self._options.committed_only()
         self._store, self._sessions = store, None
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Join the group, in the background; at exit, end the claims and leave it.
+        """Join the group in the background; at exit, end the claims and leave the group.
 
-        The exit takes `stop_timeout`, and 3 s more if the client hangs, at most. Raises `ClosedError` if it is open, and
-        `ConfigError` if aiokafka refuses its options.
+        The exit takes at most `stop_timeout`, plus 3 s if the client hangs. Raises `ClosedError` if
+        the source is already open, and `ConfigError` if aiokafka rejects its options.
         """
         if self._sessions is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         first = Session.of(self._options)
         self._sessions = Sessions(self._options, self._topics, self._start, host, self._store)
         task = asyncio.get_running_loop().create_task(self._sessions.run(first))
@@ -143,10 +144,10 @@ class KafkaSource:
             self._sessions = None
             task.cancel()
             await asyncio.wait([task])
-            await first.stop(self._options.stop_timeout)  # the task may not have begun
+            await first.stop(self._options.stop_timeout)  # the task may not have started
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver records of these claims. Never ends, and raises no error of Kafka's."""
+        """Deliver records of these claims. Never ends, and raises no error of Kafka."""
         return await self._open().fetch(claims, most)
 
     async def keep_alive(self) -> None:
@@ -158,11 +159,11 @@ class KafkaSource:
         return await self._open().commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """The offsets after the last records: asked for in time, or else as of the last fetch."""
+        """Return the offsets after the last records: current ones, or those of the last fetch."""
         return await self._open().ends(claims)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: Kafka limits no record's time."""
+        """Do nothing: Kafka sets no time limit for a record."""
 
     def _open(self) -> Sessions:
         if self._sessions is None:

@@ -1,10 +1,10 @@
-"""Where the positions of a member are stored: as the group's offsets, or in a store instead.
+"""The stored positions of a member: the group's offsets, or those of a position store.
 
-1. What a store keeps goes before the group's offsets: those of a consumer that used no store, or
-   copies.
-2. With a store the group's offsets are copies, for tools that show the lag. A copy that fails is
-   logged only. A store that keeps its positions as the group's offsets has no copies: a late one
-   could move them back.
+1. The positions of a store take precedence over the group's offsets, which may be from a consumer
+   without a store, or copies.
+2. With a store the group's offsets are copies, for tools that show the lag. A failed copy is only
+   logged. A store that keeps its positions as the group's offsets has no copies: a late copy could
+   move them back.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.kafka")
 
 _OTHERS = (
-    "the group %r has another offset of %s at the source (%s) than at the destination (%s): both "
+    "the group %r has different offsets of %s at the source (%s) and at the destination (%s): both "
     "have to be on one cluster"
 )
 _NOT_COPIED = "%s: positions are stored, but not copied to the group's offsets (%s)"
@@ -46,13 +46,13 @@ class StoredPositions:
 
     @property
     def are_elsewhere(self) -> bool:
-        """Whether a store has them."""
+        """Whether the positions are in a store."""
         return self._store is not None
 
     async def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Position]:
-        """Take these partitions over, and return the positions of those that have one.
+        """Take over these partitions, and return the stored positions of those that have one.
 
-        Raises the error of aiokafka, `TimeoutError`, that of the store, and `ConfigError` for a
+        Raises the errors of aiokafka and of the store, `TimeoutError`, and `ConfigError` for a
         store on another cluster.
         """
         taken = {} if self._store is None else dict(await self._store.take(partitions))
@@ -67,7 +67,7 @@ class StoredPositions:
         committed: Mapping[TopicPartition, Position],
         taken: Mapping[TopicPartition, Position],
     ) -> None:
-        """Raise `ConfigError` where the store has other offsets of the group than the source."""
+        """Raise `ConfigError` if the store sees other offsets of the group than the source."""
         for each in committed.keys() | taken.keys():
             here, there = committed.get(each), taken.get(each)
             if _offset(here) != _offset(there):
@@ -76,7 +76,7 @@ class StoredPositions:
     async def store(
         self, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store positions; return the partitions for which that is known. Raises as `read`."""
+        """Store positions; return those known to be stored. Raises the errors of `read`."""
         if self._store is None:
             await self._session.commit(positions)
             return list(positions)
@@ -92,7 +92,7 @@ class StoredPositions:
             say(logger, logging.DEBUG, _NOT_COPIED, self._options.group, for_log(error))
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Give these partitions up."""
+        """Release these partitions."""
         if self._store is not None and partitions:
             self._store.release(partitions)
 

@@ -1,16 +1,17 @@
-"""Taking what has arrived, from the claims in turns.
+"""Fetches the records that have arrived, from all claims in turn.
 
-1. librdkafka hands out the partitions that it reads in stretches of a megabyte. What arrives waits
-   with its claim, and a fetch takes a share from each. While one that is asked for has nothing, the
-   fetch reads ahead through the others' records, up to `AHEAD` of them or `AHEAD_BYTES`.
-2. A claim of which so many records wait, and none is asked for, is not read until it is.
-3. Records count only for the claim that was placed before they were read, so what a call in the
-   thread has read is sorted before others are placed. An ended claim drops what has arrived; the
-   next one of its partition is read from its own position.
-4. A settled span of the stored map is passed if it is long.
-5. An offset that is no longer retained continues at the start point, and the gap is told. Behind
-   the end of the log, the log is another one, and so is the claim.
-6. Delivering never suspends, so a cancelled fetch has delivered nothing.
+1. librdkafka returns records of one partition after the other, in stretches of a megabyte. Arrived
+   records wait with their claim, and a fetch takes a share from each claim. While a requested claim
+   has no records, the fetch reads ahead through the records of the others, up to `AHEAD` records or
+   `AHEAD_BYTES`.
+2. A claim with that many waiting records is not read until records of it are requested.
+3. Records belong to the claim that was placed before they were read, so the records read by a call
+   in the thread are sorted before other claims are placed. An ended claim drops its records; the
+   next claim of its partition is read from its own position.
+4. A settled span of the stored map is skipped if it is long.
+5. If an offset is no longer retained, reading continues at the start point, and the gap is
+   reported. If the offset is beyond the end of the log, the log was replaced, and so is the claim.
+6. Delivery never suspends, so a cancelled fetch has delivered nothing.
 """
 
 from __future__ import annotations
@@ -43,29 +44,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.kafka_confluent")
 
 LEAST_SHARE = 50
-"""Records; asking for fewer costs more than they do."""
+"""The smallest share in records; smaller reads cost more than they save."""
 LONG_SPAN = 10_000
-"""Offsets from which a settled span is passed by reading anew, which gives up what was fetched."""
+"""Length in offsets from which a settled span is skipped by a new read. Prefetched records are
+discarded then.
+"""
 AHEAD = 10_000
-"""Records that wait with claims so that the others have theirs."""
+"""The most records that wait with claims while others have none."""
 AHEAD_BYTES = 1 << 24
-"""Bytes of them, estimated from the newest."""
+"""The most bytes of these records, estimated from the newest one."""
 CHUNK = 100
-"""Records that are taken from the client at once. Its messages are objects that the garbage collector
-visits: with five times as many a record takes a fifth more time.
+"""Records to take from the client at once. Its messages are objects that the garbage collector
+visits: with five times as many, a record takes a fifth more time.
 """
 LOOKS = 20
-"""Chunks of one fetch, which the loop waits for."""
+"""The most chunks in one fetch; they block the loop."""
 WAIT = 0.1
-"""Seconds in the client's thread, until everything is looked at again."""
+"""Seconds in the client's thread before the next round."""
 RETRY = 0.2
-"""Seconds after an error of a partition, before it is read again."""
+"""Delay in seconds before a partition is read again after an error."""
 
 _GONE = (
-    "%s: %s: %d, which was next, is no longer retained (%d is the first that is): the offsets up "
-    "to %d were never delivered; it continues at %d (start=%s)"
+    "%s: %s: the next offset, %d, is no longer retained (%d is the first that is): the offsets up "
+    "to %d were never delivered; reading continues at %d (start=%s)"
 )
-_OTHER_LOG = "%s: %s ends at %d, before %d, which was next: it begins again at %d (start=%s)"
+_OTHER_LOG = "%s: %s ends at %d, before the next offset, %d: reading begins again at %d (start=%s)"
 _STANDS = "the next offset of %s, %d, is not retained (%d to %d are), and start='committed'"
 
 
@@ -89,18 +92,18 @@ class ShareFetcher:
         self._start = start
         self._troubles = troubles
         self._placed: dict[TopicPartition, ArrivingClaim] = {}
-        """The claims that are read."""
+        """The claims that are being read."""
         self._seen = 0
-        """The changes of claims that have been looked at."""
+        """The number of claim changes that have been handled."""
         self._astray: list[ArrivingClaim] = []
-        """Claims whose next offsets were out of range."""
+        """Claims whose next offsets are out of range."""
         self._standing: set[ArrivingClaim] = set()
-        """Those that stay so."""
+        """Claims that remain out of range."""
         self._has_failed = self._is_broken = False
-        """Whether a partition could not be read, and whether none could."""
+        """Whether a partition could not be read, and whether the reader as a whole has failed."""
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        """Suspend until there is something. A cancelled call has delivered nothing."""
+        """Deliver records; suspend until there are some. A cancelled call has delivered nothing."""
         while True:
             try:
                 await self._reader.idle()
@@ -122,7 +125,7 @@ class ShareFetcher:
                 await LOOP_CLOCK.sleep(RETRY)
 
     async def _repair(self) -> None:
-        """Begin to read anew, after the reader as a whole has failed."""
+        """Start to read again after the reader as a whole has failed."""
         self._placed = {}
         self._seen = 0
         await self._reader.clear()
@@ -136,10 +139,10 @@ class ShareFetcher:
         elif not self._astray:
             await self._reader.wait(WAIT)
 
-    # -- what is read ------------------------------------------------------------------------------
+    # -- placing claims ----------------------------------------------------------------------------
 
     async def _place(self, claims: Sequence[SourceClaim]) -> None:
-        """Read the claims that are held, and want to be, from where they are."""
+        """Read the open claims that are not set aside, from their positions on."""
         held = self._membership.held
         for claim in claims:
             if (owned := self._membership.owned(claim)) is not None and owned.is_aside:
@@ -173,7 +176,7 @@ class ShareFetcher:
     def _moved(self) -> bool:
         return any(each.has_to_move for each in self._placed.values())
 
-    # -- what is taken -----------------------------------------------------------------------------
+    # -- taking records ----------------------------------------------------------------------------
 
     def _taken(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         asked = [owned for claim in claims if (owned := self._membership.owned(claim)) is not None]
@@ -191,7 +194,7 @@ class ShareFetcher:
         return found
 
     def _read(self, asked: Sequence[ArrivingClaim], most: int) -> None:
-        """Read until there is enough of the claims that are asked for, or nothing more."""
+        """Read until the requested claims have enough records, or no more have arrived."""
         for _ in range(LOOKS):
             waiting = sum([owned.count for owned in asked])
             is_short = any(not (owned.has_news or owned.at_end) for owned in asked)
@@ -208,7 +211,7 @@ class ShareFetcher:
         for run in runs(messages):
             owned = self._placed.get(run.partition)
             if owned is None or self._membership.owned(owned.claim) is not owned:
-                continue  # of a claim that has ended
+                continue  # records of a claim that has ended
             if run.error is not None:
                 self._fail(owned, run)
             elif not owned.has_to_move:
@@ -216,8 +219,9 @@ class ShareFetcher:
                 owned.arrive(run)
 
     def _fail(self, owned: ArrivingClaim, run: Run) -> None:
-        """Note an error of a partition, which stays where it is: librdkafka may pass a record that
-        it cannot read.
+        """Record an error of a partition, and stay at its position.
+
+        librdkafka may skip a record that it cannot read.
         """
         assert run.error is not None
         if is_out_of_range(run.error):
@@ -239,7 +243,7 @@ class ShareFetcher:
     # -- offsets out of range ----------------------------------------------------------------------
 
     async def _relocated(self, owned: ArrivingClaim) -> list[Fetched]:
-        """Continue where there are records, after the next offset was out of range."""
+        """Continue at an existing offset after the next one was out of range."""
         claim, was = owned.claim, owned.ahead
         partition = claim.partition
         try:

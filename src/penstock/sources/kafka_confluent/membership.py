@@ -1,14 +1,14 @@
 """The claims of one membership of a group, from assignment to revoke or loss.
 
-1. A claim begins once its stored position is known, and is read from there. Until then nothing of
-   its partition is read.
-2. Only the partitions that are named begin or end; claims of the others go on, and may be committed,
-   while one is revoked.
-3. What a commit stores is decided in one stretch with its sending: claims that have ended are left
-   out, and so are positions behind an earlier one. A broker would accept both.
-4. A start point that moves (the end) is stored before its claim begins: what arrives after it is
-   delivered also after a crash before the first commit. A partition that has appeared while the
-   source was open begins at its beginning instead.
+1. A claim begins once its stored position is known, and is read from there. Until then nothing is
+   read from its partition.
+2. Assignments and revokes affect only the partitions that they name. Other claims continue, and may
+   be committed while one is revoked.
+3. The positions of a commit are selected in the same stretch in which it is sent: claims that have
+   ended are left out, as are positions below an earlier one. A broker would accept both.
+4. A moving start point (the end) is stored before its claim begins: records that arrive later are
+   delivered even after a crash before the first commit. A partition that was created while the
+   source was open begins at its first record instead.
 5. A revoke waits for the host and commits. A loss commits nothing.
 """
 
@@ -44,16 +44,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.kafka_confluent")
 
 RETRY_FROM, RETRY_TO = 0.1, 5.0
-"""Seconds between tries to read stored positions."""
+"""The shortest and the longest delay in seconds between attempts to read stored positions."""
 
-_NO_POSITION = "no position is stored for %s, and start='committed' asks for one"
-_LAST_FAILED = "%s: the commit of a revoke failed (%s); what it held runs again elsewhere"
+_NO_POSITION = "no position is stored for %s, and start='committed' requires one"
+_LAST_FAILED = (
+    "%s: the commit of a revoke failed (%s); its uncommitted messages run again elsewhere"
+)
 
 _numbers = count(1)
 
 
 class GroupClaims:
-    """The claims that a member gives, and their commits. Listens to its member."""
+    """The claims of a member, and their commits. Listens to its member."""
 
     def __init__(
         self,
@@ -70,15 +72,15 @@ class GroupClaims:
         self._history = history
         self._held: dict[TopicPartition, ArrivingClaim] = {}
         self._expected: dict[TopicPartition, int] = {}
-        """The partitions that are this member's, with the number of their assignment."""
+        """The partitions owned by this member, each with the number of its assignment."""
         self._stored: dict[SourceClaim, int] = {}
-        """The last offset that was sent for a claim."""
+        """The last offset that was sent for each claim."""
         self._loading: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._member: GroupMember | None = None
         self._beginnings: Beginnings | None = None
         self.changes = 0
-        """Counts the beginnings and ends of claims."""
+        """The number of beginnings and ends of claims."""
 
     def join(self, member: GroupMember) -> None:
         """Listen to this member."""
@@ -88,21 +90,21 @@ class GroupClaims:
         )
 
     def owned(self, claim: SourceClaim) -> ArrivingClaim | None:
-        """What is known of a claim that is held; `None` once it has ended."""
+        """Return the state of an open claim; `None` once it has ended."""
         found = self._held.get(claim.partition)
         return found if found is not None and found.claim is claim else None
 
     @property
     def held(self) -> Mapping[TopicPartition, ArrivingClaim]:
-        """The claims that are held."""
+        """The open claims."""
         return self._held
 
     # -- assignments -------------------------------------------------------------------------------
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Begin to read the positions of these partitions; their claims begin after that.
+        """Begin to read the positions of these partitions; their claims begin afterwards.
 
-        None begins after `close`: a rebalance may end while the client leaves.
+        No claim begins after `close`: a rebalance may complete while the client leaves.
         """
         if self._is_closed:
             return
@@ -118,7 +120,7 @@ class GroupClaims:
         missing = list(partitions)
         part = f"positions {number}"
         if not missing and not self._held:
-            self._host.assigned({})  # a member in waiting is ready
+            self._host.assigned({})  # a member without partitions is ready
         try:
             while missing := [each for each in missing if self._expected.get(each) == number]:
                 try:
@@ -152,10 +154,10 @@ class GroupClaims:
         )
 
     def _begin(self, starts: Mapping[TopicPartition, Position], number: int) -> None:
-        """Begin claims at these positions, of the partitions that are still of this assignment."""
+        """Begin claims at these positions, for the partitions that still have this assignment."""
         begun = {each: at for each, at in starts.items() if self._expected.get(each) == number}
         for partition in begun:
-            self._troubles.note(str(partition), None)  # of the claim before
+            self._troubles.note(str(partition), None)  # a trouble of the previous claim
         if begun:
             self._claim(begun)
 
@@ -165,7 +167,7 @@ class GroupClaims:
             self._held[claim.partition] = ArrivingClaim(claim, starts[claim.partition].offset)
 
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give these partitions up, and commit them. Never raises."""
+        """Release these partitions, and commit them. Never raises."""
         for each in partitions:
             self._expected.pop(each, None)
         claims = [self._held[each].claim for each in partitions if each in self._held]
@@ -200,7 +202,7 @@ class GroupClaims:
             self._host.ended(claims)
 
     def close(self) -> None:
-        """End all claims, without a commit; no other ones begin."""
+        """End all claims without a commit, and begin no more."""
         self._is_closed = True
         self._expected.clear()
         for task in self._loading:
@@ -208,21 +210,21 @@ class GroupClaims:
         self._end([each.claim for each in self._held.values()])
 
     def replace(self, owned: ArrivingClaim, start: int) -> None:
-        """End a claim whose log has changed under it, and begin another one at `start`."""
+        """Replace a claim whose log has changed by another one that begins at `start`."""
         self._end([owned.claim])
         self._claim({owned.claim.partition: Position(start)})
 
     def failed(self, error: KafkaError, topic: str | None) -> None:
-        """Note what is wrong with the group."""
+        """Record an error of the group."""
         self._troubles.note("group", trouble_of(error, self._options, topic))
 
     # -- commits -----------------------------------------------------------------------------------
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions in one attempt; return the claims for which that is known.
+        """Store positions in one attempt; return the claims whose positions are known to be stored.
 
-        None of them after a revoke or a loss. Raises the error of librdkafka, and `TimeoutError`
-        without an answer in time.
+        Stores nothing after a revoke or a loss. Raises the error of librdkafka, and `TimeoutError`
+        if there is no answer in time.
         """
         seconds = self._options.commit_timeout
         try:
@@ -239,7 +241,7 @@ class GroupClaims:
     def _committable(
         self, positions: Mapping[SourceClaim, Position]
     ) -> dict[TopicPartition, Position]:
-        """The positions of claims that are held, where they do not go back."""
+        """Return the positions of open claims, without those that would go back."""
         found: dict[TopicPartition, Position] = {}
         for claim, at in positions.items():
             if self.owned(claim) is not None and at.offset >= self._stored.get(claim, 0):
@@ -250,7 +252,7 @@ class GroupClaims:
     async def _send(
         self, positions: Callable[[], Mapping[TopicPartition, Position]]
     ) -> Collection[TopicPartition]:
-        """Store positions; nothing if the group has been rebalanced before it has heard of them."""
+        """Store positions, or nothing if the group was rebalanced before it received them."""
         assert self._member is not None
         sent: dict[TopicPartition, Position] = {}
 

@@ -1,9 +1,9 @@
-"""A claim as its source reads it: what has arrived of it, and how far it has been delivered.
+"""A claim as seen by its source: its arrived records, and its delivery state.
 
-1. Everything before `told` has been delivered, everything before `ahead` has arrived.
-2. What has arrived waits here until it is asked for, so a claim that is not asked for holds back
-   none of the others.
-3. A claim that is moved drops what has arrived, and is read anew from there.
+1. All records before `told` have been delivered, all records before `ahead` have arrived.
+2. Arrived records wait here until they are requested, so a claim without requests does not block
+   the others.
+3. A claim that is moved drops its arrived records, and is read again from its new offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ArrivingClaim:
-    """A claim that is held."""
+    """An open claim."""
 
     __slots__ = (
         "_runs",
@@ -39,28 +39,28 @@ class ArrivingClaim:
         self.claim = claim
         self.told = self.ahead = start
         self.count = 0
-        """Records that have arrived and not been delivered."""
+        """Number of records that have arrived and were not delivered."""
         self.at_end = False
         """Whether the partition had no more records when it was last read."""
         self.is_aside = False
-        """Whether it is not read, because nothing of it is wanted."""
+        """Whether reading is paused because its records are not requested."""
         self.has_to_move = False
-        """Whether it is to be read anew, from `ahead` on."""
+        """Whether reading has to restart at `ahead`."""
         self._size = 0
         self._runs: deque[tuple[Sequence[Delivered], int]] = deque()
 
     @property
     def bytes(self) -> int:
-        """Bytes of what has arrived, as if all records were as large as the newest."""
+        """Estimated bytes of the arrived records, by the size of the newest one."""
         return self.count * self._size
 
     @property
     def has_news(self) -> bool:
-        """Whether `take` has something."""
+        """Whether `take` would return anything."""
         return bool(self._runs)
 
     def arrive(self, run: Run) -> None:
-        """Take in what has been read."""
+        """Add records that were read."""
         self.at_end = not run.records
         if run.next_offset > self.ahead:
             self._runs.append((run.records, run.next_offset))
@@ -69,8 +69,8 @@ class ArrivingClaim:
             self.ahead = run.next_offset
 
     def take(self, most: int, least_span: int) -> Fetched:
-        """The next records, at most so many. What follows and is settled is passed, if it is
-        `least_span` long.
+        """Return the next records, up to `most`, and skip settled records after them if there are
+        at least `least_span`.
         """
         records: list[Delivered] = []
         reached = self.told
@@ -100,13 +100,13 @@ class ArrivingClaim:
         self.has_to_move, self.at_end = True, False
 
     def set_aside(self, *, aside: bool) -> None:
-        """Stop or continue reading it."""
+        """Pause or continue reading."""
         self.is_aside = aside
 
     def read_anew(self) -> None:
-        """Read it again from where it has arrived."""
+        """Restart reading after the last arrived record."""
         self.has_to_move = True
 
     def is_placed(self) -> None:
-        """Note that it is read from `ahead` on."""
+        """Record that reading has started at `ahead`."""
         self.has_to_move = False

@@ -1,8 +1,8 @@
 """One membership of a group: a member, and a reader of the partitions that it owns.
 
-1. It joins once a broker has told the topics. They are asked for again while one is missing, or a
-   client has told an error; not otherwise.
-2. It ends within a deadline: claims first, then the member leaves, and the reader closes.
+1. It joins once a broker has described the topics. Topics are requested again only while one is
+   missing, or after a client has reported an error.
+2. It ends within a deadline: first the claims end, then the member leaves, and the reader closes.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.kafka_confluent")
 
 THREADS = 8
-"""Of a session: a poll, a revoke's calls, the reader's call, and those that wait for their turn."""
+"""Threads of a session: a poll, a revoke's calls, the reader's call, and waiting calls."""
 LOOK_EVERY = 0.5
-"""Seconds between looks at a session."""
+"""Seconds between health checks of a session."""
 ANSWER_WITHIN = 1.0
-"""Seconds for an answer about topics."""
+"""Timeout in seconds for a response about topics."""
 REFRESH_EVERY = 5.0
-"""Seconds between questions for topics that are missing."""
+"""Seconds between requests about missing topics."""
 
-_NOT_LEFT = "%s: the client did not leave the group in %.3g s; the group waits for its session"
+_NOT_LEFT = "%s: the client did not leave the group within %.3g s; the group waits until its session expires"
 
 
 class GroupSession:
-    """Used once, on one loop. Raises `ConfigError` if librdkafka refuses its options."""
+    """One session, used once, on one loop. Raises `ConfigError` if librdkafka rejects its options."""
 
     def __init__(
         self,
@@ -94,23 +94,23 @@ class GroupSession:
             troubles=troubles,
         )
 
-    # -- what the member tells ---------------------------------------------------------------------
+    # -- callbacks of the member -------------------------------------------------------------------
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are the member's."""
+        """Handle an assignment of partitions."""
         self._history.begin([*self.partitions(), *partitions])
         self.membership.assigned(partitions)
 
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are its own until this returns."""
+        """Handle a revoke. The member owns the partitions until this returns."""
         await self.membership.revoked(partitions)
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are others' already."""
+        """Handle a loss. Other members already own the partitions."""
         self.membership.lost(partitions)
 
     def failed(self, error: KafkaError, topic: str | None) -> None:
-        """Something cannot work now."""
+        """Handle an error of a client."""
         if error.fatal():
             self._fatal = error
         elif is_refused_login(error):
@@ -125,15 +125,15 @@ class GroupSession:
     # -- topics ------------------------------------------------------------------------------------
 
     def topics(self) -> Collection[str]:
-        """The topics that are there."""
+        """The existing topics."""
         return self._found
 
     def unknown(self, topics: Iterable[str]) -> list[str]:
-        """Those topics that no broker has told of."""
+        """Return those of these topics that no broker has described."""
         return [each for each in topics if each not in self._found]
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions of the topics that are there."""
+        """The partitions of the existing topics."""
         return [
             TopicPartition(topic, partition)
             for topic, told in self._found.items()
@@ -141,7 +141,7 @@ class GroupSession:
         ]
 
     async def _look(self) -> bool:
-        """Ask a broker for the topics; return whether it has answered."""
+        """Request the topics from a broker; return whether it has answered."""
         try:
             told = await self._described()
         except KafkaException as error:
@@ -166,10 +166,10 @@ class GroupSession:
             told |= await self.member.described(name, ANSWER_WITHIN)
         return told
 
-    # -- from its beginning to its end -------------------------------------------------------------
+    # -- lifecycle ---------------------------------------------------------------------------------
 
     async def hold(self) -> None:
-        """Be a member until cancelled. Raises the error by which the session dies."""
+        """Stay a member until cancelled. Raises the error that ends the session."""
         while not await self._look():
             await self.member.listen()
             await LOOP_CLOCK.sleep(LOOK_EVERY)
@@ -204,7 +204,7 @@ class GroupSession:
         joined.result()
 
     async def close(self) -> None:
-        """End the claims and leave the group, in `stop_timeout` seconds; then leave it behind."""
+        """End the claims and leave the group, within `stop_timeout` seconds; then abandon it."""
         self.membership.close()
         loop = asyncio.get_running_loop()
         closing = [loop.create_task(self.member.close()), loop.create_task(self._reader.close())]

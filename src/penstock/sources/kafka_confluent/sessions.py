@@ -1,6 +1,6 @@
-"""An open source: one session after the other.
+"""The sessions of an open source, one after the other.
 
-A session that dies is a reported trouble and another try.
+If a session dies, a trouble is reported and a new session follows.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.kafka_confluent")
 
 RECONNECT = 1.0
-"""Seconds until another session."""
+"""Delay in seconds before a new session."""
 
-_FAILED = "%s: a session has failed (%s); another one follows"
+_FAILED = "%s: a session has failed (%s); a new one follows"
 
 
 class GroupSessions:
-    """The sessions of an open source, one at a time. Raises `ConfigError` for refused options."""
+    """The sessions of an open source, one at a time. Raises `ConfigError` for rejected options."""
 
     def __init__(
         self, options: GroupOptions, topics: Topics, start: StartPoint, host: ClaimHost
@@ -51,7 +51,7 @@ class GroupSessions:
         self._history = History()
         self._begun = Signal()
         self._ends: dict[SourceClaim, int] = {}
-        """The ends that were told last."""
+        """The last known ends."""
         self._session: GroupSession | None = self._new()
 
     def _new(self) -> GroupSession:
@@ -65,7 +65,7 @@ class GroupSessions:
         )
 
     async def run(self) -> None:
-        """Hold a session, and begin another one whenever it has died, until cancelled."""
+        """Run sessions until cancelled; begin a new one whenever one has died."""
         while True:
             try:
                 if self._session is None:
@@ -82,12 +82,12 @@ class GroupSessions:
             self._troubles.note("session", None)
 
     async def close(self) -> None:
-        """Close the session of now."""
+        """Close the current session."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    # -- what the consumer asks --------------------------------------------------------------------
+    # -- the calls of the consumer -----------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
         """Deliver records of these claims; suspends between sessions."""
@@ -96,12 +96,12 @@ class GroupSessions:
         return await self._session.fetcher.fetch(claims, most)
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions of claims that are held."""
+        """Store positions of open claims."""
         session = self._session
         return () if session is None else await session.membership.commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """The ends of the claims' logs: asked for in time, or else those told last."""
+        """Return the ends of the claims' logs: current ones, or in an outage the last known ones."""
         session = self._session
         if session is None:
             return {}

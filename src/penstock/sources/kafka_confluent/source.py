@@ -23,39 +23,40 @@ if TYPE_CHECKING:
 
 
 class ConfluentKafkaSource:
-    """Topics of Kafka, read as a member of a consumer group, by librdkafka.
+    """Topics of Kafka, read with librdkafka as a member of a consumer group.
 
-    Only the partitions that move in a rebalance stop; records of the others are handled on.
+    Only the partitions that move in a rebalance stop; the others continue.
 
     Args:
-        topics: their names.
-        pattern: a regular expression instead, which matches names from their beginning. librdkafka
-            evaluates it, or with `protocol="consumer"` the broker. New topics are found when the
-            client looks for them (`topic.metadata.refresh.interval.ms`, five minutes).
-        bootstrap: `"host:port"`, several of them with commas, or a list of them.
-        group: the consumer group, which stores the positions.
-        protocol: `"cooperative"`, in which the members assign the partitions (`cooperative-sticky`);
-            or `"consumer"`, in which the broker does (KIP-848, Kafka 4). All members of a group have
-            the same one.
-        start: where a partition begins that has no stored position, or whose position is no longer
-            retained: `"earliest"`, `"latest"`, a time (a `datetime` with its zone), or
-            `"committed"`: nowhere, and that is reported. With `"latest"`, a partition that appears
-            while the source is open begins at its first record.
-        instance: a name of this member that stays the same over restarts (static membership): the
-            group waits for its return before it gives its partitions to others.
-        session_timeout: seconds without a heartbeat after which the broker gives the partitions to
-            other members; 45 s by default. With `protocol="consumer"` it is a setting of the broker.
-        rebalance_timeout: seconds that this member has for giving partitions up, and for which its
-            loop may be blocked. The consumer's `drain` and the commit after it have to fit.
-        commit_timeout: seconds for one request about positions.
-        stop_timeout: seconds for leaving the group at the end.
-        client: other options of librdkafka, by their names: `{"ssl.ca.location": ...,
-            "security.protocol": ..., "isolation.level": ...}`. `fetch.wait.max.ms` is 100 and
-            `queued.min.messages` 2,000 unless they are given here.
+        topics: names of topics.
+        pattern: a regular expression instead, matched from the beginning of the names. librdkafka
+            evaluates it, or with `protocol="consumer"` the broker. The client looks for new topics
+            every `topic.metadata.refresh.interval.ms` (five minutes).
+        bootstrap: `"host:port"`, several separated by commas, or a list.
+        group: the consumer group, in which the positions are stored.
+        protocol: `"cooperative"`: the members assign the partitions (`cooperative-sticky`); or
+            `"consumer"`: the broker does (KIP-848, Kafka 4). All members of a group must use the
+            same protocol.
+        start: the start point of a partition that has no stored position, or whose position is no
+            longer retained: `"earliest"`, `"latest"`, a time (a `datetime` with a time zone), or
+            `"committed"`: the partition is not read, and this is reported. With `"latest"`, a
+            partition that is created while the source is open begins at its first record.
+        instance: a name of this member that stays the same across restarts (static membership): the
+            group waits for its return before it reassigns its partitions.
+        session_timeout: seconds without a heartbeat after which the broker reassigns the
+            partitions; default 45. With `protocol="consumer"` it is a setting of the broker.
+        rebalance_timeout: seconds for this member to release partitions, and the longest time that
+            its loop may be blocked. The consumer's `drain` and the commit after it have to fit into
+            it.
+        commit_timeout: timeout in seconds of one request about positions.
+        stop_timeout: timeout in seconds for leaving the group at the end.
+        client: other options of librdkafka, by name: `{"ssl.ca.location": ..., "security.protocol":
+            ..., "isolation.level": ...}`. `fetch.wait.max.ms` is 100 and `queued.min.messages`
+            2,000 unless set here.
 
     Raises `ConfigError` for a bad argument. Used by one consumer at a time, on one loop. Nothing is
-    started before it is opened. A broker that cannot be reached, a missing topic or a missing right
-    is a reason in `explain()`, and tried again.
+    started before it is opened. An unreachable broker, a missing topic or a missing permission is
+    reported in `explain()`, and tried again.
     """
 
     capabilities = SourceCapabilities(
@@ -105,13 +106,13 @@ class ConfluentKafkaSource:
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Join the group, in the background; at exit, end the claims and leave it.
+        """Join the group in the background; at exit, end the claims and leave the group.
 
-        The exit takes twice `stop_timeout` at most. Raises `ClosedError` if it is open, and
-        `ConfigError` if librdkafka refuses its options.
+        The exit takes at most twice `stop_timeout`. Raises `ClosedError` if the source is already
+        open, and `ConfigError` if librdkafka rejects its options.
         """
         if self._sessions is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         sessions = self._sessions = GroupSessions(self._options, self._topics, self._start, host)
         task = asyncio.get_running_loop().create_task(sessions.run())
         try:
@@ -123,26 +124,26 @@ class ConfluentKafkaSource:
             await sessions.close()
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver records of these claims. Never ends, and raises no error of Kafka's."""
+        """Deliver records of these claims. Never ends, and raises no error of Kafka."""
         return await self._open().fetch(claims, most)
 
     async def keep_alive(self) -> None:
-        """Do nothing: the member answers its group whether records are fetched or not."""
+        """Do nothing: the member stays active in its group even without fetches."""
         self._open()
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store positions and maps, in one request.
 
-        Raises librdkafka's error, or `TimeoutError`.
+        Raises the error of librdkafka, or `TimeoutError`.
         """
         return await self._open().commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """The offsets after the last records: asked for in time, or else those told last."""
+        """Return the offsets after the last records: current ones, or the last known ones."""
         return await self._open().ends(claims)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: Kafka limits no record's time."""
+        """Do nothing: Kafka sets no time limit for a record."""
 
     def _open(self) -> GroupSessions:
         if self._sessions is None:

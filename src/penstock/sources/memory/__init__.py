@@ -1,4 +1,4 @@
-"""A source in memory: a log that outlives its consumers, and what a test does to it."""
+"""A source in memory: a log that outlives its consumers, and control of it by a test."""
 
 from ..._core.public import publish
 from ..._core.source import Record, TopicPartition

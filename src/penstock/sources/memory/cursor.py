@@ -1,9 +1,9 @@
-"""Where the delivery of one claim stands. No clock, no task, no I/O.
+"""The delivery state of one claim. No clock, no task, no I/O.
 
-1. Records are delivered in order, each once, from the stored position on.
-2. Those that are to be delivered again come first. They lie before all others.
-3. Behind the last record the cursor moves to the partition's end, over the holes there, and tells
-   it once.
+1. Records are delivered in order, once each, from the stored position on.
+2. Records to be redelivered come first. Their offsets are below all others.
+3. After the last record the cursor moves to the partition's end, past any holes, and reports this
+   once.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Cursor:
         self._log = log
         self._partition = partition
         self.at = start
-        """Everything before this offset has been delivered, or has no record."""
+        """All offsets before this one were delivered or have no record."""
         self._told = start
         self._again: dict[int, Record] = {}
 
     def take(self, most: int) -> tuple[Sequence[Record], int] | None:
-        """The next records and how far they reach; `None` without news."""
+        """Return the next records and the offset they reach; `None` if nothing is new."""
         if most <= 0:
             return None
         again = [self._again.pop(offset) for offset in sorted(self._again)[:most]]
@@ -47,7 +47,7 @@ class Cursor:
         return [*again, *new], self.at
 
     def repeat(self, records: Iterable[Record]) -> None:
-        """Deliver these again; those that have not been delivered yet come in their turn."""
+        """Redeliver these records; records that have not been delivered yet keep their order."""
         self._again.update({record.offset: record for record in records if record.offset < self.at})
 
     def is_over(self) -> bool:

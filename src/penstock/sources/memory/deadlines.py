@@ -1,8 +1,8 @@
-"""How long delivered records may stay unsettled. No clock, no task, no I/O.
+"""Deadlines for settling delivered records. No clock, no task, no I/O.
 
-A record is *held* from its delivery until a stored position has passed it. The source waits for
-each held record, and begins to wait again when the record is extended or delivered again. All waits
-are equally long, so the records of a partition become overdue in the order of their last beginning.
+A record is *held* from its delivery until a stored position has passed it. Each held record has a
+deadline, which is renewed when the record is extended or redelivered. All waits have the same
+length, so the records of a partition become overdue in the order of their last renewal.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 
 class AckDeadlines:
-    """When held records are due to be delivered again. Times are the clock's monotonic seconds.
+    """Redelivery deadlines of held records. Times are the clock's monotonic seconds.
 
     Args:
-        wait: seconds that a delivered record may stay unsettled; infinite: any time, and nothing
-            is remembered.
+        wait: seconds that a delivered record may stay unsettled; infinite: there are no deadlines.
     """
 
     def __init__(self, wait: float) -> None:
@@ -32,16 +31,16 @@ class AckDeadlines:
         self._held: dict[TopicPartition, dict[int, tuple[float, Record]]] = defaultdict(dict)
 
     def delivered(self, records: Iterable[Record], now: float) -> None:
-        """Begin to wait for these records."""
+        """Set the deadlines of these records."""
         if self._wait == math.inf:
             return
         for record in records:
             held = self._held[TopicPartition(record.topic, record.partition)]
-            held.pop(record.offset, None)  # the new deadline comes after all others
+            held.pop(record.offset, None)  # the new deadline is later than all others
             held[record.offset] = now + self._wait, record
 
     def extended(self, records: Iterable[SourceRecord], now: float) -> None:
-        """Begin again to wait for those of these records that are held."""
+        """Renew the deadlines of these records if they are held."""
         for record in records:
             held = self._held.get(TopicPartition(record.topic, record.partition), {})
             entry = held.pop(record.offset, None)
@@ -49,17 +48,17 @@ class AckDeadlines:
                 held[record.offset] = now + self._wait, entry[1]
 
     def settled(self, partition: TopicPartition, before: int) -> None:
-        """A position was stored: wait no longer for the records before it."""
+        """Remove the deadlines of the records before a stored position."""
         held = self._held.get(partition, {})
         for offset in [offset for offset in held if offset < before]:
             del held[offset]
 
     def forget(self, partition: TopicPartition) -> None:
-        """A claim has ended: wait for none of its records."""
+        """Remove all deadlines of a claim that has ended."""
         self._held.pop(partition, None)
 
     def overdue(self, partition: TopicPartition, now: float) -> list[Record]:
-        """Remove and return the records of a partition that are due."""
+        """Remove and return the overdue records of a partition."""
         held = self._held.get(partition, {})
         due = [record for until, record in held.values() if until <= now]
         for record in due:
@@ -68,6 +67,6 @@ class AckDeadlines:
 
     @property
     def next_due(self) -> float:
-        """When the first record becomes due; infinite without one."""
+        """The earliest deadline; infinite if there is none."""
         firsts = [next(iter(held.values()))[0] for held in self._held.values() if held]
         return min(firsts, default=math.inf)

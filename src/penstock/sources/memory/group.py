@@ -1,7 +1,7 @@
-"""The members of a consumer group, and which partitions they own. No clock, no task, no I/O.
+"""The members of a consumer group, and their partitions. No clock, no task, no I/O.
 
 A partition has at most one owner. A new one is offered to the members in the order in which they
-joined; one that takes it owns it.
+joined, until one takes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Group:
-    """Members, each with what it does with a new partition, and the owners of partitions."""
+    """The members, each with a callback for new partitions, and the owners of partitions."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -25,22 +25,25 @@ class Group:
         self._owners: dict[TopicPartition, object] = {}
 
     def join(self, member: object, offered: Callable[[TopicPartition], None]) -> None:
-        """Add a member, which owns nothing; `offered` is called for each new partition."""
+        """Add a member without partitions; `offered` is called for each new partition."""
         self._members[member] = offered
 
     def leave(self, member: object) -> None:
-        """Remove a member; its partitions are free."""
+        """Remove a member; its partitions become free."""
         self._members.pop(member, None)
         self._owners = {tp: owner for tp, owner in self._owners.items() if owner is not member}
 
     def offer(self, partition: TopicPartition) -> None:
-        """Offer a partition to the members, as long as it is free."""
+        """Offer a partition to the members until one takes it."""
         for offered in tuple(self._members.values()):
             if partition not in self._owners:
                 offered(partition)
 
     def own(self, partitions: Collection[TopicPartition], member: object) -> None:
-        """Give partitions to a member. Raises `ConfigError`, and gives none, if one has an owner."""
+        """Assign partitions to a member.
+
+        If one has an owner, raises `ConfigError` and assigns none.
+        """
         for partition in partitions:
             owner = self._owners.get(partition)
             if owner is not None:
@@ -54,5 +57,5 @@ class Group:
             self._owners.pop(partition, None)
 
     def free(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of these partitions that have no owner."""
+        """Return the partitions without an owner."""
         return [partition for partition in partitions if partition not in self._owners]

@@ -1,4 +1,4 @@
-"""Claims of a memory source that leaves its positions to a store."""
+"""The claims of a memory source whose positions are in a store."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from ..._core.source import Position, PositionStore, TopicPartition
 
 RETRY_AFTER = 0.5
-"""Seconds until the store is asked again after an error."""
+"""Delay in seconds before another attempt after an error of the store."""
 
 
 class LeftPositions:
-    """Takes partitions over in the store, and begins their claims then."""
+    """Takes over partitions in the store, then begins their claims."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class LeftPositions:
     def take(
         self, wanted: Sequence[TopicPartition], start: Callable[[TopicPartition], Position]
     ) -> None:
-        """Begin claims of these partitions, where the store has no position at `start`."""
+        """Begin claims of these partitions, at `start` if the store has no position."""
         task = asyncio.get_running_loop().create_task(self._take(wanted, start))
         self._taking.update(dict.fromkeys(wanted, task))
 
@@ -46,7 +46,7 @@ class LeftPositions:
         while True:
             try:
                 known = await self.store.take(wanted)
-            except Exception as error:  # as of a broker: reported, and tried again
+            except Exception as error:  # like an error of a broker: reported, and tried again
                 end_if_cut(error)
                 self._report(str(error))
                 await self._clock.sleep(RETRY_AFTER)
@@ -65,7 +65,7 @@ class LeftPositions:
         return list(self._taking)
 
     def end(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these, whether their claims have begun or not."""
+        """Forget these partitions, whether or not their claims have begun."""
         for each in partitions:
             task = self._taking.pop(each, None)
             if task is not None and task not in self._taking.values():

@@ -1,8 +1,8 @@
-"""The part of a memory source that outlives its consumers: what a broker keeps for one group.
+"""The part of a memory source that outlives its consumers: the state of a broker for one group.
 
-1. Offsets of a partition increase. Those without a record are holes, wherever they are: between
-   records, before the first one, or after the last one.
-2. A position is stored for any member: brokers accept the late commit of a former owner, so the
+1. The offsets of a partition increase. Offsets without a record are holes: between records, before
+   the first one, or after the last one.
+2. Positions of any member are stored: brokers accept the late commit of a former owner, so the
    source must not send one.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 METADATA_LIMIT = 4096
-"""Characters of metadata that a position may have, by default as with Apache Kafka."""
+"""Default limit for the metadata of a position, in characters, as in Apache Kafka."""
 
 _offset = attrgetter("offset")
 
@@ -36,7 +36,7 @@ class MemoryLog:
         metadata_limit: the most characters of metadata that a stored position may have.
         group: the name of the consumer group.
 
-    Records may be added while consumers run; a source that waits for some delivers them at once.
+    Records may be added while consumers run; a waiting source delivers them at once.
     """
 
     def __init__(
@@ -51,13 +51,13 @@ class MemoryLog:
         self.positions: dict[TopicPartition, Position] = {}
         """The stored positions."""
         self.commits: list[tuple[TopicPartition, Position]] = []
-        """Every position that was ever stored, in order."""
+        """All positions that were ever stored, in order."""
         self.news = Signal()
-        """Fires when there is more to deliver."""
+        """Fires when there are new records to deliver."""
         self._limit = checks.count("metadata_limit", metadata_limit, least=0)
         self._ends: dict[TopicPartition, int] = {}
         self.group = Group(checks.text("group", group))
-        """The consumers that read it, and which partitions they own."""
+        """The consumers of this log, and the partitions that each owns."""
         for partition in partitions:
             self.add_partition(partition)
         for record in records:
@@ -75,14 +75,14 @@ class MemoryLog:
         headers: Sequence[tuple[str, bytes]] = (),
         timestamp: int = 0,
     ) -> Record:
-        """Append a record at the next offset; return it."""
+        """Append a record at the next offset; return the record."""
         end = self.end(TopicPartition(topic, partition))
         record = Record(topic, partition, end, key, value, headers, timestamp)
         self.append(record)
         return record
 
     def append(self, record: Record) -> None:
-        """Append a record with an offset of its own, which may leave a hole before it.
+        """Append a record with a given offset, which may leave a hole before it.
 
         Raises `ConfigError` for an offset below the partition's end.
         """
@@ -95,7 +95,7 @@ class MemoryLog:
         self.news.fire()
 
     def skip(self, partition: TopicPartition, count: int = 1) -> None:
-        """Leave the next offsets without a record, as the markers of transactions do."""
+        """Skip the next offsets, as the markers of transactions do."""
         checks.count("count", count)
         self.add_partition(partition)
         self._ends[partition] += count
@@ -108,7 +108,7 @@ class MemoryLog:
         self.news.fire()
 
     def add_partition(self, partition: TopicPartition) -> None:
-        """Add a partition without records; a member that takes new ones claims it."""
+        """Add an empty partition; a member that accepts new partitions claims it."""
         if partition in self._ends:
             return
         self.records[partition] = []
@@ -116,19 +116,19 @@ class MemoryLog:
         self.group.offer(partition)
 
     def read(self, partition: TopicPartition, offset: int, most: int) -> Sequence[Record]:
-        """Up to `most` records from an offset on."""
+        """Return up to `most` records from an offset on."""
         records = self.records[partition]
         at = bisect_left(records, offset, key=_offset)
         return records[at : at + most]
 
     def end(self, partition: TopicPartition) -> int:
-        """The offset after the last record, and after the holes behind it."""
+        """Return the offset after the last record and the holes that follow it."""
         return self._ends.get(partition, 0)
 
     # -- positions ---------------------------------------------------------------------------------
 
     def start(self, partition: TopicPartition) -> Position:
-        """The stored position, else the offset of the first record."""
+        """Return the stored position, or else the offset of the first record."""
         stored = self.positions.get(partition)
         if stored is not None:
             return stored
@@ -138,7 +138,7 @@ class MemoryLog:
     def store(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Store positions.
 
-        Raises `PermanentError` for metadata over the limit; the other positions are stored then.
+        Raises `PermanentError` for metadata over the limit, after storing the other positions.
         """
         refused: list[str] = []
         for partition, position in positions.items():

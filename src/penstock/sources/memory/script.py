@@ -1,4 +1,4 @@
-"""What a test has scripted for the calls of a memory source."""
+"""The scripted results of calls of a memory source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Crashed(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class CommitStep:
-    """What becomes of one commit."""
+    """The result of one commit."""
 
     error: BaseException | None = None
     is_stored: bool = True
@@ -22,7 +22,7 @@ class CommitStep:
 
 
 class Script:
-    """The scripted commits and fetches, and the usual ones after them."""
+    """Scripted commits and fetches, followed by normal ones."""
 
     def __init__(self, commit_seconds: float = 0.0) -> None:
         self._usual = CommitStep(seconds=commit_seconds)
@@ -30,19 +30,19 @@ class Script:
         self._fetches: deque[BaseException] = deque()
 
     def add_commit(self, error: BaseException | None, stored: bool | None, seconds: float) -> None:
-        """Add a step for the next commit without one."""
+        """Script the next commit that has no script yet."""
         is_stored = error is None if stored is None else stored
         checks.seconds("seconds", seconds, zero=True)
         self._commits.append(CommitStep(error, is_stored, float(seconds)))
 
     def add_fetch(self, error: BaseException) -> None:
-        """Add an error for the next fetch without one."""
+        """Script an error for the next fetch that has no script yet."""
         self._fetches.append(error)
 
     def next_commit(self) -> CommitStep:
-        """The step of the commit that begins."""
+        """Return the result of the commit that begins."""
         return self._commits.popleft() if self._commits else self._usual
 
     def next_fetch(self) -> BaseException | None:
-        """The error of the fetch that begins; `None` without one."""
+        """Return the error of the fetch that begins; `None` if there is none."""
         return self._fetches.popleft() if self._fetches else None

@@ -1,9 +1,10 @@
-"""A source over a `MemoryLog`, which does what its test says.
+"""A source over a `MemoryLog` that is controlled by a test.
 
-1. Claims are given and taken by the test alone: `assign`, `revoke`, `lose`, `give`. Opening the
-   source claims the partitions that it is made for.
-2. A revoke waits for the host, stores what it returns, and ends the claims. A loss ends them.
-3. After a crash the log hears nothing more of this source, and its partitions are free.
+1. Only the test assigns and removes claims: `assign`, `revoke`, `lose`, `give`. Opening the source
+   claims its initial partitions.
+2. A revoke waits for the host, stores the returned positions, and ends the claims. A loss only ends
+   them.
+3. After a crash the source has no further effect on the log, and its partitions are free.
 """
 
 from __future__ import annotations
@@ -41,21 +42,20 @@ class MemorySource:
     """One member of a group that reads a `MemoryLog`.
 
     Args:
-        log: the records and the stored positions; several sources on one log are one group.
-        partitions: those to claim when it is opened. Default: all that are free, and later every
-            new one.
-        ends: whether the source ends when everything has been delivered; otherwise it waits for
-            more.
+        log: the records and the stored positions; several sources on one log form one group.
+        partitions: the partitions to claim at opening. Default: all free ones, and later every new
+            one.
+        ends: whether the source ends when all records are delivered; otherwise it waits for more.
         chunk: the most records of one partition in a fetch.
-        ack_wait: seconds after which a delivered record is delivered again, unless a stored
-            position has passed it or it was extended; `None`: never.
-        commit_seconds: how long a commit takes.
-        traits: what the consumer has to know of it; default: that records are to be extended, if
-            there is an `ack_wait`.
+        ack_wait: seconds after which a delivered record is redelivered, unless a stored position
+            has passed it or it was extended; `None`: never.
+        commit_seconds: duration of a commit.
+        traits: the traits reported to the consumer; default: records are extended if there is an
+            `ack_wait`.
         clock: the source of time.
 
-    Raises `ConfigError` for a bad argument. Used by one consumer, on one loop; what a test calls
-    returns at once, but for `revoke` and `give`.
+    Raises `ConfigError` for a bad argument. Used by one consumer, on one loop. The methods for
+    tests return at once, except `revoke` and `give`.
     """
 
     capabilities = SourceCapabilities(
@@ -88,9 +88,9 @@ class MemorySource:
         self.log = log
         self.traits = traits or SourceTraits(extend_every=None if wait is None else wait / 3)
         self.redelivered: list[Record] = []
-        """The records that were delivered again within their claim, in order."""
+        """The records that were redelivered within their claim, in order."""
         self.kept_alive = 0
-        """Calls of `keep_alive`."""
+        """The number of calls of `keep_alive`."""
         self._partitions = None if partitions is None else list(partitions)
         self._ends = bool(ends)
         self._chunk = checks.count("chunk", chunk)
@@ -109,24 +109,23 @@ class MemorySource:
         return self.log.group.name
 
     def with_positions(self, store: PositionStore) -> MemorySource:
-        """This source, which from now on keeps its positions in `store` instead of the log.
+        """Return this source, which from now on keeps its positions in `store` instead of the log.
 
-        It is no copy, so that a test can still tell it what to do. Raises `ClosedError` if it is
-        open.
+        It is not a copy, so that a test can still control it. Raises `ClosedError` if it is open.
         """
         if self._host is not None:
-            raise ClosedError(f"{self!r} is open already")
+            raise ClosedError(f"{self!r} is already open")
         self._left = LeftPositions(store, self._clock, self._begin, self.report)
         return self
 
-    # -- the source of a consumer ------------------------------------------------------------------
+    # -- the calls of the consumer -----------------------------------------------------------------
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
         """Join the group and claim partitions; at exit, end the claims without a commit."""
         self._check()
         if self._host is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         self._host = host
         group = self.log.group
         group.join(self, self._offered)
@@ -141,7 +140,7 @@ class MemorySource:
             self._host = None
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver records; suspend until there are some. Raises what is scripted, or `Crashed`."""
+        """Deliver records; suspend until there are some. Raises scripted errors, or `Crashed`."""
         while True:
             self._check()
             if (error := self._script.next_fetch()) is not None:
@@ -185,9 +184,9 @@ class MemorySource:
         self.kept_alive += 1
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store the positions of claims that are held. Raises what is scripted, or `Crashed`.
+        """Store the positions of open claims. Raises scripted errors, or `Crashed`.
 
-        Cancelled, it has stored nothing.
+        A cancelled call has stored nothing.
         """
         self._check()
         step = self._script.next_commit()
@@ -213,25 +212,26 @@ class MemorySource:
         return list(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """The offsets after the last records. Raises `Crashed`."""
+        """Return the offsets after the last records. Raises `Crashed`."""
         self._check()
         return {claim: self.log.end(claim.partition) for claim in claims}
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Begin the `ack_wait` of these records again."""
+        """Restart the `ack_wait` of these records."""
         self._deadlines.extended(records, self._clock.now())
 
-    # -- what a test does to it --------------------------------------------------------------------
+    # -- control by tests --------------------------------------------------------------------------
 
     @property
     def claimed(self) -> list[TopicPartition]:
-        """The partitions that it holds."""
+        """The partitions of the open claims."""
         return [claim.partition for claim in self._cursors]
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give these partitions to the consumer, from their stored positions on.
+        """Assign these partitions to the consumer, from their stored positions on.
 
-        Raises `ConfigError` if a partition has an owner, and `ClosedError` if it is not open.
+        Raises `ConfigError` if a partition has an owner, and `ClosedError` if the source is not
+        open.
         """
         self._open_host()
         claimed = [*self.claimed, *self._pending()]
@@ -251,10 +251,11 @@ class MemorySource:
         self._news.fire()
 
     async def revoke(self, partitions: Iterable[TopicPartition], within: float = math.inf) -> None:
-        """Take these partitions from the consumer, which has `within` seconds for what runs.
+        """Revoke these partitions; running messages have `within` seconds to end.
 
         Returns when the positions are stored and the claims have ended. Raises the commit's error,
-        and `ClosedError` if it is not open; a cancelled revoke ends the claims without a commit.
+        and `ClosedError` if the source is not open. A cancelled revoke ends the claims without a
+        commit.
         """
         host, claims = self._open_host(), self._claims_of(partitions)
         self._end_pending(partitions)
@@ -266,16 +267,16 @@ class MemorySource:
             self._end(claims)
 
     def lose(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take these partitions from the consumer at once; nothing of them is committed."""
+        """Remove these partitions from the consumer at once, without a commit."""
         self._end_pending(partitions)
         self._end(self._claims_of(partitions))
 
     async def give(
         self, partitions: Iterable[TopicPartition], to: MemorySource, within: float = math.inf
     ) -> None:
-        """Revoke these partitions and assign them to another member, whatever the commit does.
+        """Revoke these partitions and assign them to another member, even if the commit fails.
 
-        One that has been assigned anew meanwhile stays where it is.
+        A partition that was reassigned in the meantime is not moved.
         """
         moved = list(partitions)
         try:
@@ -284,17 +285,17 @@ class MemorySource:
             to.assign(self.log.group.free(moved))
 
     def crash(self) -> None:
-        """Let the process die: nothing more is delivered or stored, and its partitions are free.
+        """Simulate the death of the process: nothing more is delivered or stored.
 
-        The consumer is not told. Its next fetch raises `Crashed`, which ends it; a new source on
-        the same log starts from what was stored.
+        Its partitions become free. The consumer is not notified. Its next fetch raises `Crashed`,
+        which ends it; a new source on the same log starts from the stored positions.
         """
         self._has_crashed = True
         self.log.group.leave(self)
         self._news.fire()
 
     def redeliver(self, partition: TopicPartition, start: int = 0) -> None:
-        """Deliver what was delivered from the offset `start` on again, within its claim."""
+        """Redeliver the delivered records from the offset `start` on, within their claim."""
         for claim in self._claims_of([partition]):
             delivered = self.log.read(partition, start, len(self.log.records[partition]))
             self._repeat(self._cursors[claim], delivered)
@@ -310,26 +311,27 @@ class MemorySource:
         """Script the next commit that has no script yet.
 
         Args:
-            error: raised by it.
-            stored: whether the positions are stored all the same: a lost answer. Default: only
-                without an error. Without either, the answer is that nothing is stored.
-            seconds: how long it takes.
+            error: the exception that the commit raises.
+            stored: whether the positions are stored. True with an error is a lost answer; false
+                without one is the answer that nothing is stored. Default: true unless there is an
+                error.
+            seconds: duration of the commit.
         """
         self._script.add_commit(error, stored, seconds)
 
     def script_fetch(self, error: BaseException) -> None:
-        """Let the next fetch raise this; one that waits raises it now."""
+        """Script an error for the next fetch; a waiting fetch raises it at once."""
         self._script.add_fetch(error)
         self._news.fire()
 
     def report(self, trouble: str | None) -> None:
-        """Tell the consumer why nothing can be delivered; `None`: it can again."""
+        """Report a reason why nothing can be delivered; `None` clears it."""
         self._open_host().reported(trouble)
 
-    # -- within ------------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------
 
     def _offered(self, partition: TopicPartition) -> None:
-        """Claim a new partition, unless the source was made for certain ones."""
+        """Claim a new partition, unless the source has fixed partitions."""
         if self._partitions is None:
             self.assign([partition])
 
@@ -338,7 +340,7 @@ class MemorySource:
         return [claim for claim in self._cursors if claim.partition in wanted]
 
     def _end(self, claims: Collection[SourceClaim]) -> None:
-        """End those of these claims that are held."""
+        """End the open claims among these."""
         held = [claim for claim in claims if claim in self._cursors]
         if self._left is not None:
             self._left.end([claim.partition for claim in held])

@@ -1,12 +1,12 @@
-"""Claims of more jobs, beside the fetches.
+"""Claims more jobs, independently of fetches.
 
-1. One claim is under way at a time, in a task of its own: a fetch that is cancelled leaves it alone,
-   and what it brings waits for the next fetch. So no lease is forgotten for that.
-2. A claim asks for as many keys as hold what the fetch has room for, by the last claims. What they
-   hold beyond that waits here, under its leases. While fewer keys are ready than that, each is leased
-   with more of its jobs: no other key waits for them.
-3. A lease ends `lease` seconds after it was asked for, at the latest by the server's clock, which
-   has begun later.
+1. Only one claim is in progress at a time, in its own task. A cancelled fetch does not cancel it,
+   and its jobs wait for the next fetch, so no lease is forgotten.
+2. The number of keys to claim is estimated from the last claims, to fill the room of the fetch.
+   Excess jobs wait here, under their leases. While fewer keys are ready than requested, each key is
+   leased with more of its jobs, since no other key is waiting.
+3. A lease ends at the latest `lease` seconds after its request, by the local clock; its time on the
+   server begins later.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from .options import QueueOptions
 
 WEIGHT = 0.25
-"""The weight of the last claim in the average of jobs per key."""
+"""Weight of the last claim in the average number of jobs per key."""
 FEW_KEYS = 10
-"""How many times as many jobs of a key are leased while few keys are ready."""
+"""Factor for the jobs leased per key while few keys are ready."""
 
 
 class Claimer:
@@ -38,17 +38,17 @@ class Claimer:
         self._clock = clock
         self._task: asyncio.Task[int] | None = None
         self._per_lane = float(options.per_key)
-        """The average number of jobs of a claimed key."""
+        """The average number of jobs per claimed key."""
         self._are_few = False
-        """Whether the last claim found fewer keys than it asked for."""
+        """Whether the last claim found fewer keys than requested."""
         self.heard = 0
-        """The news that had been heard when the last claim began: it may have seen no later ones."""
+        """The count of news when the last claim began. It may have missed later ones."""
 
     async def claim(self, most: int, heard: int) -> int:
         """Claim about `most` more jobs; return the number of leases. Raises errors of the client.
 
-        `heard` counts the news so far. A cancelled call leaves a claim under way, whose leases the book
-        has once it ends: the next call waits for that one.
+        `heard` is the count of news so far. If the call is cancelled, its claim continues, and adds
+        its leases to the book when it ends: the next call waits for that claim.
         """
         if self._task is None:
             self.heard = heard
@@ -64,7 +64,9 @@ class Claimer:
         options, asked_at = self._options, self._clock.now()
         lanes = max(1, round(most / self._per_lane))
         per = options.per_key * FEW_KEYS if self._are_few else options.per_key
-        async with self._clock.timeout_at(asked_at + options.lease):  # they have ended then
+        async with self._clock.timeout_at(
+            asked_at + options.lease
+        ):  # the leases have ended by then
             jobs = await self._queue.claim(lanes, min(most, per), most, options.lease)
         leases = self._book.claimed(jobs, asked_at + options.lease)
         of_lanes = [job.lease for job in jobs if job.lane is not None]
@@ -75,9 +77,9 @@ class Claimer:
         return leases
 
     async def close(self) -> None:
-        """Wait for a claim that is under way, so that its leases can be given back.
+        """Wait for a claim in progress, so that its leases can be given back.
 
-        A cancelled call leaves it alone; its leases run out.
+        A cancelled call does not cancel the claim; its leases expire.
         """
         if self._task is not None:
             self._task.add_done_callback(_ignored)
@@ -86,6 +88,6 @@ class Claimer:
 
 
 def _ignored(task: asyncio.Task[int]) -> None:
-    """Take the error that no fetch is left to tell."""
+    """Retrieve the error, since there is no fetch to raise it."""
     if not task.cancelled():
         task.exception()

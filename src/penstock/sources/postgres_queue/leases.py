@@ -1,15 +1,15 @@
-"""The leases of one open source: what was claimed, delivered and settled. Pure.
+"""The leases of one open source: claimed, delivered and settled jobs. Pure.
 
-1. A lease is the claim of a lane with a few jobs, or of one job without a key. It is *waiting* until
-   its claim has begun, then its records are delivered in order, then it is settled as the position
-   of its claim moves.
-2. A lease ends once: when all of it is settled, when it is given back, or when it is lost.
-3. A key, or a job without one, that is claimed again has lost its lease before, without notice. That
-   lease ends before the claim of the new one begins.
-4. Of the leases that are to be alone in their process, one is kept: its claim begins when no other
-   lease is left, and nothing is claimed until it has ended. The others are to be given back.
-5. Its partition is the slot of its key. While another lease of the process has that, and for jobs
-   without a key, it is one that no other lease has.
+1. A lease is the claim of a lane with a few jobs, or of one job without a key. It is *waiting*
+   until its claim has begun. Then its records are delivered in order, and it is settled as the
+   position of its claim moves.
+2. A lease ends once: when it is completely settled, when it is given back, or when it is lost.
+3. If a key, or a job without a key, is claimed again, its previous lease was lost without notice.
+   That lease ends before the claim of the new one begins.
+4. Of the leases that have to be alone in their process, one is kept: its claim begins when no other
+   lease remains, and nothing is claimed until it has ended. The others are to be given back.
+5. The partition of a lease is the slot of its key. If another lease of the process has that slot,
+   and for jobs without a key, it is a number that no other lease has.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ..._core.source import ReturnedAs, SourceClaim
 
 RING = 65_536
-"""The slots of the ring."""
+"""The number of slots in the ring."""
 LEASED_MOST = 2_000
-"""The jobs under leases from which on no more are claimed."""
+"""The number of leased jobs at which claiming stops."""
 
 RETURNED: Mapping[Fate, ReturnedAs] = {
     "waiting": "returned",
@@ -40,7 +40,7 @@ RETURNED: Mapping[Fate, ReturnedAs] = {
     "blocked": "blocked",
     "parked": "parked",
 }
-"""What the queue's fate of a job is for its consumer."""
+"""The results for the consumer, by the queue's fate of a job."""
 
 
 class Lease:
@@ -65,14 +65,14 @@ class Lease:
         self.lane = lane
         self.partition = partition
         self.failed = failed
-        """The tries of its first job that have failed before."""
+        """Number of failed attempts of its first job before this lease."""
         self.until = until
-        """When it ends at the earliest, by the monotonic clock, unless it is extended."""
+        """The earliest time at which it ends, by the monotonic clock, unless it is extended."""
         self.records: list[Record] = []
         self.delivered = 0
-        """How many of its records were delivered."""
+        """Number of its records that were delivered."""
         self.settled = 0
-        """How many of them are settled in the queue."""
+        """Number of its records that are settled in the queue."""
         self.claim: SourceClaim | None = None
 
     @property
@@ -82,23 +82,23 @@ class Lease:
 
     @property
     def start(self) -> Position:
-        """Where its claim begins."""
+        """The starting point of its claim."""
         return Position(self.records[0].offset)
 
     @property
     def name(self) -> LeaseName:
-        """What the queue finds it by."""
+        """The name by which the queue finds it."""
         return LeaseName(self.number, self.lane, self.records[0].offset)
 
     def settled_before(self, offset: int) -> list[int]:
-        """The places before this offset that are not settled in the queue yet."""
+        """Return the places before this offset that are not settled in the queue yet."""
         end = self.settled
         while end < len(self.records) and self.records[end].offset < offset:
             end += 1
         return [record.offset for record in self.records[self.settled : end]]
 
     def settlement(self, offset: int) -> Settlement:
-        """What a position settles of it: all that is left before the offset."""
+        """Build the settlement for a position: all unsettled jobs before the offset."""
         done = self.settled_before(offset)
         if self.lane is None:
             return Settlement(self.name, "done" if done else "keep")
@@ -106,20 +106,20 @@ class Lease:
         return Settlement(self.name, "free", done) if is_over else self.kept(done)
 
     def kept(self, done: Sequence[int]) -> Settlement:
-        """What settles these next jobs of a lane, and keeps the lease."""
+        """Build the settlement of the next jobs of a lane that keeps the lease."""
         left = self.records[self.settled + len(done) :] or self.records[-1:]
         return Settlement(self.name._replace(place=left[0].offset), "keep", done)
 
     def begin(self, claim: SourceClaim) -> None:
-        """Note its claim."""
+        """Set its claim."""
         self.claim = claim
 
     def extend(self, until: float) -> None:
-        """Note that it was extended."""
+        """Record an extension."""
         self.until = until
 
     def settle_before(self, offset: int) -> bool:
-        """Note what is settled in the queue; return whether that is all of it."""
+        """Record the settled jobs; return whether the lease is completely settled."""
         self.settled += len(self.settled_before(offset))
         return self.settled == len(self.records)
 
@@ -142,19 +142,19 @@ class LeaseBook:
         self._claimed: dict[SourceClaim, Lease] = {}
         self._partitions: set[int] = set()
         self._newest: dict[str | int, Lease] = {}
-        """By the lane's key, or the place of a job without one."""
+        """By the key of the lane, or the place of a job without a key."""
         self._replaced: list[Lease] = []
         self._alone: Lease | None = None
         self._surplus: list[Lease] = []
         self.jobs = 0
-        """The jobs of all leases that have not ended."""
+        """The number of jobs in all open leases."""
 
     def __len__(self) -> int:
         return len(self.all)
 
     @property
     def all(self) -> list[Lease]:
-        """Every lease that has not ended."""
+        """All open leases."""
         alone = [] if self._alone is None or self._alone.claim is not None else [self._alone]
         return [*self._waiting, *self._claimed.values(), *alone, *self._surplus]
 
@@ -165,16 +165,16 @@ class LeaseBook:
 
     @property
     def undelivered(self) -> int:
-        """The number of records that were claimed and not delivered."""
+        """The number of records that were claimed but not delivered."""
         leases = (*self._waiting, *self._undelivered.values())
         return sum([len(lease.records) - lease.delivered for lease in leases])
 
     def of(self, claim: SourceClaim) -> Lease | None:
-        """The lease of a claim that has not ended."""
+        """Return the lease of an open claim."""
         return self._claimed.get(claim)
 
     def claimed(self, jobs: Iterable[LeasedJob], until: float) -> int:
-        """Take in claimed jobs, those of a lease in a row; return the number of leases."""
+        """Add claimed jobs, grouped by lease; return the number of leases."""
         lease, count = None, 0
         for job in jobs:
             if lease is None or lease.number != job.lease:
@@ -209,13 +209,13 @@ class LeaseBook:
         return number
 
     def take_replaced(self) -> list[Lease]:
-        """The leases whose keys were claimed again, but for those that have ended since."""
+        """Return the open leases whose keys were claimed again."""
         replaced = [each for each in self._replaced if each in self.all]
         self._replaced.clear()
         return replaced
 
     def take_waiting(self) -> list[Lease]:
-        """The leases whose claims are to begin now."""
+        """Return the leases whose claims are to begin now."""
         waiting = [*self._waiting]
         self._waiting.clear()
         if self._alone is not None and not (waiting or self._claimed or self._surplus):
@@ -228,7 +228,7 @@ class LeaseBook:
         return [*self._surplus]
 
     def begun(self, lease: Lease, claim: SourceClaim) -> None:
-        """Note the claim of a lease."""
+        """Record the claim of a lease."""
         lease.begin(claim)
         self._claimed[claim] = self._undelivered[claim] = lease
 
@@ -261,7 +261,7 @@ class LeaseBook:
             elif lease is self._alone and lease.claim is None:
                 pass
             elif lease.claim is None or self._claimed.pop(lease.claim, None) is None:
-                continue  # it has ended
+                continue  # it has already ended
             else:
                 self._undelivered.pop(lease.claim, None)
                 ended.append(lease.claim)
@@ -276,7 +276,7 @@ class LeaseBook:
 
 
 def record_of(partition: TopicPartition, job: LeasedJob) -> Record:
-    """A job as a record: in order with others by the key of its lane."""
+    """Convert a job to a record, which is ordered by the key of its lane."""
     headers: list[tuple[str, bytes]] = []
     if job.headers != "{}":
         headers = _entries(job.headers)
@@ -287,7 +287,7 @@ def record_of(partition: TopicPartition, job: LeasedJob) -> Record:
 
 
 def _entries(headers: str) -> list[tuple[str, bytes]]:
-    """The entries of a JSON object: text as it is, and other values as JSON."""
+    """Convert the entries of a JSON object to headers: strings unchanged, other values as JSON."""
     entries: Sequence[tuple[str, object]] = list(json.loads(headers).items())
     return [
         (name, (value if isinstance(value, str) else json.dumps(value)).encode())

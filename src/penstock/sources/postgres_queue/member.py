@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from .options import QueueOptions
 
 REST = 1.0
-"""Seconds between two moves of automatic ranges, at least."""
+"""The shortest time in seconds between two moves of automatic ranges."""
 
 
 class Member:
-    """Tells the queue that this process lives; automatic ranges of slots follow its members."""
+    """Reports this process to the queue as alive. Automatic ranges of slots follow the members."""
 
     def __init__(self, queue: QueueLeases, options: QueueOptions) -> None:
         self._queue = queue
@@ -34,18 +34,18 @@ class Member:
         return min(every, REST) if self._is_sticky else every
 
     async def join(self) -> None:
-        """Find the queue, and become a member. Raises `ConfigError` without a queue, and errors of
-        the client.
+        """Find the queue, and become a member. Raises `ConfigError` if it does not exist, and
+        errors of the client.
         """
         found = await self._queue.check()
         if found is None:
             create = f"`penstock queue create {self._options.queue}`"
-            raise bad("queue", self._options.queue, f"does not exist; make it with {create}")
+            raise bad("queue", self._options.queue, f"does not exist; create it with {create}")
         self._is_sticky = found
         await self.tell()
 
     async def tell(self) -> None:
-        """Tell that this process lives. Raises errors of the client."""
+        """Report that this process is alive. Raises errors of the client."""
         await self._queue.seen(self._options.lease, balances=bool(self._is_sticky), pause=REST)
 
     async def leave(self) -> None:

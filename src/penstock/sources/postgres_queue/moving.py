@@ -1,4 +1,4 @@
-"""Settles a part of a lease in a transaction of the queue's own database."""
+"""Settles a part of a lease in a transaction of the queue's database."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 class LeaseMove:
     """Settles the jobs of a lease before an offset, and keeps the lease.
 
-    Of a job that is gone already, nothing tells who has settled it. So a move that finds fewer jobs
-    than it settles is refused: an earlier one was applied, perhaps, and is asked about.
+    The queue does not record which process settled a job. A move that finds fewer jobs than it
+    settles is therefore refused: an earlier move may have been applied, and is checked by
+    `is_moved`.
     """
 
     def __init__(self, queue: QueueLeases, name: str, lease: Lease, offset: int) -> None:
@@ -28,14 +29,14 @@ class LeaseMove:
 
     @property
     def keeper(self) -> str:
-        """The queue."""
+        """The name of the queue."""
         return f"the queue {self._name}"
 
     async def move(self, connection: Any) -> None:
-        """Settle them on this connection. Raises `PositionLost` if the lease has ended."""
+        """Settle the jobs on this connection. Raises `PositionLost` if the lease has ended."""
         queue, lease = self._queue, self._lease
         if await queue.left_on(connection, self._places) < len(self._places):
-            text = f"jobs of lease {lease.number} of {self._name} are settled already, or the sink"
+            text = f"jobs of lease {lease.number} of {self._name} are already settled, or the sink"
             raise PositionLost(f"{text} is in another database than the queue")
         is_loose = lease.lane is None
         settlement = Settlement(lease.name, "done") if is_loose else lease.kept(self._places)
@@ -45,10 +46,10 @@ class LeaseMove:
             raise PositionLost(f"{text} is in another database than the queue")
 
     async def is_moved(self, connection: Any) -> bool:
-        """Whether they are settled, as another connection tells once a COMMIT of them has ended."""
+        """Whether the jobs are settled, as seen by another connection after the COMMIT has ended."""
         first = await self._queue.first_left(self._lease.name, self._places, connection)
         return first is None
 
     def committed(self) -> None:
-        """Note that they are settled."""
+        """Record that the jobs are settled."""
         self._lease.settle_before(self._offset)

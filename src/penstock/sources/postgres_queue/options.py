@@ -1,4 +1,4 @@
-"""The arguments of a source, checked."""
+"""The checked arguments of a source."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 EXTENSIONS = 3
-"""Extensions of a lease within its time, so that two may fail."""
+"""Extensions of a lease within its duration, so that two may fail."""
 SHORTEST_LEASE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueOptions:
-    """What a source reads, and how."""
+    """The jobs to read, and how to read them."""
 
     queue: str
     schema: str
@@ -71,5 +71,5 @@ class QueueOptions:
 
 
 def _own_name() -> str:
-    """A name for operators to find the process by, which no other one has."""
+    """Return a unique name by which operators can find the process."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"

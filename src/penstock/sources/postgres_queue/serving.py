@@ -1,16 +1,17 @@
-"""An open source: what the consumer calls, and the tasks beside it.
+"""An open source: the calls of the consumer, and the background tasks.
 
-1. A fetch delivers what was claimed; without any it claims more. It begins the claims of new leases
-   and returns without records then, since a consumer names the claims that it fetches from.
-2. A lease ends with its last settled job, in the same statement. One that is given back, or that has
-   a job which the queue keeps, ends its claim before the key is free in this process.
-3. `_keep` extends the leases. One that had ended, or could not be extended in time, is lost: its claim
-   ends, and what runs of it has no effect on the queue.
-4. A server that is not there is a reported trouble and another try; what another try cannot put right
-   ends the next fetch.
-5. No more jobs are claimed while `LEASED_MOST` are leased: those that are handled wait for their settle,
-   and no longer count for the consumer. Nor while one is to be alone, since it may end the process.
-6. At the end, everything that is not settled is given back at once, without a try counted.
+1. A fetch delivers claimed jobs; if there are none, it claims more. When it begins the claims of
+   new leases, it returns without records, since a consumer names the claims that it fetches from.
+2. A lease ends with its last settled job, in the same statement. If a lease is given back, or has a
+   job that the queue keeps, its claim ends before the key is free in this process.
+3. `_keep` extends the leases. A lease that had ended, or was not extended in time, is lost: its
+   claim ends, and its running handlers have no effect on the queue.
+4. An unreachable server is reported as a trouble, and tried again. The next fetch raises an error
+   that a retry cannot resolve.
+5. No more jobs are claimed while `LEASED_MOST` are leased, because handled jobs that wait to be
+   settled no longer count for the consumer; nor while a lease has to be alone, since its job may
+   end the process.
+6. At the end, all unsettled jobs are given back at once, without counting an attempt.
 """
 
 from __future__ import annotations
@@ -56,23 +57,23 @@ T = TypeVar("T")
 logger = logging.getLogger("penstock.sources.postgres_queue")
 
 RETRY_TO = 5.0
-"""The most seconds between tries after an error."""
+"""The longest delay in seconds between attempts after an error."""
 GIVE_BACK_WITHIN = 2.0
-"""Seconds for giving back at the end; leases run out by themselves."""
+"""Seconds for giving back leases at the end. Remaining leases expire."""
 
-_FAILED = "%s: %s failed (%s); another try follows"
+_FAILED = "%s: %s failed (%s); it will be repeated"
 _FAILED_FOR_GOOD = "%s: %s failed: %s"
 _LOST = (
-    "%s: %d leases are lost (%s), the first of the key %r; what is not settled of them comes again"
+    "%s: %d leases are lost (%s), the first of the key %r; their unsettled jobs are delivered again"
 )
-_NOT_GIVEN_BACK = "%s: %d leases could not be given back (%s); they run out"
+_NOT_GIVEN_BACK = "%s: %d leases could not be given back (%s); they expire by themselves"
 _PAUSED = "the queue is paused: `penstock queue resume` continues it"
 _EXPIRED = "they were not extended in time"
-_REPLACED = "they had run out, or the queue has changed"
+_REPLACED = "they had expired, or the queue has changed"
 
 
 class OpenQueue:
-    """The jobs of one process, while its source is open."""
+    """The jobs of one process while its source is open."""
 
     def __init__(
         self,
@@ -93,19 +94,20 @@ class OpenQueue:
         self.news = CountedSignal()
         """Fires when there may be jobs to claim."""
         self._look_at = math.inf
-        """When a job that was put back here is due."""
+        """The time at which a job that was put back here is due."""
         self._failure: ConfigError | None = None
 
     @asynccontextmanager
     async def running(self, waker: Waker) -> AsyncGenerator[None]:
-        """Serve the queue within; at exit, end the claims and give back what is not settled.
+        """Serve the queue within the context; at exit, end the claims and give back the unsettled
+        jobs.
 
-        Raises `ConfigError` from the first try to begin.
+        Raises `ConfigError` from the first attempt to begin.
         """
         await self._tried("opening", self._answered(self._member.join()))
         if self._failure is not None:
             raise self._failure
-        self._host.assigned({})  # a consumer without jobs is ready, too
+        self._host.assigned({})  # a consumer without jobs is also ready
         loop = asyncio.get_running_loop()
         tasks = [loop.create_task(each) for each in (self._keep(), self._stay(), waker.run())]
         try:
@@ -119,7 +121,7 @@ class OpenQueue:
     # -- the tasks ---------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Extend the leases, and end those that may have run out."""
+        """Extend the leases, and end those that may have expired."""
         clock, every = self._clock, self._options.extend_every
         next_at = clock.now() + every
         while True:
@@ -141,7 +143,7 @@ class OpenQueue:
         for lease in leases:
             if lease.number in kept:
                 lease.extend(asked_at + self._options.lease)
-        here = self._book.all  # others may have been settled meanwhile
+        here = self._book.all  # others may have been settled in the meantime
         self._lose([each for each in leases if each.number not in kept and each in here], _REPLACED)
 
     async def _stay(self) -> None:
@@ -149,18 +151,21 @@ class OpenQueue:
         while True:
             await self._clock.sleep(self._member.every)
             if self._member.has_joined:
-                what = "telling that the consumer lives"
+                what = "renewing the membership"
                 await self._tried(what, self._answered(self._member.tell()))
             else:
                 await self._tried("opening", self._answered(self._member.join()))
 
     async def _answered(self, call: Coroutine[None, None, T]) -> T:
-        """Wait for an answer as long as a lease. Raises `TimeoutError`: a server may hang."""
+        """Wait for an answer for at most the time of a lease.
+
+        Raises `TimeoutError`, since a server may hang.
+        """
         async with self._clock.timeout_at(self._clock.now() + self._options.lease):
             return await call
 
     async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
-        """Whether an attempt succeeded; its error is a trouble, or the failure of the source."""
+        """Whether an attempt succeeded. Its error becomes a trouble, or the failure of the source."""
         name = self._options.queue
         try:
             await attempt
@@ -180,7 +185,7 @@ class OpenQueue:
     # -- fetching ----------------------------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched] | None:
-        """Deliver jobs of these claims, or begin others; `None` at the end of a source that ends."""
+        """Deliver jobs of these claims, or begin new ones; `None` at the end of a source that ends."""
         clock, delay = self._clock, self._options.poll
         while True:
             if self._failure is not None:
@@ -206,10 +211,10 @@ class OpenQueue:
                 continue
             if worked:
                 delay = self._options.poll
-                await self._tried("looking at the queue", self._note_pause())
+                await self._tried("checking the queue", self._note_pause())
                 if self._options.ends and not self._book and await self._is_over():
                     return None
-                if self.news.count != self._claimer.heard:  # also while it looked
+                if self.news.count != self._claimer.heard:  # also during the checks
                     continue
             else:
                 delay = min(RETRY_TO, 2 * delay)
@@ -236,12 +241,12 @@ class OpenQueue:
         async def look() -> None:
             ready.append(await self._answered(self._queue.has_ready()))
 
-        return await self._tried("looking at the queue", look()) and ready == [False]
+        return await self._tried("checking the queue", look()) and ready == [False]
 
     # -- settling ----------------------------------------------------------------------------------
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
-        """Settle what these positions have passed; return the claims for which that is stored."""
+        """Settle the jobs before these positions; return the claims for which this is stored."""
         moves = [
             (lease, position.offset)
             for claim, position in positions.items()
@@ -257,26 +262,26 @@ class OpenQueue:
         for lease, offset in moves:
             claim = lease.claim
             if claim is None or self._book.of(claim) is not lease:
-                continue  # lost meanwhile, by its time
+                continue  # lost in the meantime, by expiry
             if not lease.is_gone and fates.get(lease.number, "lost") == "lost":
                 lost.append(lease)
                 continue
             stored.append(claim)
-            is_kept = fates.get(lease.number) == "kept"  # the rest of it may be settled meanwhile
+            is_kept = fates.get(lease.number) == "kept"  # the rest may be settled in the meantime
             if lease.settle_before(offset) and (lease.is_gone or not is_kept):
                 over.append(lease)
         self._end(over)
         self._lose(lost, _REPLACED)
-        if "freed" in fates.values():  # there are more jobs of a key
+        if "freed" in fates.values():  # a key has more jobs
             self.news.fire()
         return stored
 
     def move_to(self, claim: SourceClaim, offset: int) -> LeaseMove:
-        """What settles the jobs of a claim before this offset, in another transaction."""
+        """Return the move that settles a claim's jobs before this offset in another transaction."""
         return LeaseMove(self._queue, self._options.queue, self._held(claim), offset)
 
     async def settled(self, claim: SourceClaim) -> int:
-        """The offset before which everything of a claim is settled in the queue."""
+        """Return the offset before which all jobs of a claim are settled in the queue."""
         lease = self._held(claim)
         places = [record.offset for record in lease.records]
         first = await self._answered(self._queue.first_left(lease.name, places))
@@ -300,7 +305,7 @@ class OpenQueue:
         delay: float,
         tries: int,
     ) -> ReturnedAs | None:
-        """Deliver a job again later, with what is behind it."""
+        """Put back a job for a delay, together with the later jobs of its key."""
         reason = None if error is None else storable(text_of(error))
         given = {"delay": delay, "attempts": tries, "reason": reason}
         fate = await self._settle_one(claim, settled, record, action="nak", **given)
@@ -370,7 +375,7 @@ class OpenQueue:
         self._end(leases)
 
     async def _close(self) -> None:
-        """End all claims, and give back what is not settled of them."""
+        """End all claims, and give back their unsettled jobs."""
         names: list[LeaseName] = []
         try:
             async with self._clock.timeout_at(self._clock.now() + GIVE_BACK_WITHIN):
@@ -393,6 +398,6 @@ class OpenQueue:
             self._end(self._book.all)
 
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """The offset after the last job of each claim."""
+        """Return the offset after the last job of each claim."""
         found = {claim: self._book.of(claim) for claim in claims}
         return {c: lease.records[-1].offset + 1 for c, lease in found.items() if lease is not None}

@@ -39,56 +39,58 @@ LEASE = 30.0
 
 
 class PostgresQueueSource:
-    """A queue in PostgreSQL, served by one consumer of possibly many: the jobs of a key one after
-    another in the order in which they were enqueued, different keys side by side.
+    """A queue in PostgreSQL, served by one or more consumers. Jobs of a key run one after another,
+    in the order in which they were enqueued; different keys run concurrently.
 
-    A record has the job's key as its key, the JSON of its payload as its value, in bytes, and the
-    entries of its headers. Its topic is the queue, its partition the slot of the key, and its offset
-    the job's place in the queue. In a queue with `ordering_required` every record has the key `""`,
-    and that of the job is the header `key`. Jobs without a key are each alone; their partition is a
+    A record has the job's key, the JSON of its payload as its value, in bytes, and the entries of
+    its headers. Its topic is the queue, its partition the slot of the key, and its offset the job's
+    place in the queue. In a queue with `ordering_required` every record has the key `""`, and the
+    job's key is in the header `key`. Each job without a key is independent; its partition is a
     negative number.
 
-    A key is leased with a few of its jobs at a time. The consumer settles them as they are handled,
-    keeps the leases while it lives, and gives them back when it stops. When it dies, they pass to
-    others after `lease` seconds. Whatever runs under a lease that was lost has no effect on the
-    queue, but may have others: delivery is at least once.
+    A key is leased with a few of its jobs at a time. The consumer settles the jobs as they are
+    handled, extends the leases while it runs, and gives them back when it stops. If it dies, the
+    keys pass to others after `lease` seconds. A handler whose lease was lost has no effect on the
+    queue, but may have other effects: delivery is at least once.
 
-    The queue decides what becomes of a job that cannot be handled (`poison` of `penstock queue
-    create`), so a consumer takes no `poison`, `dead_letters` or `parked` beside it, but for
-    `poison="exit"`. A try that waits for `back_after` seconds or more is left to the queue, which
-    counts the tries across processes.
+    The queue decides about a job that cannot be handled (`poison` of `penstock queue create`), so a
+    consumer of this source does not accept `poison`, `dead_letters` or `parked`, except
+    `poison="exit"`. An attempt with a backoff of `back_after` seconds or more is left to the queue,
+    which counts the attempts across processes.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
-        queue: the queue's name; it must exist (`penstock queue create`).
-        schema: the schema, as `penstock pg install` made it; default `"penstock"`.
-        group: the group of consumers whose ranges of slots this one shares, in a queue with sticky
+        queue: the name of an existing queue (`penstock queue create`).
+        schema: the schema, created by `penstock pg install`; default `"penstock"`.
+        group: the group of consumers that share the ranges of slots, in a queue with sticky
             routing; default `"default"`.
-        consumer: the name of this process in the group; default: one of its own, from the host's
-            name and the process id. One that stays the same over restarts keeps manual ranges,
-            and automatic ones if the process was killed and is back within `lease`.
-        lease: seconds after which the keys of a process that died pass to others; default 30. Leases
-            are extended three times in that time.
-        per_key: the most jobs of a key in a lease; default 10. Of a key whose lease was lost, one.
-        poll: seconds between looks for new jobs while no notification comes; default 0.25.
-        back_after: seconds of a backoff from which on a job is left to the queue instead of being
-            kept under its lease; default 1.
+        consumer: the name of this process in the group; default: a unique name, from the host's
+            name and the process id. A name that stays the same across restarts keeps manual ranges,
+            and automatic ones if the process was killed and restarts within `lease`.
+        lease: seconds after which the keys of a dead process pass to others; default 30. Leases are
+            extended three times in that time.
+        per_key: the most jobs of a key in a lease; default 10. For a key whose lease was lost it is
+            one.
+        poll: seconds between checks for new jobs without a notification; default 0.25.
+        back_after: the backoff in seconds from which a job is put back into the queue instead of
+            waiting under its lease; default 1.
         ends: whether the source ends when no job is ready; otherwise it waits for more. It does not
-            wait for jobs that are leased elsewhere, back off, or are due later.
-        pool: an asyncpg pool of the application's, or a function that makes or finds one, instead
-            of `dsn`. One of its connections listens for notifications if it has three or more.
-        close_pool: whether closing closes that pool; default: only one that a function made.
+            wait for jobs that are leased elsewhere, in a backoff, or due later.
+        pool: an asyncpg pool of the application, or a function that creates or returns one, instead
+            of `dsn`. One of its connections listens for notifications if there are three or more.
+        close_pool: whether closing closes that pool; default: only if a function created it.
         connect_options: any options of `asyncpg.create_pool`.
-        statement_timeout: seconds that a statement may run on the server; default: the server's.
+        statement_timeout: timeout in seconds of a statement on the server; default: the server's
+            setting.
         prepared_statements: as for `PostgresSink`.
-        close_timeout: seconds for closing the connections; default 5.
+        close_timeout: timeout in seconds for closing the connections; default 5.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Used by one consumer
-    at a time, on one loop. Nothing is connected before it is opened; then a schema that is missing
-    or older, and a queue that does not exist, raise `ConfigError`. A server that cannot be reached
-    is a reason in `explain()`, and tried again.
+    at a time, on one loop. Opening connects, and raises `ConfigError` for a schema that is missing
+    or too old, and for a queue that does not exist. An unreachable server is reported in
+    `explain()`, and tried again.
     """
 
     capabilities = SourceCapabilities(
@@ -151,18 +153,18 @@ class PostgresQueueSource:
 
     @property
     def back_after(self) -> float:
-        """Seconds of a backoff from which on a job is left to the queue."""
+        """The backoff in seconds from which a job is put back into the queue."""
         return self._options.back_after
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Serve the queue; at exit, end the claims and give back what is not settled.
+        """Serve the queue; at exit, end the claims and give back the unsettled jobs.
 
-        Raises `ClosedError` if it is open, and `ConfigError` for a schema that is missing or older,
-        and a queue that does not exist.
+        Raises `ClosedError` if it is already open, and `ConfigError` for a schema that is missing
+        or too old, and for a queue that does not exist.
         """
         if self._open_queue is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         options = self._options
         async with AsyncExitStack() as stack:
             connections = await Connections.to(self._access, self._close_timeout)
@@ -182,13 +184,14 @@ class PostgresQueueSource:
         self._open_queue = None
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver jobs of these claims, or begin claims. Raises `ConfigError` for what no other try
-        puts right.
+        """Deliver jobs of these claims, or begin claims.
+
+        Raises `ConfigError` for errors that a retry cannot resolve.
         """
         return await self._open().fetch(claims, most)
 
     async def keep_alive(self) -> None:
-        """Do nothing: the leases are kept beside the fetches."""
+        """Do nothing: the leases are extended independently of fetches."""
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Settle the jobs before these positions, in one statement. Raises errors of the client."""
@@ -196,18 +199,18 @@ class PostgresQueueSource:
 
     @property
     def moves_in(self) -> str:
-        """The server that a `flow.transaction` has to write to."""
+        """The kind of server that a `flow.transaction` has to write to."""
         return "PostgreSQL"
 
     def move_to(self, claim: SourceClaim, position: Position) -> UnitMove:
-        """What settles the jobs of a claim in a transaction of the same database.
+        """Return the move that settles the jobs of a claim in a transaction of the same database.
 
         Raises `PositionLost` for a claim that has ended.
         """
         return self._open().move_to(claim, position.offset)
 
     async def settled(self, claim: SourceClaim) -> int:
-        """The offset before which everything of a claim is settled, asked of the server.
+        """Ask the server for the offset before which all jobs of a claim are settled.
 
         Raises `PositionLost` for a claim that has ended, and errors of the client.
         """
@@ -223,7 +226,7 @@ class PostgresQueueSource:
         delay: float,
         tries: int,
     ) -> ReturnedAs | None:
-        """Leave a job to the queue for `delay` seconds, with those of its key behind it."""
+        """Put back a job into the queue for `delay` seconds, with the later jobs of its key."""
         return await self._open().put_back(
             claim, settled, record, error=error, delay=delay, tries=tries
         )
@@ -238,17 +241,17 @@ class PostgresQueueSource:
         tries: int,
         bury: bool,
     ) -> ReturnedAs | None:
-        """Leave a job that cannot be handled to the queue, which does what it is set to do."""
+        """Leave a job that cannot be handled to the queue, which applies its `poison` setting."""
         return await self._open().give_up(
             claim, settled, record, error=error, tries=tries, bury=bury
         )
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """The offsets after the last leased jobs. `penstock queue lag` tells how many others wait."""
+        """Return the offsets after the last leased jobs. `penstock queue lag` counts waiting jobs."""
         return await self._open().ends(claims)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: a job may take any time while its lease is kept."""
+        """Do nothing: processing a job may take any time while its lease is held."""
 
     def _open(self) -> OpenQueue:
         if self._open_queue is None:

@@ -1,10 +1,10 @@
-"""Fetches of one open source: pages of the log, as what its claims deliver.
+"""Fetches of one open source: reads pages of the log, and delivers their messages to claims.
 
-1. A fetch that is cancelled has delivered nothing: cursors move in one stretch after the last
-   query, and a claim that has ended meanwhile delivers nothing.
-2. Offsets between messages have no record. The consumer is told so with the next record of the
-   slot, and without one only after `TELL_AFTER` positions: each telling is a position to store. A
-   message that is left out is told at once, so that nothing takes it for unread.
+1. A cancelled fetch has delivered nothing: cursors move in one stretch after the last query, and a
+   claim that has ended in the meantime delivers nothing.
+2. Offsets between messages have no record. They are reported to the consumer with the next record
+   of the slot, and without one only after `TELL_AFTER` positions, because each report is a position
+   to store. A skipped message is reported at once, so that it is not taken for unread.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from .slots import HeldSlot, SlotBook
 
 TELL_AFTER = 10_000
-"""Positions without a record after which a slot's position moves all the same."""
+"""Number of positions without a record after which a slot's position moves nevertheless."""
 
 
 class StreamDelivery:
-    """Reads the log for held slots."""
+    """Reads the log for the held slots."""
 
     def __init__(self, log: LogReader, book: SlotBook) -> None:
         self._log = log
         self._book = book
         self._horizon = 0
         self._visible = 0
-        """The last message that was seen, of any slot."""
+        """The last message that was seen, in any slot."""
         self._turn = 0
 
     @property
     def horizon(self) -> int:
-        """The last horizon that was read."""
+        """The horizon that was read last."""
         return self._horizon
 
     def rewind(self) -> None:
-        """Forget what was learnt from a server that has gone: it may come back older."""
+        """Forget the state of a server that was lost: a restored one may be older."""
         self._horizon = self._visible = 0
         self._book.rewind()
 
     async def fetch(self, wanted: Sequence[HeldSlot], most: int) -> list[Fetched]:
-        """The next messages of these slots, at most `most`; nothing if there are none now.
+        """Return the next messages of these slots, up to `most`; an empty list if there are none.
 
         Raises errors of the client.
         """

@@ -1,14 +1,14 @@
-"""The slots of this process: their locks, their claims, and the ends of both.
+"""The slots of this process: their locks and claims, from beginning to end.
 
-1. A slot is locked, then its position is read, then its claim begins: whatever another process did
-   before is seen.
-2. A claim is given up in this order: the host ends what runs, its position is stored, the claim
-   ends, the lock is freed. A loss ends the claim at once, and stores nothing.
-3. One attempt to store, or to begin claims, is under way at a time. So a position that is read for
-   a new claim has no older attempt of this process behind it.
-4. A lock is to be freed from the moment on at which it is asked for, unless a claim begins; so none
-   stays behind an error. Those are freed before others are taken, and at the end.
-5. Locks that could not be kept for as long as a lease may last are lost, with their claims.
+1. A slot is locked, then its position is read, then its claim begins. The position therefore
+   includes all earlier work of other processes.
+2. A claim is released in this order: the host drains running messages, its position is stored, the
+   claim ends, the lock is released. A loss ends the claim at once, and stores nothing.
+3. Only one attempt to store positions or to begin claims is in progress at a time. A position that
+   is read for a new claim can therefore not be overtaken by an older attempt of this process.
+4. From the moment a lock is requested it is marked for release, unless a claim begins, so that an
+   error leaves no lock behind. Marked locks are released before others are taken, and at the end.
+5. Locks that were not extended within the longest possible lease are lost, with their claims.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.postgres_stream")
 
 KEEPS = 3
-"""Intervals without an answer after which locks are lost."""
+"""Intervals without an answer after which locks are considered lost."""
 UNLOCK_WITHIN = 2.0
-"""Seconds for unlocking at the end; leases run out by themselves."""
+"""Seconds for unlocking at the end. Remaining leases expire."""
 
-_LOST = "%s: the slots %s are lost (%s); what was not stored of them runs again"
-_NOT_STORED = "%s: the last positions of slots %s are not stored (%s); what they held runs again"
-_NOT_UNLOCKED = "%s: slots could not be unlocked (%s); their locks run out"
+_LOST = "%s: the slots %s are lost (%s); their messages without a stored position run again"
+_NOT_STORED = (
+    "%s: the last positions of slots %s are not stored (%s); their uncommitted messages run again"
+)
+_NOT_UNLOCKED = "%s: slots could not be unlocked (%s); their locks expire by themselves"
 
 
 class SlotHolder:
-    """Locks and claims of one open source."""
+    """The locks and claims of one open source."""
 
     def __init__(
         self,
@@ -62,27 +64,27 @@ class SlotHolder:
         self._host = host
         self._clock = parts.clock
         self._ending: set[int] = set()
-        """The slots whose locks are to be freed."""
+        """The slots whose locks are to be released."""
         self._kept_at = -math.inf
         self._turn = asyncio.Lock()
 
     @property
     def is_kept(self) -> bool:
-        """Whether the locks were kept in time, so that they cannot have run out unnoticed."""
+        """Whether the locks were extended in time, so that they cannot have expired unnoticed."""
         return self._clock.now() < self.kept_until
 
     @property
     def kept_until(self) -> float:
-        """When the locks may have run out, unless they are kept before."""
+        """The time at which the locks may have expired, unless they are extended before."""
         every = self._locks.keep_every
         return math.inf if every is None else self._kept_at + KEEPS * every
 
     # -- claims ------------------------------------------------------------------------------------
 
     async def claim(self, slots: Collection[int], most: int) -> int:
-        """Claim up to `most` of these slots, as far as they are free; return their number.
+        """Claim up to `most` of these slots if they are free; return their number.
 
-        Raises what the state, its store and the locks raise; nothing is claimed then.
+        Raises the errors of the state, its store and the locks, without claiming anything.
         """
         async with self._turn:
             await self._unlock_ended()
@@ -104,15 +106,15 @@ class SlotHolder:
         partitions = {TopicPartition(self._topic, slot): at.position for slot, at in starts.items()}
         self._book.begin(self._host.assigned(partitions), starts, self._clock.now())
         self._ending.difference_update(starts)
-        if self._stored.are_elsewhere:  # the subscription's own positions are others
+        if self._stored.are_elsewhere:  # the positions of the subscription itself may differ
             for slot in starts:
                 self._book.at(slot).doubt()
 
     async def give_up(self, slots: Sequence[HeldSlot], within: float) -> None:
-        """Let what runs end, store the positions, and free the slots.
+        """Drain the claims, store the positions, and release the slots.
 
-        An error of the store is logged only: what the slots held runs again elsewhere. Raises what
-        the locks raise.
+        Errors of the store are only logged: uncommitted messages run again elsewhere. Raises the
+        errors of the locks.
         """
         claims = [held.claim for held in slots]
         try:
@@ -127,7 +129,7 @@ class SlotHolder:
         await self.unlock_ended()
 
     def end(self, slots: Collection[HeldSlot]) -> None:
-        """End the claims of these slots, without a commit; their locks are freed later."""
+        """End the claims of these slots without a commit; their locks are released later."""
         ended = self._book.end(slots)
         if ended:
             self._ending.update(held.slot for held in ended)
@@ -144,7 +146,7 @@ class SlotHolder:
     # -- positions ---------------------------------------------------------------------------------
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
-        """Store the positions of claims that have not ended; return those that are stored.
+        """Store the positions of open claims; return the claims whose positions are stored.
 
         A claim whose position was refused is lost.
         """
@@ -155,21 +157,21 @@ class SlotHolder:
                 if (found := self._book.of(claim)) is not None
             }
             stored, refused = await self._stored.store(held) if held else ([], [])
-        self.lose(refused, "their stored positions were moved")
+        self.lose(refused, "their stored positions were moved by others")
         return [each.claim for each in stored if self._book.holds(each)]
 
     async def check(self, subscribed: Subscribed) -> None:
-        """Lose the claims whose stored position is not this process's, as after a reset, and those
-        that may have passed over a message which is left out no more.
+        """Lose the claims whose stored position was moved by others, as by a reset, and those that
+        may have skipped a message that is now to be delivered.
         """
         held, earlier = self._book.all, subscribed.earlier
         if not self._moved(subscribed) and all(each.earlier is earlier for each in held):
             return
-        async with self._turn:  # no commit is under way, so what is read now is compared
+        async with self._turn:  # no commit is in progress, so the positions can be compared
             found = await self._stored.read()
             moved = self._moved(found)
             reset = [each for each in self._book.all if not each.leave_out(found.earlier)]
-        self.lose(moved, "their stored positions were moved")
+        self.lose(moved, "their stored positions were moved by others")
         self.lose(reset, "the subscription was reset")
 
     def _moved(self, subscribed: Subscribed) -> list[HeldSlot]:
@@ -181,21 +183,21 @@ class SlotHolder:
     # -- locks -------------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Extend the locks; end the claims of those that are lost. Raises what the locks raise."""
+        """Extend the locks, and end the claims of lost locks. Raises the errors of the locks."""
         names = {slot_lock(self._name, each.slot): each for each in self._book.all}
         asked_at = self._clock.now()
         kept = await self._locks.keep(list(names)) if names else ()
         self._kept_at = max(self._kept_at, asked_at)
         lost = [each for name, each in names.items() if name not in kept]
-        self.lose(lost, "their locks are")
+        self.lose(lost, "their locks were lost")
 
     def lose_unkept(self) -> None:
-        """End all claims if their locks may have run out."""
+        """End all claims if their locks may have expired."""
         if not self.is_kept:
-            self.lose(self._book.all, "their locks could not be kept in time")
+            self.lose(self._book.all, "their locks could not be extended in time")
 
     async def unlock_ended(self) -> None:
-        """Free the locks of claims that have ended. Raises what the locks raise."""
+        """Release the locks of claims that have ended. Raises the errors of the locks."""
         async with self._turn:
             await self._unlock_ended()
 
@@ -205,7 +207,7 @@ class SlotHolder:
             self._ending.difference_update(ending)
 
     async def close(self) -> None:
-        """End all claims without a commit, and free what is locked."""
+        """End all claims without a commit, and release the locks."""
         self.end(self._book.all)
         try:
             async with self._clock.timeout_at(self._clock.now() + UNLOCK_WITHIN):

@@ -1,14 +1,14 @@
 """Reads the messages of a log, up to its horizon.
 
-1. The horizon is read first; messages are read in a later statement, and up to it only. A horizon
-   that was read once holds for ever, so it is read again only when everything up to it was read.
+1. The horizon is read first; messages are read in a later statement, and only up to it. A horizon
+   remains valid forever, so it is read again only when everything up to it was read.
 2. One scan in the order of positions serves many slots; its rows are compared with the cursor of
-   their slot. Few slots are read by the index of each.
-3. A look for unread messages is a probe of each slot's index behind its position, so an idle slot
-   costs no scan.
+   their slot. A few slots are read by index, slot by slot.
+3. The search for unread messages probes each slot's index after its position, so an idle slot costs
+   no scan.
 """
 
-# ruff: noqa: S608  # names of the schema, quoted, and a selection of quoted literals
+# ruff: noqa: S608  # quoted names, and a selection of quoted literals
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from .selection import SelectedLog
 
 FEW = 16
-"""The most slots that are read by the index of each."""
+"""The most slots to read by index."""
 NEVER = 2**63 - 1
-"""The cursor of a slot that is not read."""
+"""The cursor of a slot that is not to be read."""
 _COLUMNS = (
     "m.position, m.slot, m.stream, m.type, m.id, m.version, m.at, m.data::text, m.metadata::text"
 )
 
 
 class Horizon(NamedTuple):
-    """How far a log may be read, and how far it has got."""
+    """How far a log may be read, and the last position in use."""
 
     position: int
-    """Nothing becomes visible any more at or before this position."""
+    """No message can become visible at or before this position any more."""
     last: int
-    """The last position that was handed out."""
+    """The last position that was assigned."""
 
 
 class LogReader:
-    """Reads what a selection has of the log. Methods suspend, and raise errors of the client."""
+    """Reads the selected messages of the log. Methods suspend, and raise errors of the client."""
 
     def __init__(self, connections: Connections, selection: SelectedLog) -> None:
         self._connections = connections
@@ -79,17 +79,17 @@ class LogReader:
         )
 
     async def check(self) -> None:
-        """Raise `ConfigError` for a schema that is missing or older, or may not be used."""
+        """Raise `ConfigError` for a schema that is missing, too old or not accessible."""
         async with self._connections.asking() as con:
             await opened_schema(con, self._name)
 
     async def horizon(self) -> Horizon:
-        """The horizon of this moment, on the primary server."""
+        """Return the current horizon, on the primary server."""
         (row,) = await self._fetch(self._horizon)
         return Horizon(row["position"], row["last"])
 
     async def records(self, page: Page) -> list[Record]:
-        """The first messages of a page, in the order of their positions."""
+        """Return the first messages of a page, in the order of their positions."""
         if len(page.slots) <= FEW:
             slots = [held.slot for held in page.slots]
             cursors = [held.cursor for held in page.slots]
@@ -102,15 +102,15 @@ class LogReader:
         return [record_of(self._topic, row) for row in rows]
 
     async def span(self, first: int, last: int, most: int) -> list[Record]:
-        """The first messages from `first` to `last`, of all slots."""
+        """Return the first messages from `first` to `last`, of all slots."""
         rows = await self._fetch(self._scan, first, last, [0] * SLOTS, most)
         return [record_of(self._topic, row) for row in rows]
 
     async def oldest(
         self, cursors: Mapping[int, int], last: int, earlier: Collection[int]
     ) -> dict[int, datetime]:
-        """When the first unread message of each of these slots was appended, up to `last` and
-        without those `earlier`; without slots that have none.
+        """Return the append time of the first unread message of each of these slots, up to `last`
+        and without the positions in `earlier`. Slots without unread messages are left out.
         """
         rows = await self._fetch(self._oldest, *_given(cursors, earlier), last)
         return {row["slot"]: row["at"] for row in rows}
@@ -118,15 +118,15 @@ class LogReader:
     async def unread(
         self, cursors: Mapping[int, int], last: int, earlier: Collection[int], most: int
     ) -> dict[int, Unread]:
-        """What is unread of each of these slots, up to `last` and without the messages `earlier`;
-        counts `most` messages of each at most.
+        """Return the number and the age of the unread messages of each of these slots, up to `last`
+        and without the positions in `earlier`. Counts at most `most` messages of each slot.
         """
         rows = await self._fetch(self._unread, *_given(cursors, earlier), last, most)
         found = {row["slot"]: Unread(row["messages"], row["seconds"]) for row in rows}
         return {slot: found.get(slot, Unread(0, 0.0)) for slot in cursors}
 
     async def ends(self, slots: Collection[int]) -> dict[int, int]:
-        """The offset after the last visible message of each slot; 0 without any."""
+        """Return the offset after the last visible message of each slot; 0 if there is none."""
         rows = await self._fetch(
             "SELECT c.slot, coalesce((SELECT m.position + 1 FROM "
             f"{self._schema}.message m WHERE m.slot = c.slot AND {self._condition} "
@@ -136,15 +136,17 @@ class LogReader:
         return {row["slot"]: row["over"] for row in rows}
 
     async def last_visible(self) -> int:
-        """The position of the last visible message, of any selection; 0 without any."""
+        """Return the position of the last visible message, of any selection; 0 if there is none."""
         (row,) = await self._fetch(
             f"SELECT coalesce(max(m.position), 0) AS position FROM {self._schema}.message m"
         )
         return int(row["position"])
 
     async def first_at(self, time: datetime) -> int | None:
-        """The least position of a message of this time or later; `None` without one."""
-        (row,) = await self._fetch(  # OFFSET 0: by the index of `at`, not from position 1 on
+        """Return the lowest position of a message of this time or later; `None` if there is none."""
+        (
+            row,
+        ) = await self._fetch(  # OFFSET 0: use the index of `at`, and do not scan from position 1
             "SELECT min(f.position) AS position FROM (SELECT m.position FROM "
             f"{self._schema}.message m WHERE m.at >= $1 AND {self._condition} OFFSET 0) AS f",
             time,
@@ -152,8 +154,8 @@ class LogReader:
         return row["position"]  # type: ignore[no-any-return]
 
     async def visible(self, since: int, before: datetime | None, most: int) -> list[int]:
-        """The positions from `since` on of messages that are visible, and were appended before a
-        time; at most so many.
+        """Return up to `most` positions from `since` on, of visible messages appended before a
+        time.
         """
         rows = await self._fetch(
             f"SELECT m.position FROM {self._schema}.message m WHERE m.position >= $1 "
@@ -166,7 +168,7 @@ class LogReader:
         return [row["position"] for row in rows]
 
     async def oldest_appender(self) -> OpenAppender | None:
-        """The open transaction that holds the horizon, if any."""
+        """Return the open transaction that holds back the horizon, if any."""
         return appender_of(await self._fetch(oldest_appender(self._schema)))
 
     async def _fetch(self, query: str, *arguments: object) -> Sequence[Any]:
@@ -176,13 +178,13 @@ class LogReader:
 
 
 def _given(cursors: Mapping[int, int], earlier: Collection[int]) -> tuple[object, ...]:
-    """The arguments of `GIVEN`; of the messages `earlier`, those that are not read yet."""
+    """Build the arguments of `GIVEN`, with the unread positions of `earlier`."""
     least = min(cursors.values(), default=0)
     return list(cursors), list(cursors.values()), [each for each in earlier if each >= least]
 
 
 def record_of(topic: str, row: Any) -> Record:
-    """The record of a row of `_COLUMNS`."""
+    """Build the record of a row of `_COLUMNS`."""
     position, slot, stream, kind, message_id, version, at, data, metadata = row
     headers = [] if metadata == "{}" else _entries(metadata)
     headers += [
@@ -194,7 +196,7 @@ def record_of(topic: str, row: Any) -> Record:
 
 
 def _entries(metadata: str) -> list[tuple[str, bytes]]:
-    """The entries of metadata as headers: text as it is, and other values as JSON."""
+    """Convert the entries of metadata to headers: strings unchanged, other values as JSON."""
     return [
         (name, (value if isinstance(value, str) else json.dumps(value)).encode())
         for name, value in json.loads(metadata).items()

@@ -1,18 +1,20 @@
-"""Looks at a subscription: whether it is paused, this process's share of it, and what to claim.
+"""Checks a subscription regularly: pauses, this process's share, and the slots to claim.
 
-1. With locks that count the members, each has an even share of all slots, idle ones too. Otherwise
-   a process has a fixed number at a time, of those with unread messages first.
-2. Slots whose oldest unread message was appended first are claimed first; none of them is waited
-   for. A process that cannot have all at once claims those that it has not served in this round
-   first. The round ends when none of them is free, so that a slot that another process keeps does
-   not hold it up.
-3. A slot is given up when the share is smaller: as large a part of those with unread messages, of
-   which the ones with the oldest are kept, as of the idle ones. With a fixed number, also when others have unread messages and it is
-   idle, or was held for a while; the other one is locked before that.
-4. A stored position beyond the last one of the log shows that the log is not the one that was read,
-   but an older copy: that is an error, since new messages would be taken for read ones.
-5. Messages that retention has deleted before they were handled are told once per process: at its
-   first look, and whenever there are more.
+1. With locks that count the members, each process has an even share of all slots, including idle
+   ones. Otherwise a process has a fixed number of slots at a time, preferably those with unread
+   messages.
+2. Slots are claimed in the order of the append times of their oldest unread messages, without
+   waiting for any of them. A process that cannot claim all at once first claims those that it has
+   not served in this round. The round ends when none of them is free, so that a slot that another
+   process keeps does not delay it.
+3. When the share shrinks, slots are released in proportion: the same fraction of the slots with
+   unread messages as of the idle ones. The slots with the oldest messages are kept. With a fixed
+   number, a slot is also released if others have unread messages and it is idle or was held for a
+   while; the other slot is locked before that.
+4. A stored position beyond the last one of the log shows that the log is an older copy of the one
+   that was read. This is an error, since new messages would be taken for read ones.
+5. Messages that retention deleted before they were handled are reported once per process: at its
+   first check, and whenever there are more.
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.postgres_stream")
 
 CHUNK = 64
-"""The most locks that are asked for at once, beside those that are wanted."""
+"""The most locks to request at once, in addition to the required ones."""
 REVOKE_WITHIN = 30.0
-"""Seconds that a claim has to end when its slot is given up; the consumer's `drain` if shorter."""
+"""Seconds to drain a claim when its slot is released; the consumer's `drain` if it is shorter."""
 
 _PAUSED = "the subscription is paused: `penstock stream resume` continues it"
 _PAUSED_SLOTS = "the slots %s are paused: `penstock stream resume` continues them"
@@ -52,14 +54,14 @@ _MISSED = (
     "(%d in all, counted in subscription_slot.missed)"
 )
 _BEYOND = (
-    "slot %d of the subscription %r is stored at position %d, but the last position of the log is "
-    "%d: the log was restored from an older copy, or is another one. Reset the subscription with "
-    "`penstock stream reset` to where it is to go on"
+    "slot %d of the subscription %r has the stored position %d, but the last position of the log is "
+    "%d: the log was restored from an older copy, or is a different one. Reset the subscription with "
+    "`penstock stream reset` to the position where it should continue"
 )
 
 
 class Looker:
-    """Decides which slots this process has."""
+    """Decides which slots this process holds."""
 
     def __init__(
         self,
@@ -79,13 +81,13 @@ class Looker:
         self._missed = 0
         self.is_paused = False
         self.paused: frozenset[int] = frozenset()
-        """The slots that are not read now."""
+        """The slots that are currently not read."""
         self.earlier: frozenset[int] = frozenset()
         """The positions that are not delivered."""
 
     async def look(self) -> float:
-        """Look once; return the seconds until the next look. Raises what the client, the state and
-        the locks raise, and `ConfigError` for what another look cannot put right.
+        """Check once; return the seconds until the next check. Raises the errors of the client, the
+        state and the locks, and `ConfigError` for errors that repetition cannot resolve.
         """
         subscribed = await self._stored.read()
         horizon = await self._log.horizon()
@@ -98,7 +100,7 @@ class Looker:
         if (given := self._giving_up) is None or given.done():
             self._giving_up = None
             if given is not None:
-                given.result()  # its error is raised once; the next look goes on
+                given.result()  # its error is raised once; the next look continues
             await self._balance(subscribed.positions, horizon.position)
         options = self._parts.options
         waits = isinstance(self._parts.locks, CountsMembers) and len(self._book)
@@ -143,7 +145,7 @@ class Looker:
     async def _take_turns(
         self, positions: Mapping[int, Position], horizon: int, share: int
     ) -> None:
-        """Claim slots with unread messages, in place of idle ones and of those held for long."""
+        """Claim slots with unread messages, in place of idle ones and of slots held for long."""
         free = self._free(positions)
         unread = await self._log.oldest(free, horizon, self.earlier)
         room = share - len(self._book)
@@ -159,7 +161,7 @@ class Looker:
         self._give_up(over[: max(0, claimed - room)])
 
     def _free(self, positions: Mapping[int, Position]) -> dict[int, int]:
-        """The slots that this process does not have, and where they stand."""
+        """The slots that this process does not hold, and their positions."""
         return {
             slot: positions[slot].offset
             for slot in self._parts.options.selection.slots
@@ -169,7 +171,7 @@ class Looker:
     async def _by_need(
         self, positions: Mapping[int, Position], horizon: int
     ) -> tuple[list[HeldSlot], list[HeldSlot]]:
-        """Held slots with unread messages, the oldest first, and idle ones."""
+        """Return the held slots with unread messages, the oldest first, and the idle ones."""
         held = self._book.all
         cursors = {each.slot: positions[each.slot].offset for each in held}
         unread = await self._log.oldest(cursors, horizon, self.earlier)
@@ -178,18 +180,18 @@ class Looker:
         return needed, [each for each in held if each.slot not in unread]
 
     async def _ordered(self, free: Mapping[int, int], horizon: int, room: int) -> list[int]:
-        """Free slots: those with the oldest unread messages first, idle ones last."""
+        """Order free slots: those with the oldest unread messages first, idle ones last."""
         if room >= len(free):
             return list(free)
         wanted = self._in_rounds(await self._log.oldest(free, horizon, self.earlier))
         return [*wanted, *(slot for slot in free if slot not in wanted)]
 
     def _in_rounds(self, unread: Mapping[int, datetime]) -> list[int]:
-        """Unread slots, those that were not served in this round first, the oldest first."""
+        """Order unread slots: those not served in this round first, then by age."""
         return sorted(unread, key=lambda slot: (slot in self._served, unread[slot]))
 
     async def _claim(self, wanted: Sequence[int], room: int) -> int:
-        """Claim slots in this order, as far as they are free, up to `room`; return their number."""
+        """Claim free slots in this order, up to `room`; return their number."""
         claimed, size = 0, max(CHUNK, room)
         for start in range(0, len(wanted), size):
             if claimed < room:
@@ -197,7 +199,7 @@ class Looker:
                 claimed += await self._holder.claim(chunk, room - claimed)
         served = {slot for slot in wanted if slot in self._book}
         if self._served.issuperset(served):
-            self._served.clear()  # those that were not served have none free: the next round
+            self._served.clear()  # none of the unserved slots is free: begin the next round
         self._served |= served
         return claimed
 
@@ -207,7 +209,7 @@ class Looker:
             self._giving_up = asyncio.get_running_loop().create_task(giving_up)
 
     async def close(self) -> None:
-        """Cancel what is being given up."""
+        """Cancel the release of slots in progress."""
         if self._giving_up is not None:
             self._giving_up.cancel()
             await asyncio.wait([self._giving_up])
@@ -218,6 +220,6 @@ def _since(held: HeldSlot) -> float:
 
 
 def _surplus(needed: Sequence[HeldSlot], idle: Sequence[HeldSlot], count: int) -> list[HeldSlot]:
-    """So many of these slots, in proportion."""
+    """Choose `count` of these slots, in proportion."""
     of_needed = round(len(needed) * count / (len(needed) + len(idle)))
     return [*idle[: count - of_needed], *needed[len(needed) - of_needed :]]

@@ -1,4 +1,4 @@
-"""The arguments of a source, checked."""
+"""The checked arguments of a source."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from .starts import StreamStartPoint
 
 LOOK_EVERY = 1.0
-"""Seconds between looks while this process has slots."""
+"""Seconds between checks of the subscription while this process has slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """What a source reads, and how."""
+    """The messages to read, and how to read them."""
 
     subscription: str
     selection: SelectedLog
@@ -33,7 +33,7 @@ class StreamOptions:
 
     @property
     def look(self) -> float:
-        """Seconds between looks while this process has slots."""
+        """Seconds between checks of the subscription while this process has slots."""
         return max(LOOK_EVERY, self.poll)
 
     @classmethod
@@ -65,6 +65,6 @@ class StreamOptions:
 def check_providers(state: object, locks: object) -> None:
     """Raise `ConfigError` unless these are a state and locks, or `None`."""
     if not (state is None or isinstance(state, SubscriptionState)):
-        raise bad("state", state, "must have the methods of SubscriptionState")
+        raise bad("state", state, "must implement SubscriptionState")
     if not (locks is None or isinstance(locks, SubscriptionLocks)):
-        raise bad("locks", locks, "must have the methods of SubscriptionLocks")
+        raise bad("locks", locks, "must implement SubscriptionLocks")

@@ -1,9 +1,10 @@
-"""Which part of the log to read next, for slots that stand at different places. Pure.
+"""Selects the part of the log to read next, for slots with different cursors. Pure.
 
-1. Slots whose cursors are close together are one group, and are read by one scan in the order of
-   positions. A group is read up to the first cursor of the next one, and is part of that then.
-2. The group farthest behind comes first. So that a slot with a long backlog does not starve the
-   others, a second group gets half of the room, and the second ones take turns.
+1. Slots whose cursors are close together form a group, and are read by one scan in the order of
+   positions. A group is read up to the first cursor of the next group, and then becomes part of it.
+2. The group that is farthest behind comes first. A second group gets half of the room, so that a
+   slot with a long backlog does not starve the others; the other groups take turns as the second
+   one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ SPREAD = 10_000
 
 
 class Page(NamedTuple):
-    """A part of the log to read: of each slot, the messages from its cursor to `last`."""
+    """A part of the log to read: for each slot, the messages from its cursor to `last`."""
 
     slots: Sequence[HeldSlot]
     first: int
@@ -29,12 +30,12 @@ class Page(NamedTuple):
     """The most messages to read."""
 
     def reach(self, positions: Sequence[int]) -> int:
-        """The offset before which everything was read, if it gave these positions."""
+        """Return the offset before which everything was read, if the read returned these positions."""
         return positions[-1] + 1 if len(positions) >= self.room else self.last + 1
 
 
 def pages(wanted: Iterable[HeldSlot], horizon: int, room: int, turn: int) -> list[Page]:
-    """The next pages, at most two, for `room` messages in all; none if all slots are read.
+    """Return the next pages, at most two, for `room` messages in all; none if all slots are read.
 
     `turn` changes with each call.
     """

@@ -1,4 +1,4 @@
-"""What the parts of one open source share."""
+"""Objects shared by the parts of one open source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StreamParts:
-    """Options, providers, the host's troubles and the clock."""
+    """Options, providers, the troubles of the source and the clock."""
 
     options: StreamOptions
     state: SubscriptionState

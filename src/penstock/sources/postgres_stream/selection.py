@@ -1,4 +1,4 @@
-"""The part of a log that a subscription reads, in the terms of a source. Pure."""
+"""The part of a log that a subscription reads, as seen by a source. Pure."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LONGEST_TOPIC = 200
-"""Characters; the name of a longer selection ends in a digest of it."""
+"""The longest topic in characters; a longer one is shortened and ends in a digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedLog:
-    """The log of a schema, and which of its streams are read."""
+    """The log of a schema, and the streams to read from it."""
 
     schema: str
     streams: StreamSelection
 
     @property
     def text(self) -> str:
-        """The selection as a subscription stores it."""
+        """The selection in the form that a subscription stores."""
         return self.streams.text
 
     @property
@@ -40,8 +40,8 @@ class SelectedLog:
 
     @property
     def condition(self) -> str:
-        """What holds in SQL for these messages, of the table `m`. The names stand in the text, so
-        that the server plans for them: a rare category is read by its index.
+        """The SQL condition for these messages, of the table `m`. It contains the names as
+        literals, so that the server can plan for them: a rare category is read by index.
         """
         values = self.streams.parameters
 
@@ -54,7 +54,7 @@ class SelectedLog:
 
     @property
     def topic(self) -> str:
-        """The topic of the records: the schema, and what is selected of it."""
+        """The topic of the records: the schema and the selection."""
         if self.streams == StreamSelection():
             return self.schema
         full = f"{self.schema}:{self.streams.category or ','.join(self.streams.streams)}"
@@ -68,7 +68,7 @@ class SelectedLog:
 
 
 def slot_of(stream: str) -> int:
-    """The slot of a stream, as the log computes it."""
+    """Return the slot of a stream, as the log computes it."""
     return hashlib.sha256(stream.encode()).digest()[0]
 
 

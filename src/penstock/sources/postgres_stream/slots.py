@@ -1,12 +1,14 @@
-"""The slots that this process holds, and how far each is read, told and stored. No clock, no I/O.
+"""The slots held by this process, each with its cursor, reported offset and stored position.
+
+No clock, no I/O.
 
 1. Each message before `cursor` has been delivered, or is not in the selection.
-2. `told` is what the consumer has been told of that. It never lies beyond the last message that was
-   visible, so that a server that comes back without what it had not written yet skips nothing.
-3. `stored` is the stored position as far as known. After an attempt without an answer it may be
-   that of the attempt.
-4. What a claim leaves out is known from its start. More may be added; a claim that has to deliver
-   what it may have passed over already begins again.
+2. `told` is the offset reported to the consumer. It never exceeds the last visible message, so that
+   nothing is skipped if a server restarts and has lost unwritten messages.
+3. `stored` is the last known stored position. After an attempt without an answer, the position of
+   the attempt may be stored instead.
+4. The positions that a claim skips are known from its start. More may be added. If a position that
+   may already have been skipped has to be delivered after all, the claim begins again.
 """
 
 from __future__ import annotations
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class SlotStart(NamedTuple):
-    """Where a claim begins."""
+    """The starting point of a claim."""
 
     position: Position
     earlier: frozenset[int] = frozenset()
-    """The positions behind it that are not delivered, read together with it."""
+    """Later positions that are not delivered, read together with it."""
 
 
 class HeldSlot:
@@ -41,16 +43,16 @@ class HeldSlot:
         self.slot = slot
         self.claim = claim
         self.since = since
-        """When it was claimed."""
+        """The time at which it was claimed."""
         self.cursor = start.offset
         self.told = start.offset
         self.stored = start
         self.attempts: list[Position] = []
-        """What attempts without an answer may have stored."""
+        """The positions that attempts without an answer may have stored."""
 
     def leave_out(self, earlier: frozenset[int]) -> bool:
-        """Leave out these positions instead of others; return whether the claim may go on, since it
-        can have passed over none that is to be delivered.
+        """Replace the positions to skip. Returns false if the claim may already have skipped a
+        position that is to be delivered now.
         """
         if earlier is not self.earlier:
             if any(offset >= self.stored.offset for offset in self.earlier - earlier):
@@ -59,34 +61,34 @@ class HeldSlot:
         return True
 
     def read_to(self, offset: int) -> None:
-        """Note that each message before this offset is delivered."""
+        """Record that each message before this offset is delivered."""
         self.cursor = max(self.cursor, offset)
 
     def tell(self, most: int) -> int:
-        """How far the consumer may be told, at most to `most`; note that it is."""
+        """Return the offset to report to the consumer, up to `most`, and record it."""
         self.told = max(self.told, min(self.cursor, most))
         return self.told
 
     def rewind(self) -> None:
-        """Read again from where the consumer was told."""
+        """Read again from the reported offset on."""
         self.cursor = self.told
 
     def doubt(self) -> None:
-        """Note that the stored position is not known: it is read before the next move."""
+        """Mark the stored position as unknown: it is read before the next move."""
         self.attempts.append(self.stored)
 
     def attempt(self, position: Position) -> Move:
-        """Note an attempt to store a position."""
+        """Record an attempt to store a position; return the move."""
         self.attempts.append(position)
         return Move(self.stored, position)
 
     def answered(self, position: Position) -> None:
-        """Note the position that is stored now."""
+        """Record the position that is stored now."""
         self.stored = position
         self.attempts = []
 
     def accepts(self, position: Position) -> bool:
-        """Whether a position that was read is one that this claim can have stored."""
+        """Whether this claim can have stored this position."""
         return position == self.stored or position in self.attempts
 
 
@@ -108,38 +110,38 @@ class SlotBook:
         return list(self._held.values())
 
     def at(self, slot: int) -> HeldSlot:
-        """A held slot."""
+        """Return a held slot."""
         return self._held[slot]
 
     def of(self, claim: SourceClaim) -> HeldSlot | None:
-        """The slot of a claim that has not ended."""
+        """Return the slot of an open claim."""
         held = self._held.get(claim.partition.partition)
         return held if held is not None and held.claim is claim else None
 
     def holds(self, held: HeldSlot) -> bool:
-        """Whether this claim has not ended."""
+        """Whether this claim is open."""
         return self._held.get(held.slot) is held
 
     def among(self, claims: Iterable[SourceClaim]) -> list[HeldSlot]:
-        """The slots of those claims that have not ended, in order."""
+        """Return the slots of the open claims among these, in order."""
         return [held for claim in claims if (held := self.of(claim)) is not None]
 
     def begin(
         self, claims: Sequence[SourceClaim], starts: Mapping[int, SlotStart], since: float
     ) -> None:
-        """Hold the slots of new claims."""
+        """Add the slots of new claims."""
         for claim in claims:
             slot = claim.partition.partition
             self._held[slot] = HeldSlot(slot, claim, starts[slot], since)
 
     def end(self, slots: Collection[HeldSlot]) -> list[HeldSlot]:
-        """Remove those of these slots whose claims have not ended; return them."""
+        """Remove the slots whose claims are open; return them."""
         ended = [held for held in slots if self.holds(held)]
         for held in ended:
             del self._held[held.slot]
         return ended
 
     def rewind(self) -> None:
-        """Read all slots again from where the consumer was told."""
+        """Read all slots again from their reported offsets on."""
         for held in self._held.values():
             held.rewind()

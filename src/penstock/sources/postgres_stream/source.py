@@ -47,52 +47,53 @@ if TYPE_CHECKING:
 
 
 class PostgresStreamSource:
-    """A subscription to the log of streams in PostgreSQL, served by one consumer of possibly many.
+    """A subscription to the log of streams in PostgreSQL, served by one or more consumers.
 
-    A record has the stream's name as its key and the JSON of the message's data as its value, in
-    bytes. Its headers are the entries of the metadata, then `type`, `id` and `version`. Its
-    partition is the message's slot, its offset the position, its timestamp the time of the append by
-    the server's clock. Messages of a stream come in order. None is left out, however transactions
-    overlap, and none of a transaction that rolls back is delivered.
+    A record's key is the stream's name; its value is the JSON of the message's data, in bytes. Its
+    headers are the entries of the metadata, then `type`, `id` and `version`. Its partition is the
+    message's slot, its offset the position, its timestamp the time of the append by the server's
+    clock. Messages of a stream are delivered in order. No message is skipped when transactions
+    overlap, and no message of a rolled-back transaction is delivered.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown.
-        subscription: the name that all processes share which serve it together.
-        schema: the schema of the log, as `penstock pg install` made it; default `"penstock"`.
-        category: read only streams of this category: the part of their name before the first `-`.
-        streams: read only streams of these names, in which `*` stands for any characters, as in
-            `"order-*"`. A subscription keeps its selection.
-        start: where the subscription begins when it is served for the first time: `"beginning"`
-            (default), `"next"`: with the first message that is appended after that, or a `datetime`
-            with its zone: with the messages of that time and later, and all that are appended after
-            the start. One in the future is `"next"`. Later starts ignore it.
-        state: where the positions are stored; default: in the log's schema.
-        locks: how the processes divide the slots; default: by leases there, evenly.
-        lease: seconds after which the slots of a process that died pass to others, for the default
+        subscription: a name shared by all processes that serve it together.
+        schema: the schema of the log, created by `penstock pg install`; default `"penstock"`.
+        category: read only streams of this category: the part of a name before the first `-`.
+        streams: read only streams with these names, where `*` matches any characters, as in
+            `"order-*"`. The selection of a subscription cannot be changed.
+        start: the start of the subscription when it is served for the first time: `"beginning"`
+            (default); `"next"`: the first message that is appended later; or a `datetime` with a
+            time zone: the messages of that time and later, and all messages appended after the
+            start. A time in the future means `"next"`. Later starts ignore this argument.
+        state: the storage of the positions; default: the log's schema.
+        locks: the locks that divide the slots among the processes; default: leases in the log's
+            schema, with even shares.
+        lease: seconds after which the slots of a dead process pass to others, with the default
             locks; default 30.
-        slots_at_once: the most slots that this process has at a time, for locks that do not count
-            the processes; default 32.
-        hold: seconds after which such a slot is given up when others have unread messages; default
-            5.
-        poll: seconds between looks for new messages while no notification comes; default 0.25.
-        ends: whether the source ends when everything has been delivered that could be read at its
-            opening, by this process or others; otherwise it waits for more. It does not wait for
-            slots that are paused, nor for messages behind a transaction that was open then.
-        pool: an asyncpg pool of the application's, or a function that makes or finds one, instead
-            of `dsn`. One of its connections listens for notifications if it has three or more.
-        close_pool: whether closing closes that pool; default: only one that a function made.
+        slots_at_once: the most slots of this process at a time, with locks that do not count the
+            processes; default 32.
+        hold: seconds after which such a slot is released if others have unread messages; default 5.
+        poll: seconds between checks for new messages without a notification; default 0.25.
+        ends: whether the source ends when all messages readable at its opening are delivered, by
+            this process or others; otherwise it waits for more. It does not wait for paused slots,
+            nor for messages behind a transaction that was open at that time.
+        pool: an asyncpg pool of the application, or a function that creates or returns one, instead
+            of `dsn`. One of its connections listens for notifications if there are three or more.
+        close_pool: whether closing closes that pool; default: only if a function created it.
         connect_options: any options of `asyncpg.create_pool`.
-        statement_timeout: seconds that a statement may run on the server; default: the server's.
+        statement_timeout: timeout in seconds of a statement on the server; default: the server's
+            setting.
         prepared_statements: as for `PostgresSink`.
-        close_timeout: seconds for closing the connections; default 5.
+        close_timeout: timeout in seconds for closing the connections; default 5.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Used by one consumer
-    at a time, on one loop. Nothing is connected before it is opened; then a schema that is missing
-    or older, or a subscription of another selection, raises `ConfigError`. A server that cannot be
-    reached is a reason in `explain()`, and tried again. A stored position beyond the end of the log,
-    as after the restore of an older copy, is a `ConfigError`.
+    at a time, on one loop. Opening connects, and raises `ConfigError` for a schema that is missing
+    or too old, and for a subscription with a different selection. An unreachable server is reported
+    in `explain()`, and tried again. A stored position beyond the end of the log, as after the
+    restore of an older copy, raises `ConfigError`.
     """
 
     capabilities = SourceCapabilities(
@@ -175,31 +176,31 @@ class PostgresStreamSource:
 
     @property
     def group(self) -> str:
-        """The subscription, as the group whose positions they are."""
+        """The subscription's name, as the group of the positions."""
         return self._options.subscription
 
     def with_positions(self, store: PositionStore) -> PostgresStreamSource:
-        """A source of the same subscription, not opened, whose positions are in `store`.
+        """Return an unopened source of the same subscription with its positions in `store`.
 
-        The subscription has copies of them, which may be behind.
+        The subscription has copies of them, which may lag behind.
         """
         made = copy(self)
         made.leave_positions(store)
         return made
 
     def leave_positions(self, store: PositionStore) -> None:
-        """Keep the positions in `store`; for a source that is not open."""
+        """Keep the positions in `store`. The source must not be open."""
         self._store, self._stream = store, None
 
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
-        """Serve the subscription, in the background; at exit, end the claims and free the slots.
+        """Serve the subscription in the background; at exit, end the claims and release the slots.
 
-        Raises `ClosedError` if it is open, and `ConfigError` for a schema that is missing or older,
-        and a subscription of another selection.
+        Raises `ClosedError` if it is already open, and `ConfigError` for a schema that is missing
+        or too old, and for a subscription with a different selection.
         """
         if self._stream is not None:
-            raise ClosedError(f"{self!r} is open already, for another consumer")
+            raise ClosedError(f"{self!r} is already open, for another consumer")
         options = self._options
         async with AsyncExitStack() as stack:
             connections = await Connections.to(self._access, self._close_timeout)
@@ -226,28 +227,31 @@ class PostgresStreamSource:
         self._stream = None
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver messages of these claims. Raises `ConfigError` for what no other try puts right."""
+        """Deliver messages of these claims.
+
+        Raises `ConfigError` for errors that a retry cannot resolve.
+        """
         return await self._open().fetch(claims, most)
 
     async def keep_alive(self) -> None:
-        """Do nothing: the leases are kept beside the fetches."""
+        """Do nothing: the leases are extended independently of fetches."""
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
-        """Store positions and maps, in one statement. Raises what the state raises."""
+        """Store positions and maps, in one statement. Raises the errors of the state."""
         return await self._open().commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """The offsets after the last messages. Raises errors of the client."""
+        """Return the offsets after the last messages. Raises errors of the client."""
         return await self._open().ends(claims)
 
     async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
-        """The messages from these offsets on that can be read: in all, it counts as far as 256,000,
-        and as far of each slot as of the others. Raises errors of the client.
+        """Count the readable messages from these offsets on, up to 256,000 in all, divided equally
+        among the slots. Raises errors of the client.
         """
         return await self._open().lag(positions)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Do nothing: a message may take any time while the slot is kept."""
+        """Do nothing: processing a message may take any time while the slot is held."""
 
     def _open(self) -> OpenStream:
         if self._stream is None:

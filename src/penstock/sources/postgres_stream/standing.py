@@ -1,4 +1,4 @@
-"""Notices a horizon that stands still, and names the transaction that holds it."""
+"""Detects a horizon without progress, and names the transaction that holds it back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .parts import StreamParts
 
 STANDS_AFTER = 5.0
-"""Seconds without progress, although messages may be beyond the horizon."""
+"""Seconds without progress although there may be messages beyond the horizon."""
 
 _STANDS = (
     "the log is read up to position %d of %d: an open transaction that appends holds the horizon "
@@ -18,7 +18,7 @@ _STANDS = (
 
 
 class StandingHorizon:
-    """Whether the horizon stands still behind an open transaction."""
+    """Detects a horizon that is held back by an open transaction."""
 
     def __init__(self, log: LogReader, parts: StreamParts) -> None:
         self._log = log
@@ -28,7 +28,7 @@ class StandingHorizon:
         self._since = 0.0
 
     async def look(self) -> None:
-        """Look once. Raises errors of the client."""
+        """Check once. Raises errors of the client."""
         position, last = await self._log.horizon()
         now = self._clock.now()
         if position != self._at or position >= last:

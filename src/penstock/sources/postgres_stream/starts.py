@@ -1,11 +1,11 @@
-"""Where a subscription begins: fixed once, for all processes that serve it.
+"""The start of a subscription: fixed once, for all processes that serve it.
 
-1. The horizon is read first, and what is visible beyond it in a later statement. A message beyond
-   the horizon that is visible then was appended before the start; one that is not becomes visible
-   later, and is delivered.
-2. A time begins at the first message of that time or later. Messages behind that which are older,
-   by a clock that jumped or transactions side by side, are left out by their positions. Whatever is
-   appended after the start is delivered, whatever the clock says.
+1. The horizon is read first, and the visible messages beyond it in a later statement. A message
+   beyond the horizon that is visible then was appended before the start. Any other one becomes
+   visible later, and is delivered.
+2. A start at a time begins at the first message of that time or later. Older messages after it,
+   caused by a clock that jumped or by concurrent transactions, are skipped by their positions. All
+   messages appended after the start are delivered, regardless of the clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 StreamStart = Literal["beginning", "next"]
 LEFT_OUT = 100_000
-"""The most messages that a start leaves out by their positions."""
+"""The most messages that a start may skip by position."""
 _RULE = 'must be "beginning", "next" or a datetime with a time zone'
 _TOO_MANY = (
     f"more than {LEFT_OUT:,} messages from this time on are older than it, since the clock of the "
@@ -50,8 +50,8 @@ class StreamStartPoint:
         raise bad("start", start, _RULE)
 
     async def begin(self, log: LogReader, selection: str) -> SubscriptionStart:
-        """Where a subscription begins now. Raises errors of the client, and `ConfigError` for a
-        time that the clock has passed too often.
+        """Determine the start of a subscription now. Raises errors of the client, and `ConfigError`
+        for a time with too many older messages after it.
         """
         first, earlier = 0, list[int]()
         if self.kind != "beginning":

@@ -1,10 +1,10 @@
-"""The stored positions of a subscription: its own, or those of a store that goes before them.
+"""The stored positions of a subscription: its own, or those of a store, which take precedence.
 
-1. A move names the position that it starts from. One that is refused shows that another process,
-   or an operator, has moved the slot: its claim is lost.
-2. After an attempt without an answer the position is read before the next move.
-3. With a store for positions the subscription's own are copies, for tools that show the lag and for
-   the order in which slots are claimed. A copy that fails is logged only.
+1. A move states the position that it starts from. If it is refused, another process or an operator
+   has moved the slot, and its claim is lost.
+2. After an attempt without an answer, the position is read before the next move.
+3. With a position store, the subscription's own positions are copies, for tools that show the lag,
+   and for the order in which slots are claimed. A failed copy is only logged.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.postgres_stream")
 
 _DELETED = (
-    "the subscription %r is not there any more: it was deleted while this process served it. Start "
-    "the process again to begin it anew"
+    "the subscription %r no longer exists: it was deleted while this process served it. Start "
+    "the process again to create it anew"
 )
 _ANOTHER = (
-    "the subscription %r reads %s, not %s: give a subscription of another selection another name, "
+    "the subscription %r reads %s, not %s: use another name for a subscription of another selection, "
     "or delete this one first with `penstock stream delete`"
 )
 _NOT_COPIED = "%s: positions are stored, but not copied to the subscription (%s)"
@@ -59,12 +59,12 @@ class StoredSlots:
 
     @property
     def are_elsewhere(self) -> bool:
-        """Whether a store has them."""
+        """Whether the positions are in a store."""
         return self._store is not None
 
     async def read(self) -> Subscribed:
-        """What is stored of the subscription. Raises `ConfigError` if it was deleted, or has
-        another selection, and what the state raises.
+        """Read the subscription. Raises `ConfigError` if it was deleted or has a different
+        selection, and the errors of the state.
         """
         found = await self._state.read(self._name)
         if found is None:
@@ -72,13 +72,13 @@ class StoredSlots:
         if found.selection != self._selection.text:
             told = (self._name, _shown(found.selection), self._selection)
             raise ConfigError(_ANOTHER % told)
-        if found.earlier == self._earlier:  # the same object, so that slots are compared fast
+        if found.earlier == self._earlier:  # the same object, for fast comparisons
             return replace(found, earlier=self._earlier)
         self._earlier = found.earlier
         return found
 
     async def starts(self, slots: Collection[int]) -> dict[int, SlotStart]:
-        """Where claims of these locked slots begin, read now."""
+        """Read the starting points for claims of these locked slots."""
         partitions = {TopicPartition(self._selection.topic, slot): slot for slot in slots}
         taken: Mapping[TopicPartition, Position] = {}
         if self._store is not None:
@@ -92,9 +92,7 @@ class StoredSlots:
     async def store(
         self, positions: Mapping[HeldSlot, Position]
     ) -> tuple[list[HeldSlot], list[HeldSlot]]:
-        """Store positions in one attempt; return the slots that are stored, and those that are
-        refused.
-        """
+        """Store positions in one attempt; return the stored and the refused slots."""
         if self._store is None:
             return await self._move(positions)
         wanted = {held.claim.partition: position for held, position in positions.items()}
@@ -123,9 +121,7 @@ class StoredSlots:
         return stored, [held for held in positions if held not in stored]
 
     async def _resolve(self, doubtful: Collection[HeldSlot]) -> list[HeldSlot]:
-        """Find out what attempts without an answer have stored; return the slots that others have
-        moved.
-        """
+        """Find out what attempts without an answer have stored; return slots moved by others."""
         if not doubtful:
             return []
         now = (await self.read()).positions
@@ -135,7 +131,7 @@ class StoredSlots:
         return [held for held in doubtful if held.attempts]
 
     def release(self, slots: Collection[int]) -> None:
-        """Forget these slots: their claims have ended."""
+        """Forget these slots, whose claims have ended."""
         if self._store is not None:
             topic = self._selection.topic
             self._store.release([TopicPartition(topic, slot) for slot in slots])
@@ -145,4 +141,4 @@ def _shown(selection: str) -> str:
     try:
         return str(StreamSelection.parsed(selection))
     except ValueError:
-        return selection  # of a later release, or a state of the application's own
+        return selection  # from a later release, or from a custom state

@@ -1,10 +1,10 @@
-"""An open source: what the consumer calls, and the tasks beside it.
+"""An open source: the calls of the consumer, and the background tasks.
 
-1. `_run` begins the subscription, then looks at it again and again. A server that is not there is a
-   reported trouble and another try; what another try cannot put right ends the next fetch with it.
-2. `_keep` extends the locks beside that, since a look may wait; `_watch` ends the claims if it
-   could not in time.
-3. A fetch delivers only while the locks are known to be kept.
+1. `_run` begins the subscription, then checks it regularly. An unreachable server is reported as a
+   trouble, and tried again. The next fetch raises an error that a retry cannot resolve.
+2. `_keep` extends the locks independently, since a check may wait; `_watch` ends the claims if the
+   locks were not extended in time.
+3. A fetch delivers only while the locks are known to be held.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.postgres_stream")
 
 RETRY_TO = 5.0
-"""The most seconds between tries after an error."""
+"""The longest delay in seconds between attempts after an error."""
 
 COUNT_TO = 256_000
-"""The most messages that are counted for a lag: of each of 256 slots, 1,000."""
+"""The most messages to count for a lag: 1,000 in each of 256 slots."""
 
-_FAILED = "%s: %s failed (%s); another try follows"
+_FAILED = "%s: %s failed (%s); it will be repeated"
 _FAILED_FOR_GOOD = "%s: %s failed: %s"
 
 
 class OpenStream:
-    """The subscription of one process, while its source is open."""
+    """The subscription of one process while its source is open."""
 
     def __init__(
         self,
@@ -69,14 +69,15 @@ class OpenStream:
         self._delivery = StreamDelivery(log, self._book)
         self._standing = StandingHorizon(log, parts)
         self._over: int | None = None
-        """The last position to deliver, of a source that ends."""
+        """The last position to deliver, for a source that ends."""
         self._failure: ConfigError | None = None
 
     @asynccontextmanager
     async def running(self, waker: Waker) -> AsyncGenerator[None]:
-        """Serve the subscription within; at exit, end the claims and free their locks.
+        """Serve the subscription within the context; at exit, end the claims and release their
+        locks.
 
-        Raises `ConfigError` from the first try to begin.
+        Raises `ConfigError` from the first attempt to begin.
         """
         has_begun = await self._tried("opening", self._begin())
         if self._failure is not None:
@@ -96,7 +97,7 @@ class OpenStream:
     # -- the tasks ---------------------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        """Store where the subscription begins, unless it has begun; and what the fetches need."""
+        """Store the start of the subscription unless it exists, and prepare the fetches."""
         options, state = self._parts.options, self._parts.state
         await self._log.check()
         if await state.read(options.subscription) is None:
@@ -117,7 +118,7 @@ class OpenStream:
             heard = self._news.count
             seconds = await self._look() if has_begun else None
             if seconds is not None and not is_ready:
-                self._host.assigned({})  # without a slot it is a member in waiting, which is ready
+                self._host.assigned({})  # without a slot the member waits, and is ready
                 is_ready = True
             delay = poll if seconds is not None else min(RETRY_TO, 2 * delay)
             news = () if seconds is None or len(self._book) else (self._news,)
@@ -126,23 +127,23 @@ class OpenStream:
             await wait_until(clock, clock.now() + (delay if seconds is None else seconds), *news)
 
     async def _look(self) -> float | None:
-        """Look; return the seconds until the next one, `None` after an error."""
+        """Check the subscription; return the seconds until the next check, `None` after an error."""
         found: list[float] = []
 
         async def look() -> None:
             found.append(await self._looker.look())
             await self._standing.look()
 
-        return found[0] if await self._tried("a look", look()) else None
+        return found[0] if await self._tried("checking the subscription", look()) else None
 
     async def _keep(self) -> None:
         clock, every = self._parts.clock, self._parts.locks.keep_every
         while every is not None:
             await clock.sleep(every)
-            await self._tried("keeping the locks", self._holder.keep())
+            await self._tried("extending the locks", self._holder.keep())
 
     async def _watch(self) -> None:
-        """End the claims when their locks may have run out, also while a keep has no answer."""
+        """End the claims when their locks may have expired, even while a `keep` has no answer."""
         clock, every = self._parts.clock, self._parts.locks.keep_every
         while every is not None:
             until = self._holder.kept_until
@@ -150,7 +151,7 @@ class OpenStream:
             self._holder.lose_unkept()
 
     async def _tried(self, what: str, attempt: Coroutine[None, None, object]) -> bool:
-        """Whether an attempt succeeded; its error is a trouble, or the failure of the source."""
+        """Whether an attempt succeeded. Its error becomes a trouble, or the failure of the source."""
         name, troubles = self._parts.options.subscription, self._parts.troubles
         try:
             await attempt
@@ -167,7 +168,7 @@ class OpenStream:
             return True
         return False
 
-    # -- what the consumer calls -------------------------------------------------------------------
+    # -- the calls of the consumer -----------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched] | None:
         """Deliver messages of these claims; `None` at the end of a source that ends."""
@@ -184,7 +185,7 @@ class OpenStream:
                     return found
                 if self._over is not None and await self._is_over(self._over):
                     return None
-                if self._news.count != heard:  # behind the horizon that was read
+                if self._news.count != heard:  # beyond the horizon that was read
                     continue
                 delay = poll
             except ConfigError:
@@ -206,9 +207,7 @@ class OpenStream:
         return await self._delivery.fetch(wanted, most)
 
     async def _is_over(self, last: int) -> bool:
-        """Whether every message up to `last` is delivered here, or settled by another process, or
-        in a slot that is paused.
-        """
+        """Whether each message up to `last` is delivered, settled elsewhere, or in a paused slot."""
         found = await self._stored.read()
         if found.is_paused:
             return True
@@ -224,17 +223,17 @@ class OpenStream:
         return not await self._log.oldest(others, last, found.earlier)
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> list[SourceClaim]:
-        """Store the positions of claims that are held."""
+        """Store the positions of open claims."""
         return await self._holder.commit(positions)
 
     async def ends(self, claims: Collection[SourceClaim]) -> dict[SourceClaim, int]:
-        """The offset after the last message of each claim's slot."""
+        """Return the offset after the last message of each claim's slot."""
         held = self._book.among(claims)
         found = await self._log.ends([each.slot for each in held])
         return {each.claim: max(found[each.slot], each.stored.offset) for each in held}
 
     async def lag(self, positions: Mapping[SourceClaim, int]) -> dict[SourceClaim, Unread]:
-        """What can be read of each claim's slot from these offsets on, counted up to a limit."""
+        """Count the readable messages of each claim's slot from these offsets on, up to a limit."""
         held = {each: positions[each.claim] for each in self._book.among(positions)}
         if not held:
             return {}

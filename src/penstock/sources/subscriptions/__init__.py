@@ -1,4 +1,4 @@
-"""What a subscription remembers and locks: in memory, SQLite or PostgreSQL, or your own."""
+"""Positions and locks of subscriptions, in memory, SQLite, PostgreSQL or a provider of your own."""
 
 from ..._core.public import publish
 from ..._core.subscriptions import (

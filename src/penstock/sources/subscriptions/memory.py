@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ..._core.subscriptions import Move, SubscriptionStart
 
 LEASE = 30.0
-"""Seconds that a lease lasts by default."""
+"""Default lease in seconds."""
 
 
 class _Lease(NamedTuple):
     epoch: int
-    """Increased by each holder."""
+    """Increased by each new holder."""
     holder: object
     until: float
 
@@ -37,7 +37,7 @@ class _Started:
 
 
 class _Place:
-    """What the objects that share one memory have in common."""
+    """The state of all objects that share one memory."""
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
@@ -46,21 +46,21 @@ class _Place:
         self.members: dict[str, dict[object, float]] = {}
 
     def holder(self, lock: str, now: float) -> object:
-        """The holder of a lock; `None` if it is free."""
+        """Return the holder of a lock; `None` if it is free."""
         lease = self.leases.get(lock)
         return None if lease is None or lease.until <= now else lease.holder
 
 
 class MemorySubscriptions:
-    """Positions and locks of subscriptions in this process, for tests and for streams in memory.
+    """Positions and locks of subscriptions in this process, for tests and streams in memory.
 
-    Each source has an object of its own: `shared_with` gives several the same memory. A lock is a
-    lease: it lasts `lease` seconds unless it is kept, and a store of a slot whose lock has passed
-    to another object is refused. Safe for sources in several threads.
+    Each source has its own object; `shared_with` lets several objects share one memory. A lock is a
+    lease: it expires after `lease` seconds unless it is extended. A store of a slot whose lock has
+    passed to another object is refused. Safe for sources in several threads.
 
     Args:
-        shared_with: another object whose positions and locks these are; default: none.
-        lease: seconds that a lock lasts after it was taken or kept; default 30.
+        shared_with: another object whose positions and locks to share; default: none.
+        lease: seconds until a lock expires after it was taken or extended; default 30.
         clock: the source of time; default: the loop's.
 
     Raises `ConfigError` for a bad argument. No method suspends.
@@ -79,7 +79,7 @@ class MemorySubscriptions:
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
         self._clock = checks.checked_clock(clock)
         self._held: dict[str, int] = {}
-        """The epochs of the locks that were taken here."""
+        """The epochs of the locks taken by this object."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -96,7 +96,7 @@ class MemorySubscriptions:
                 members.pop(self, None)
 
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
-        """Store the start of a subscription that has none; return whether it is stored now."""
+        """Store the start of a subscription unless it exists; return whether it was stored."""
         checks.text("name", name)
         with self._place.turn:
             if name in self._place.started:
@@ -106,7 +106,7 @@ class MemorySubscriptions:
             return True
 
     async def read(self, name: str) -> Subscribed | None:
-        """A copy of what is stored; `None` before `initialize`."""
+        """Return a copy of the stored subscription; `None` before `initialize`."""
         with self._place.turn:
             found = self._place.started.get(name)
             if found is None:
@@ -116,7 +116,7 @@ class MemorySubscriptions:
             )
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
-        """Move slots whose stored position is still the one before; return these slots."""
+        """Move slots whose stored position has not changed; return these slots."""
         with self._place.turn:
             found = self._place.started.get(name)
             if found is None:
@@ -143,7 +143,7 @@ class MemorySubscriptions:
         return self._lease / 3
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
-        """Take the locks of these names that are free; return them."""
+        """Take each of these locks that is free; return the taken ones."""
         with self._place.turn:
             now = self._clock.now()
             free = [name for name in dict.fromkeys(names) if not self._place.holder(name, now)]
@@ -155,17 +155,17 @@ class MemorySubscriptions:
             return free
 
     async def keep(self, names: Collection[str]) -> Collection[str]:
-        """Extend these locks; return those that are still held."""
+        """Extend these locks; return those still held."""
         until = self._clock.now() + self._lease
         return self._change(names, lambda lease: lease._replace(until=until))
 
     async def unlock(self, names: Collection[str]) -> None:
-        """Free these locks; those not held are ignored."""
+        """Release these locks; locks that are not held are ignored."""
         for name in self._change(names, lambda lease: lease._replace(holder=None)):
             del self._held[name]
 
     def _change(self, names: Collection[str], change: Callable[[_Lease], _Lease]) -> list[str]:
-        """Change the leases of these locks that are still held; return these."""
+        """Change the leases of the locks that are still held; return these locks."""
         held: list[str] = []
         with self._place.turn:
             for name in dict.fromkeys(names):
@@ -178,7 +178,7 @@ class MemorySubscriptions:
         return held
 
     async def members(self, name: str) -> int:
-        """The number of objects on a subscription that asked within the time of a lease."""
+        """Count the objects that called this for the subscription within the last lease."""
         with self._place.turn:
             now = self._clock.now()
             members = self._place.members.setdefault(name, {})

@@ -1,13 +1,12 @@
-"""Subscriptions in a file of SQLite, which processes of one machine share.
+"""Subscriptions in an SQLite file, shared by the processes of one machine.
 
-1. Each object has a connection of its own, used by one thread at a time. Every call is one
-   transaction that begins with the write lock of the file, and waits for it `busy_timeout` seconds
-   at most.
-2. A lock is a lease with an epoch, as in PostgreSQL. Its time is the machine's. If that is set to
-   another time, a lease ends early, or late by the length of a lease at most: the epoch protects
-   the positions all the same.
-3. A call that was cancelled has ended. One that took locks leaves their owner in the rows, who may
-   take them again at once, and frees them at its end.
+1. Each object has its own connection, used by one thread at a time. Every call is one transaction
+   that begins with the write lock of the file, and waits for it for at most `busy_timeout` seconds.
+2. A lock is a lease with an epoch, as in PostgreSQL. Its time is that of the machine's clock. If
+   the clock is changed, a lease ends early, or late by at most its length; the epoch still protects
+   the positions.
+3. A cancelled call has ended. If it took locks, the rows name their owner, which may take them
+   again at once, and releases them at its end.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from ..._core.subscriptions import Move, SubscriptionStart
 
 LEASE = 30.0
-"""Seconds that a lease lasts by default."""
+"""Default lease in seconds."""
 _TABLES = (
     """
 CREATE TABLE IF NOT EXISTS penstock_subscription (
@@ -89,25 +88,25 @@ RETURNING slot
 
 
 class SQLiteSubscriptions(Openable):
-    """Positions and locks of subscriptions in a file of SQLite.
+    """Positions and locks of subscriptions in an SQLite file.
 
-    For processes of one machine that share a file on one of its own disks. A lock is a lease: it
-    lasts `lease` seconds unless it is kept. A store of a slot whose lock has passed to another
-    process is refused. The processes that share a subscription are counted, so that they share its
+    For processes of one machine that share a file on a local disk. A lock is a lease: it expires
+    after `lease` seconds unless it is extended. A store of a slot whose lock has passed to another
+    process is refused. The processes of a subscription are counted, so that they can share its
     slots evenly.
 
     Args:
-        path: the file; created if it is missing, in a folder that exists. Its tables begin with
-            `penstock_subscription`, so it may hold others.
-        lease: seconds that a lock lasts after it was taken or kept; default 30. A process that is
-            killed keeps its slots from the others for as long.
-        busy_timeout: seconds that a call waits for other processes to end theirs; default 5.
+        path: the file; created if it does not exist, in an existing folder. The table names begin
+            with `penstock_subscription`, so the file may contain other tables.
+        lease: seconds until a lock expires after it was taken or extended; default 30. The slots of
+            a killed process are blocked for this long.
+        busy_timeout: the longest wait in seconds for the calls of other processes; default 5.
         clock: the source of time; default: the system's.
 
-    Raises `ConfigError` for a bad argument. Constructing does not suspend and opens nothing.
-    Opening creates the tables, and raises `ConfigError` for a file that is no database of SQLite or
-    cannot be written. Methods suspend while a thread works, and raise `sqlite3.Error`. A cancelled
-    call waits for the thread.
+    Raises `ConfigError` for a bad argument. The constructor does not suspend and does not open the
+    file. Opening creates the tables, and raises `ConfigError` for a file that is not an SQLite
+    database or not writable. Methods suspend while a thread works, and raise `sqlite3.Error`. A
+    cancelled call waits for the thread.
     """
 
     _run_time = ("_file",)
@@ -122,7 +121,7 @@ class SQLiteSubscriptions(Openable):
     ) -> None:
         text = checks.text("path", os.fspath(path))
         if text == ":memory:":
-            raise bad("path", text, "must be a file; in memory there is MemorySubscriptions")
+            raise bad("path", text, "must be a file; for memory use MemorySubscriptions")
         self._path = text
         self._lease = checks.seconds("lease", lease, usual=checks.LONG_TIMEOUT)
         self._busy = checks.seconds("busy_timeout", busy_timeout, usual=checks.LONG_TIMEOUT)
@@ -141,17 +140,17 @@ class SQLiteSubscriptions(Openable):
         return self._file
 
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
-        """Store the start of a subscription that has none; return whether it is stored now."""
+        """Store the start of a subscription unless it exists; return whether it was stored."""
         return await in_thread(self._opened().initialize, checks.text("name", name), start)
 
     async def read(self, name: str) -> Subscribed | None:
-        """What is stored; `None` before `initialize`."""
+        """Return the stored subscription; `None` before `initialize`."""
         return await in_thread(self._opened().read, name)
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
-        """Move slots whose stored position is still the one before; return these slots.
+        """Move slots whose stored position has not changed; return these slots.
 
-        A slot is left out where another process has its lock now.
+        Slots whose lock another process has are left out.
         """
         return await in_thread(self._opened().store, name, moves, self._clock.wall_time())
 
@@ -161,7 +160,7 @@ class SQLiteSubscriptions(Openable):
         return self._lease / 3
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
-        """Take the locks of these names that are free; return them."""
+        """Take each of these locks that is free; return the taken ones."""
         file = self._opened()
         async with file.turn:
             taken = await in_thread(file.lock, [*names], self._clock.wall_time(), self._lease)
@@ -169,15 +168,15 @@ class SQLiteSubscriptions(Openable):
             return [*taken]
 
     async def keep(self, names: Collection[str]) -> Collection[str]:
-        """Extend these locks; return those that are still held."""
+        """Extend these locks; return those still held."""
         return await in_thread(self._opened().keep, [*names], self._clock.wall_time(), self._lease)
 
     async def unlock(self, names: Collection[str]) -> None:
-        """Free these locks; those not held are ignored."""
+        """Release these locks; locks that are not held are ignored."""
         await in_thread(self._opened().unlock, [*names])
 
     async def members(self, name: str) -> int:
-        """The number of objects on a subscription that asked within the time of a lease."""
+        """Count the objects that called this for the subscription within the last lease."""
         return await in_thread(self._opened().members, name, self._clock.wall_time(), self._lease)
 
     def __repr__(self) -> str:
@@ -185,7 +184,7 @@ class SQLiteSubscriptions(Openable):
 
 
 class _File:
-    """An open file, and the locks that are held by it. All methods but `hold` block."""
+    """An open file, and the locks held by it. All methods except `hold` block."""
 
     _con: sqlite3.Connection
 
@@ -194,10 +193,10 @@ class _File:
         self._busy = busy
         self._owner = f"{os.getpid()}:{uuid4().hex[:12]}"
         self._held: dict[str, int] = {}
-        """The locks that were taken here, with the epochs of their leases."""
+        """The locks taken by this object, with the epochs of their leases."""
         self._using = threading.Lock()
         self.turn = asyncio.Lock()
-        """One `lock` at a time, from the rows to `hold`."""
+        """Serializes `lock`, including the call of `hold`."""
 
     def open(self) -> None:
         """Open the file and create missing tables. Raises `ConfigError`."""
@@ -229,7 +228,7 @@ class _File:
             self._con.execute("COMMIT")
 
     def close(self) -> None:
-        """Free every lock of this owner, be no member any more, and close the file."""
+        """Release all locks and memberships of this owner, and close the file."""
         try:
             with self._transaction():
                 mine = {"owner": self._owner}
@@ -293,7 +292,7 @@ class _File:
         return moved
 
     def lock(self, names: Collection[str], now: float, lease: float) -> dict[str, int]:
-        """Take those that are free, and are not held here; return them with their epochs."""
+        """Take the free locks among these that are not held here; return them with their epochs."""
         taken: dict[str, int] = {}
         with self._transaction():
             for name in names:
@@ -304,7 +303,7 @@ class _File:
         return taken
 
     def hold(self, taken: Mapping[str, int]) -> None:
-        """Note locks that were taken, since their taker learns of them. Does not block."""
+        """Register taken locks, when the caller receives them. Does not block."""
         self._held.update(taken)
 
     def keep(self, names: Collection[str], now: float, lease: float) -> list[str]:

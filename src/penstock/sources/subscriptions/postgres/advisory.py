@@ -1,12 +1,12 @@
 """Locks of subscriptions as advisory locks of a session in PostgreSQL.
 
-1. One connection has all locks. They end with its session, at once: a process that is killed keeps
-   no slot from the others, and neither does one whose connection breaks.
-2. A process learns of the end of its session at the next `keep`. Another one may have its locks by
-   then, which only the positions tell: a store names the position that it follows.
-3. A frozen process keeps its session, and so its locks, until it is killed or the server gives the
-   connection up. Leases end that; these locks do not.
-4. The key of a lock is negative, which keeps it apart from the marks of appenders.
+1. One connection has all locks. They end with its session, at once: a killed process does not keep
+   slots from the others, nor does a process whose connection breaks.
+2. A process notices the end of its session at the next `keep`. Another process may have its locks
+   by then. Only the positions reveal this: a store states the position that it follows.
+3. A frozen process keeps its session, and so its locks, until it is killed or the server drops the
+   connection. Leases would expire; these locks do not.
+4. The key of a lock is negative, to keep it apart from the marks of appenders.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ _UNLOCK = "SELECT pg_advisory_unlock(key) FROM unnest($1::bigint[]) AS w (key)"
 class PostgresAdvisoryLocks(Openable):
     """Locks of subscriptions as advisory locks of one session in PostgreSQL.
 
-    A lock ends with the session, so another process has it at once when its holder is killed.
-    Choose `PostgresSubscriptions` instead, whose leases also end where a process is frozen or cut
-    off, and which refuse its late stores, unless the locks must end at once.
+    A lock ends with the session, so another process can take it as soon as its holder is killed.
+    Prefer `PostgresSubscriptions` unless you need this: its leases also expire if a process is
+    frozen or disconnected, and late stores are refused.
 
     Args:
         dsn: the server, as `postgresql://USER:PASSWORD@HOST/DATABASE`. Never shown.
-        schema: the schema of the log; the same names in another one are other locks. Default
+        schema: the schema of the log; the same name in another schema is a different lock. Default
             `"penstock"`.
-        keep_every: seconds between two looks at the session, and for the answer to one; default 5.
+        keep_every: seconds between two checks of the session, and the timeout of one; default 5.
         connect_options: any options of `asyncpg.create_pool`.
-        close_timeout: seconds for the end of a cancelled call and for closing; default 5.
+        close_timeout: timeout in seconds for ending a cancelled call and for closing; default 5.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
-    not suspend and connects to nothing. Opening connects, and raises `ConfigError` behind a pooler,
-    where sessions are lent. Methods suspend, and raise `UnavailableError` without a connection and
-    asyncpg's errors.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
+    not suspend and does not connect. Opening connects, and raises `ConfigError` behind a pooler,
+    where clients share sessions. Methods suspend, and raise asyncpg's errors, or `UnavailableError`
+    without a connection.
     """
 
     _run_time = ("_session",)
@@ -99,7 +99,7 @@ class PostgresAdvisoryLocks(Openable):
         except ConfigError:
             raise
         except Exception as error:
-            raise for_opening(error, self._access.place)  # noqa: B904  # it has its cause
+            raise for_opening(error, self._access.place)  # noqa: B904  # it has a cause
         self._session = _Session(connections, self._access.place)
         stack.push_async_callback(self._session.end)
 
@@ -110,11 +110,11 @@ class PostgresAdvisoryLocks(Openable):
 
     @property
     def keep_every(self) -> float | None:
-        """Seconds between calls of `keep`, which find out whether the session has ended."""
+        """Seconds between calls of `keep`, which check whether the session has ended."""
         return self._keep_every
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
-        """Take the locks of these names that are free; return them. Connects again if necessary."""
+        """Take each of these locks that is free; return the taken ones. Reconnects if necessary."""
         keys = {_key_of(self._schema, name): name for name in names}
         session = self._opened()
         taken = await uncut(session.lock([*keys]), within=self._close_timeout)
@@ -122,12 +122,12 @@ class PostgresAdvisoryLocks(Openable):
         return [keys[key] for key in taken]
 
     async def keep(self, names: Collection[str]) -> Collection[str]:
-        """Look at the session; return the locks that are still held: none if it has ended."""
+        """Check the session; return the locks still held: none if the session has ended."""
         held = await self._opened().look(self._keep_every)
         return [name for name in names if _key_of(self._schema, name) in held]
 
     async def unlock(self, names: Collection[str]) -> None:
-        """Free these locks; those not held are ignored."""
+        """Release these locks; locks that are not held are ignored."""
         keys = [_key_of(self._schema, name) for name in names]
         await uncut(self._opened().unlock(keys), within=self._close_timeout)
 
@@ -136,7 +136,7 @@ class PostgresAdvisoryLocks(Openable):
 
 
 class _Session:
-    """The session that has the locks, one after the other, and the keys of those it has now."""
+    """The current session that has the locks, and the keys of the held locks."""
 
     def __init__(self, connections: Connections, place: str) -> None:
         self._connections = connections
@@ -144,11 +144,11 @@ class _Session:
         self._con: PoolConnectionProxy[Any] | None = None
         self._held: set[int] = set()
         self._unreported: set[int] = set()
-        """Those of a call that was cancelled. They may be taken again, and freed."""
+        """Locks of a cancelled call. They may be taken again, and released."""
         self._turn = asyncio.Lock()
 
     async def connected(self) -> PoolConnectionProxy[Any]:
-        """The connection; a new one, without locks, if the last one has broken."""
+        """Return the connection; a new one without locks if the last one has broken."""
         if self._con is not None and not is_gone(self._con):
             return self._con
         await self._drop()
@@ -163,7 +163,7 @@ class _Session:
         return con
 
     async def lock(self, keys: Collection[int]) -> Collection[int]:
-        """Take those that are free."""
+        """Take each of these locks that is free."""
         async with self._turn:
             con = await self.connected()
             wanted = [key for key in keys if key not in self._held]
@@ -175,11 +175,11 @@ class _Session:
             return taken | again
 
     def report(self, keys: Collection[int]) -> None:
-        """Note that the caller of `lock` has learnt of these."""
+        """Record that the caller of `lock` has received these."""
         self._unreported -= {*keys}
 
     async def look(self, within: float) -> Collection[int]:
-        """The keys of the locks that are held, after an answer of the server in this time."""
+        """Return the keys of the held locks after the server has answered in time."""
         async with self._turn:
             if self._con is None:
                 return ()
@@ -191,7 +191,7 @@ class _Session:
             return frozenset(self._held)
 
     async def unlock(self, keys: Collection[int]) -> None:
-        """Free those that are held. The end of a session that does not answer frees them, too."""
+        """Release the held locks. If the session does not answer, its end releases them."""
         async with self._turn:
             mine = self._held & {*keys}
             if self._con is not None:
@@ -203,7 +203,7 @@ class _Session:
     async def _ask(
         self, con: PoolConnectionProxy[Any], statement: str, keys: Sequence[int]
     ) -> Sequence[asyncpg.Record]:
-        """The answer. Without one nothing is known of the locks, and the session is ended."""
+        """Return the answer. Without one the locks are in an unknown state, and the session ends."""
         if not keys:
             return ()
         try:
@@ -214,7 +214,7 @@ class _Session:
         return found
 
     async def end(self) -> None:
-        """End the session, and with it the locks."""
+        """End the session, and its locks with it."""
         async with self._turn:
             await self._drop()
 
@@ -231,7 +231,7 @@ async def _check_own_session(con: PoolConnectionProxy[Any], place: str) -> None:
     """Raise `ConfigError` behind a pooler."""
     if await is_pooled(con):
         rule = (
-            "leads through a pooler, which lends sessions: a lock would stay with another client. "
+            "leads through a pooler, where clients share sessions: a lock would stay with another client. "
             "Give the server's own address, or use PostgresSubscriptions"
         )
         raise bad("dsn", place, rule)

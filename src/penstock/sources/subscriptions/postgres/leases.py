@@ -1,15 +1,15 @@
 """The rows of subscriptions in the schema of the log: positions, and leases as locks.
 
-1. A lease is an epoch and a time. A new holder increases the epoch; a store, a keep and an unlock
-   name the epoch of their lease, and change nothing in a row of another one.
-2. A lease that ran out is still its holder's until another one takes it: the epoch decides.
+1. A lease is an epoch and a time. A new holder increases the epoch. A store, a keep and an unlock
+   state the epoch of their lease, and do not change a row with another epoch.
+2. An expired lease still belongs to its holder until another one takes it: the epoch decides.
 3. All times are those of the server's clock.
-4. Statements lock rows in the order of name and slot, so they never wait in a circle. Taking a lock
-   skips rows that are locked: it does not wait.
-5. The answer to a `lock` may be lost. The rows name their owner then, who may take them again at
-   once, and frees them at its end. So one `lock` of an owner is under way at a time.
-6. A cancelled call waits for the end of its statement, as a rule: a later one finds its effect, or
-   none.
+4. Statements lock rows in the order of name and slot, so they cannot deadlock. Taking a lock skips
+   locked rows: it does not wait.
+5. The answer to a `lock` may be lost. The rows then name their owner, which may take them again at
+   once, and releases them at its end. Each owner therefore has one `lock` in progress at a time.
+6. A cancelled call usually waits for the end of its statement: a later call finds its complete
+   effect, or none.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ SET lease_until = clock_timestamp() + make_interval(secs => $4),
 FROM held h WHERE (h.name, h.slot, h.epoch) = (s.name, s.slot, s.epoch)
 RETURNING s.name, s.slot
 """
-"""Without an interval the locks become free. One that is free is not extended."""
+"""Without an interval the locks are released. A free lock is not extended."""
 _MEMBERS = """
 WITH seen AS (
   INSERT INTO {schema}.subscription_member AS m (name, member, seen_at)
@@ -123,7 +123,7 @@ FROM held h WHERE (h.name, h.slot) = (s.name, s.slot) AND s.owner = $1
 class SlotLeases:
     """The subscriptions of one schema, and the leases of one owner.
 
-    It has the methods of `SubscriptionState`, `SubscriptionLocks` and `CountsMembers`.
+    It implements `SubscriptionState`, `SubscriptionLocks` and `CountsMembers`.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class SlotLeases:
         self._lease = lease
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:12]}"
         self._held: dict[str, int] = {}
-        """The locks that were taken here, with the epochs of their leases."""
+        """The locks taken by this object, with the epochs of their leases."""
         self._turn = asyncio.Lock()
 
     async def _ask(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
@@ -146,7 +146,7 @@ class SlotLeases:
             return found
 
     async def _apply(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        """As `_ask`, but cancellation waits for the answer, at most `cut_within` seconds."""
+        """Like `_ask`, but cancellation waits for the answer, for at most `cut_within` seconds."""
         return await uncut(self._ask(statement, *arguments), within=self._cut_within)
 
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
@@ -200,7 +200,7 @@ class SlotLeases:
         return self._lease / 3
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
-        """See `SubscriptionLocks`. Raises `ConfigError` for names that `slot_lock` does not make."""
+        """See `SubscriptionLocks`. Raises `ConfigError` for names not made by `slot_lock`."""
         async with self._turn:
             wanted = [locked_slot(name) for name in names if name not in self._held]
             if not wanted:
@@ -215,20 +215,20 @@ class SlotLeases:
         epochs = {name: self._held[name] for name in names if name in self._held}
         held = await self._change(epochs, self._lease)
         for name in epochs.keys() - held:
-            if self._held.get(name) == epochs[name]:  # not taken again meanwhile
+            if self._held.get(name) == epochs[name]:  # not taken again in the meantime
                 del self._held[name]
         return held
 
     async def unlock(self, names: Collection[str]) -> None:
         """See `SubscriptionLocks`."""
         epochs = {name: self._held[name] for name in names if name in self._held}
-        await self._change(epochs, None)  # after an error they are still to be freed
+        await self._change(epochs, None)  # after an error they still have to be released
         for name, epoch in epochs.items():
             if self._held.get(name) == epoch:
                 del self._held[name]
 
     async def _change(self, epochs: Mapping[str, int], lease: float | None) -> set[str]:
-        """Extend or end these leases; return the locks of those that are still held."""
+        """Extend or end these leases; return the locks still held."""
         if not epochs:
             return set()
         slots = [locked_slot(name) for name in epochs]
@@ -236,12 +236,12 @@ class SlotLeases:
         return {slot_lock(row["name"], row["slot"]) for row in rows}
 
     async def members(self, name: str) -> int:
-        """See `CountsMembers`. A member counts for the time of a lease after it has asked."""
+        """See `CountsMembers`. A member counts for the time of a lease after its last call."""
         ((count,),) = await self._ask(_MEMBERS, name, self._owner, self._lease)
         return int(count)
 
     async def leave(self) -> None:
-        """Free every lock of this owner, and be no member any more."""
+        """Release all locks and memberships of this owner."""
         self._held.clear()
         await self._ask(_LEAVE, self._owner)
 

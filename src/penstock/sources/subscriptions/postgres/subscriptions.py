@@ -29,36 +29,39 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.postgres")
 
 LEASE = 30.0
-"""Seconds that a lease lasts by default."""
+"""Default lease in seconds."""
 _CONNECTIONS = 2
-_NOT_FREED = "%r: its locks could not be freed, and end with their leases, within %g s (%s)"
+_NOT_FREED = "%r: its locks could not be released; they expire with their leases within %g s (%s)"
 
 
 class PostgresSubscriptions(Openable):
     """Positions and locks of subscriptions, in the schema of the log in PostgreSQL.
 
-    A lock is a lease: it lasts `lease` seconds, by the server's clock, unless it is kept. A store
-    of a slot whose lock has passed to another process is refused. The processes that share a
-    subscription are counted, so that they share its slots evenly. Works behind a pooler.
+    A lock is a lease: it expires after `lease` seconds, by the server's clock, unless it is
+    extended. A store of a slot whose lock has passed to another process is refused. The processes
+    of a subscription are counted, so that they can share its slots evenly. Works behind a pooler.
 
     Args:
         dsn: the server, as `postgresql://USER:PASSWORD@HOST/DATABASE`. Never shown.
-        schema: the schema of the log, as `penstock pg install` made it; default `"penstock"`.
-        lease: seconds that a lock lasts after it was taken or kept; default 30. A process that is
-            killed keeps its slots from the others for as long.
-        pool: an asyncpg pool of the application's, or a function that makes or finds one, instead
+        schema: the schema of the log, created by `penstock pg install`; default `"penstock"`.
+        lease: seconds until a lock expires after it was taken or extended; default 30. The slots of
+            a killed process are blocked for this long.
+        pool: an asyncpg pool of the application, or a function that creates or returns one, instead
             of `dsn`.
-        close_pool: whether closing closes that pool; default: only one that a function made.
+        close_pool: whether closing closes that pool; default: only if a function created it.
         pool_size: number of connections; default 2.
         connect_options: any options of `asyncpg.create_pool`.
-        close_timeout: seconds for freeing the locks and closing the connections; default 5.
-        statement_timeout: seconds that a statement may run on the server; default: the server's.
+        close_timeout: timeout in seconds for releasing the locks and closing the connections;
+            default 5.
+        statement_timeout: timeout in seconds of a statement on the server; default: the server's
+            setting.
         prepared_statements: as for `PostgresSink`.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does
-    not suspend and connects to nothing. Opening connects, and raises `ConfigError` for a schema that
-    is missing or older than this release, with the command that repairs it. Methods suspend and raise asyncpg's errors, or an
-    `UnavailableError` without a connection; a cancelled call may have had its effect.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
+    not suspend and does not connect. Opening connects, and raises `ConfigError` for a schema that
+    is missing or older than this release, with the command that repairs it. Methods suspend, and
+    raise asyncpg's errors, or `UnavailableError` without a connection. A cancelled call may have
+    taken effect.
     """
 
     _run_time = ("_leases",)
@@ -104,7 +107,7 @@ class PostgresSubscriptions(Openable):
         stack.push_async_callback(self._leave, self._leases)
 
     async def _leave(self, leases: SlotLeases) -> None:
-        """Free what is held, within `close_timeout`; otherwise the leases run out."""
+        """Release all held locks within `close_timeout`; otherwise the leases expire."""
         try:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
                 await leases.leave()
@@ -117,17 +120,17 @@ class PostgresSubscriptions(Openable):
         return self._leases
 
     async def initialize(self, name: str, start: SubscriptionStart) -> bool:
-        """Store the start of a subscription that has none; return whether it is stored now."""
+        """Store the start of a subscription unless it exists; return whether it was stored."""
         return await self._opened().initialize(checks.text("name", name), start)
 
     async def read(self, name: str) -> Subscribed | None:
-        """What is stored; `None` before `initialize`."""
+        """Return the stored subscription; `None` before `initialize`."""
         return await self._opened().read(name)
 
     async def store(self, name: str, moves: Mapping[int, Move]) -> Collection[int]:
-        """Move slots whose stored position is still the one before; return these slots.
+        """Move slots whose stored position has not changed; return these slots.
 
-        A slot is left out where another process has its lock now.
+        Slots whose lock another process has are left out.
         """
         return await self._opened().store(name, moves)
 
@@ -137,23 +140,23 @@ class PostgresSubscriptions(Openable):
         return self._lease / 3
 
     async def lock(self, names: Collection[str]) -> Collection[str]:
-        """Take the locks of these slots that are free; return them. One statement for all.
+        """Take each of these locks that is free; return the taken ones. One statement for all.
 
-        Only slots of subscriptions that have been started can be locked. Raises `ConfigError` for
-        names that `slot_lock` does not make.
+        Only slots of existing subscriptions can be locked. Raises `ConfigError` for names not made
+        by `slot_lock`.
         """
         return await self._opened().lock(names)
 
     async def keep(self, names: Collection[str]) -> Collection[str]:
-        """Extend these locks; return those that are still held."""
+        """Extend these locks; return those still held."""
         return await self._opened().keep(names)
 
     async def unlock(self, names: Collection[str]) -> None:
-        """Free these locks; those not held are ignored."""
+        """Release these locks; locks that are not held are ignored."""
         await self._opened().unlock(names)
 
     async def members(self, name: str) -> int:
-        """The number of processes on a subscription that asked within the time of a lease."""
+        """Count the processes that called this for the subscription within the last lease."""
         return await self._opened().members(name)
 
     def __repr__(self) -> str:
