@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
