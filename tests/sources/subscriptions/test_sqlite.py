@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from tests.sources.subscriptions.frozen import LOCK, NAME, START, MovedClock, fr
 from penstock import ClosedError, ConfigError
 from penstock.sources import Position
 from penstock.sources.subscriptions import SQLiteSubscriptions
+from penstock.sources.subscriptions.sqlite import _File
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +53,25 @@ async def test_a_clock_that_is_set_back_does_not_hold_a_lock_for_ever(
             assert [*await gone.lock([LOCK])] == [LOCK]
             assert [*await mine.lock([LOCK])] == [LOCK]
         assert [*await mine.keep([LOCK])] == [LOCK]
+
+
+async def test_members_that_open_a_new_file_at_once_wait_for_each_other(
+    tmp_path: Path, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite itself does not, when the first ones turn the write-ahead log on."""
+    path = tmp_path / "subscriptions"
+    transaction = _File._transaction
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        def waits(file: _File) -> AbstractContextManager[None]:
+            if other.in_transaction:
+                other.execute("COMMIT")
+            return transaction(file)
+
+        monkeypatch.setattr(_File, "_transaction", waits)
+        async with SQLiteSubscriptions(path) as mine:
+            assert [*await mine.lock([LOCK])] == [LOCK]
 
 
 async def test_a_file_that_cannot_be_used_is_refused_at_opening(

@@ -16,6 +16,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -205,7 +206,7 @@ class _File:
                 self._path, timeout=self._busy, isolation_level=None, check_same_thread=False
             )
             try:
-                self._con.execute("PRAGMA journal_mode = WAL")
+                self._use_wal()
                 with self._transaction():
                     for table in _TABLES:
                         self._con.execute(table)
@@ -215,6 +216,19 @@ class _File:
         except sqlite3.Error as error:
             rule = f"must be a file that SQLite can write ({error})"
             raise bad("path", self._path, rule) from error
+
+    def _use_wal(self) -> None:
+        """Turn the write-ahead log on. SQLite does not wait for other processes here, so retry."""
+        until = time.monotonic() + self._busy
+        while True:
+            try:
+                self._con.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                    raise
+                with self._transaction():  # which waits until another process has ended its own
+                    continue
+            return
 
     @contextmanager
     def _transaction(self) -> Generator[None]:
