@@ -344,7 +344,7 @@ def a_late_completion_changes_the_report(monkeypatch: pytest.MonkeyPatch) -> Non
     real = Delivery.settle
 
     def settle(self: Delivery, indices: Any, outcome: Outcome, details: Any = None) -> None:
-        books: Any = self._books
+        books: Any = self.books
         if self.closed and books is not None:
             counts = books._host.ledger.outcomes
             counts[Outcome.UNKNOWN] -= len(indices)

@@ -70,7 +70,7 @@ def letters() -> tuple[list[int], DeadLetter]:
     async def take(batch: Batch[DeadLetterRecord[int]]) -> None:
         for record in batch:
             assert record.error_class == "permanent"
-            assert "refused whenever it was sent alone" in record.getMessage()
+            assert "refused whenever it was sent alone" in record.message
             taken.append(record.item)
 
     return taken, DeadLetter(take)
