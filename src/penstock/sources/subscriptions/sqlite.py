@@ -16,7 +16,6 @@ import json
 import os
 import sqlite3
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -39,6 +38,8 @@ if TYPE_CHECKING:
 
 LEASE = 30.0
 """Default lease in seconds."""
+WAL_TRIES = 10
+"""Tries to turn the write-ahead log on while other processes open the same new file."""
 _TABLES = (
     """
 CREATE TABLE IF NOT EXISTS penstock_subscription (
@@ -219,12 +220,11 @@ class _File:
 
     def _use_wal(self) -> None:
         """Turn the write-ahead log on. SQLite does not wait for other processes here, so retry."""
-        until = time.monotonic() + self._busy
-        while True:
+        for left in reversed(range(WAL_TRIES)):
             try:
                 self._con.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not left:
                     raise
                 with self._transaction():  # which waits until another process has ended its own
                     continue
