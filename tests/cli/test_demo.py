@@ -295,7 +295,7 @@ def test_an_interrupt_drains_and_says_what_was_left(
     child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "1")
     output = signalled(child, signal.SIGINT, after=r"delivered: [1-9]")
     assert child.returncode == 130
-    assert "once more ends it now" in output
+    assert "interrupt again to end it now" in output
     assert "interrupted; shutdown of batcher 'flights' complete" in output
     assert "0 flights were handed back unsent, 0 are unknown" in output
 

@@ -238,7 +238,7 @@ class Demo:
                 except asyncio.CancelledError:
                     self._view.say(
                         "interrupted: writing what is inside, for at most "
-                        f"{SHUTDOWN_SECONDS:.0f} s; once more ends it now"
+                        f"{SHUTDOWN_SECONDS:.0f} s; interrupt again to end it now"
                     )
                     raise
         except DrainTimeout:
