@@ -85,7 +85,7 @@ def test_without_java_a_run_says_so(
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert main(["pipeline", "run", str(EXAMPLE)]) == 2
-    assert "Spark needs Java, and there is none" in capsys.readouterr().err
+    assert "Spark needs Java, and none was found" in capsys.readouterr().err
 
 
 def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_queues_are_made_changed_and_listed(queue: Queue) -> None:
     for _ in range(2):
         queue("create", *arguments)
     queue("create", "mails", code=2)
-    assert "sticky=False: the queue mails exists with sticky=True" in queue.err
+    assert "sticky=False: the queue mails is there with sticky=True" in queue.err
     queue("alter", "mails", "--max-depth", "none", "--key-rate", "0.5", "--no-sticky")
     queue("alter", "mails", "--keep-dead", "90s")
     queue("list")

@@ -214,7 +214,7 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
         (
             {"sources": {"numbers": Source(format="rate", dedupe="value")}, "stream": STREAM},
             [
-                "sources.numbers.dedupe: needs a watermark in a stream, which would otherwise "
+                "sources.numbers.dedupe: needs a watermark in a stream, which otherwise must "
                 "remember every row forever"
             ],
         ),

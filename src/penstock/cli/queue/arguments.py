@@ -124,7 +124,7 @@ def _lag(command: argparse.ArgumentParser, counts: Counts) -> None:
         type=counts(),
         default=STATS_TO,
         metavar="N",
-        help=f"count at most N of each (default:  {STATS_TO})",
+        help=f"count at most N of each (default: {STATS_TO})",
     )
 
 

@@ -87,7 +87,7 @@ class Findings:
         limits = self.limits()
         lines = [self.headline, "", as_code(limits), "", *(f"- {each}" for each in self.remarks())]
         worst = (
-            f"- memory at worst: max_pending_items x size of an item =  {limits.ledger_items:,} x "
+            f"- memory at worst: max_pending_items x size of an item = {limits.ledger_items:,} x "
             f"{self.item_bytes:,} bytes = {amount_of(memory(limits, self.item_bytes))}"
         )
         return "\n".join([*lines, worst])

@@ -63,7 +63,7 @@ class DeclarationTests(SourceUnderTest):
             source = self.source(await self.new_topic(1))
             declared = source.capabilities if isinstance(source, DeclaresCapabilities) else None
             assert declared == self.capabilities, (
-                f"the source's capabilities differ from those of the suite:  {declared}"
+                f"the source's capabilities differ from those of the suite: {declared}"
             )
             if declared is not None:
                 assert contradictions(declared, source) == []
