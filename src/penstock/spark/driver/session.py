@@ -20,8 +20,6 @@ def cancel() -> None:
     """Cancel all jobs of the active Spark context, if there is one."""
     from pyspark import SparkContext
 
-    running: Any = vars(SparkContext)[
-        "_active_spark_context"
-    ]  # the public functions would create one
+    running: Any = vars(SparkContext)["_active_spark_context"]  # public functions create one
     if running is not None:
         running.cancelAllJobs()

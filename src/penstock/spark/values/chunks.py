@@ -96,9 +96,7 @@ def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
     """Find the cut: the last change of the key up to `limit`, or `limit` inside a larger key."""
     if not key:
         return limit
-    changes = key_changes(
-        rows.slice(0, limit + 1), key
-    )  # the end of the buffered rows is not a change
+    changes = key_changes(rows.slice(0, limit + 1), key)  # the end of the rows is not a change
     places = np.flatnonzero(changes)
     return int(places[-1]) + 1 if len(places) else limit
 

@@ -35,9 +35,7 @@ def session_zone(df: DataFrame) -> str:
     """Return the session's zone in Arrow's spelling. Raises `ConfigError` if Arrow lacks it."""
     given = str(df.sparkSession.conf.get(SETTING))
     zone = spelt(given)
-    if zone.startswith(
-        ("+", "-")
-    ):  # Spark has checked it, and older versions of Arrow cannot read it
+    if zone.startswith(("+", "-")):  # Spark has checked it; older versions of Arrow cannot
         return zone
     try:
         pc.local_timestamp(pa.array([0], pa.timestamp("us", zone)))
