@@ -26,8 +26,8 @@ ROUNDS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments ask for; return the exit status. A target that is missed is printed,
-    and changes nothing else.
+    """Run the selected cases; return the exit status. A missed target is printed, and has no other
+    effect.
     """
     options = _parser().parse_args(arguments)
     tables = _chosen_tables(options)
