@@ -1,5 +1,5 @@
-"""A backfill from files: the orders of two months, in order per customer. It is stopped in the middle,
-and the next run goes on there.
+"""A backfill from files: the orders of two months, in order per customer. It is stopped in the
+middle, and the next run continues there.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Line:
 
 
 async def reserve(items: list[BatchItem]) -> None:
-    """Reserve the lines of several orders in one call, and note what became of each."""
+    """Reserve the lines of several orders in one call, and note the result of each."""
     lines = [f"{item.key} {item.value.sku} x{item.value.count}" for item in items]
     print("batch:", ", ".join(lines))
     for item in items:

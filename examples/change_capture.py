@@ -1,5 +1,5 @@
-"""Change capture: every change of a table's rows goes to a topic of Kafka, in order per row, although
-the relay is killed on the way. A consumer of the topic proves it.
+"""Change capture: every change of a table's rows goes to a Kafka topic, in order per row, although
+the relay is killed in the middle. A consumer of the topic proves it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def make_relay(
 
 # --8<-- [end:relay]
 async def write(dsn: str, chance: random.Random) -> None:
-    """Transfers of which some are refused, since an account has too little."""
+    """Write transfers; some are refused, since an account has too little."""
     connection = await asyncpg.connect(dsn)
     for _ in range(TRANSFERS):
         one, other = sorted(chance.sample(range(ACCOUNTS), 2))
@@ -119,7 +119,7 @@ async def main(bootstrap: str, dsn: str) -> None:
 
 
 async def compare(connection: asyncpg.Connection, records: list[Any]) -> None:
-    """Compare the topic with the database; records that come again count once."""
+    """Compare the topic with the database; repeated records count once."""
     last: dict[bytes, bytes | None] = {}
     changes: dict[bytes, bytes] = {}
     versions: dict[bytes, list[int]] = {}

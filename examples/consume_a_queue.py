@@ -1,5 +1,5 @@
-"""A queue and its consumer: mails in order per customer. A mail that cannot be sent stops the mails of
-its customer, and of no other one, until the cause is repaired and an operator continues the key.
+"""A queue and its consumer: mails in order per customer. A mail that cannot be sent stops only the
+mails of its customer, until the cause is repaired and an operator continues the key.
 """
 
 from __future__ import annotations

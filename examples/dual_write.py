@@ -1,5 +1,6 @@
-"""A migration with dual writes: balances move from an old database into the state of their partition, each
-with the first event of its account. Until the old database is switched off, each event is written to both.
+"""A migration with dual writes: balances move from an old database into the state of their
+partition, each with the first event of its account. Until the old database is switched off, each
+event is written to both.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class Account:
     balance: int
     last: int
-    """The offset of the last event that is in it."""
+    """The offset of the last event that it includes."""
 
 
 NEW = Account(0, -1)
@@ -32,7 +33,7 @@ NEW = Account(0, -1)
 
 @dataclass
 class Movement:
-    """A job: what its processor finds out is for its finaliser."""
+    """A job: its processor's findings are for its finaliser."""
 
     amount: int
     is_migrated: bool
@@ -69,9 +70,9 @@ class Migration:
     async def book(
         self, context: EventContext, account: str, movement: Movement, error: BaseException | None
     ) -> Incomplete | Terminate:
-        """Its finaliser, in the partition's order."""
+        """The finaliser of stage 1, in the partition's order."""
         if error is not None:
-            return Terminate(error=error)  # after its tries: poison
+            return Terminate(error=error)  # after its attempts: poison
         now = context.store.get(account)
         if now is None:  # looked up again: an earlier event may have seeded it meanwhile
             now = movement.seed
@@ -83,7 +84,7 @@ class Migration:
         return self.writes.schedule(context, account, now)
 
     def write_old(self, account: str, now: Account) -> None:
-        """Stage 2, in a thread: in order per account, too."""
+        """Stage 2, in a thread: also in order per account."""
         with closing(sqlite3.connect(self.path)) as old, old:
             old.execute(UPSERT, [account, now.balance, now.last])
 

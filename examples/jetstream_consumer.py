@@ -1,5 +1,5 @@
-"""Orders in a stream of NATS JetStream, handled in order for each customer. A try that fails is made
-again in its place, and an order that cannot be read becomes a dead letter.
+"""Orders in a stream of NATS JetStream, handled in order for each customer. A failed attempt is
+retried in place, and an order that cannot be read becomes a dead letter.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A stream that is divided into partitions, shared by two consumers in order per key. One of them
-stops, and the other one goes on with its partitions.
+stops, and the other one continues with its partitions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def create_stream(servers: str) -> None:
 
 
 class Billing:
-    """One process of the group; here a consumer beside another one."""
+    """One process of the group; here, a consumer in the same process."""
 
     def __init__(self, servers: str, name: str) -> None:
         source = JetStreamSource(

@@ -6,9 +6,7 @@ import penstock
 
 
 class BatchHandler(logging.Handler):
-    """Hands each record to a batcher; never waits, and never lets the batcher's own work back
-    in.
-    """
+    """Adds each record to a batcher; it never waits, and ignores records of the batcher's own work."""
 
     def __init__(self, batcher: penstock.BlockingBatcher[str]) -> None:
         super().__init__()
@@ -18,12 +16,12 @@ class BatchHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.batcher.try_add(self.format(record))
-        except Exception:  # as the standard library's handlers do
+        except Exception:  # like the standard library's handlers
             self.handleError(record)
 
 
 def ship(batch: penstock.Batch[str]) -> None:
-    """Send a group of records somewhere. What this logs does not come here again."""
+    """Send a group of records somewhere. Its own log records do not come back here."""
     logging.getLogger("shipping").warning("shipping %d records", len(batch))
     print(*batch, sep="\n")
 

@@ -1,5 +1,5 @@
-"""What the limits of a program of yours would do under a load of yours, on virtual time. Usage:
-python my_load.py [PICTURE.svg]
+"""A simulation of your own limits under your own load, on virtual time. Usage: python my_load.py
+[PICTURE.svg]
 """
 
 import sys
@@ -8,7 +8,7 @@ from dataclasses import replace
 import penstock
 from penstock.testing import Destination, Scenario, simulate
 
-# What a write costs, from `penstock tune`: two of its rows give both numbers. It works on six
+# The cost of a write, from `penstock tune`: two of its rows give both numbers. It works on six
 # writes at once; from 8 s to 12 s on two.
 DESTINATION = Destination(seconds=0.02, per_item=0.0001, servers=6)
 

@@ -1,5 +1,5 @@
-"""An outbox: a web handler appends a message in the transaction of its order, and a relay moves the
-messages on, in order per stream.
+"""An outbox: a web handler appends a message in the transaction of its order, and a relay forwards
+the messages, in order per stream.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def to_event(message: Message) -> dict[str, Any]:
 
 
 async def publish(events: Batch[dict[str, Any]]) -> None:
-    """Any sink does, such as KafkaSink or HttpSink."""
+    """Publish the messages. Any sink works, such as KafkaSink or HttpSink."""
     for event in events:
         print("published:", event["key"], event["amount"])
 

@@ -1,4 +1,4 @@
-"""A sink of one's own: rows into SQLite, a refused row by itself."""
+"""A sink of your own: rows into SQLite; a refused row fails alone."""
 
 import sqlite3
 from contextlib import AsyncExitStack

@@ -1,4 +1,4 @@
-"""A source of your own: the events of a table in SQLite, with their positions beside them."""
+"""A source of your own: the events of a table in SQLite, with the positions in a second table."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class TableSource:
                     found.append(Fetched(claim, records, self._next[claim]))
                     most -= len(records)
             if found:
-                return found  # there is no await since the first read: nothing is cut
-            await asyncio.sleep(self._look_every)  # noqa: TID251  # a table does not call
+                return found  # no await since the first read, so a cancellation interrupts nothing
+            await asyncio.sleep(self._look_every)  # noqa: TID251  # a table sends no notifications
 
     def _read(self, claim: SourceClaim, most: int) -> list[Record]:
         if claim not in self._next:
@@ -95,10 +95,10 @@ class TableSource:
         return {claim: self._base.execute(query, claim.partition).fetchone()[0] for claim in claims}
 
     async def keep_alive(self) -> None:
-        """Nothing: there is no group to stay in."""
+        """Do nothing: there is no group membership."""
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Nothing: a record may be held for any time."""
+        """Do nothing: a record may be held for any time."""
 
 
 async def book(message: Message) -> None:

@@ -1,4 +1,6 @@
-"""Rows that a table refuses wait in the state of their partition, and are tried again when they are due."""
+"""Rows that a table refuses wait in the state of their partition, and are retried when they are
+due.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class Row:
     value: str
     version: int
     parked_as: str | None = None
-    """Its key in the state, while it is there."""
+    """Its key in the state, while it is parked."""
 
 
 class Table:
@@ -68,13 +70,13 @@ class Writes:
                 self.park(context.store, item)
 
     def park(self, store: StateStore, item: BatchItem) -> None:
-        """By the item's own key: that of its group is the interjection's, when it was retried."""
+        """Park a row by the item's own key: after a retry, its group has the interjection's key."""
         row = item.value
         row.parked_as = f"{due_key(self.now() + PAUSE)}/{item.key}/{row.version}"
         store.put(row.parked_as, (item.key, row))
 
     async def retry(self, context: EventContext) -> Incomplete | None:
-        """Try again what is due. What is parked stays there until it is known to be written."""
+        """Retry the due rows. A parked row stays parked until it is known to be written."""
         due = context.store.range("failed/", due_key(self.now()), limit=PER_TICK)
         group = BatchItems(context, "retry", self.written)
         for _, (key, row) in due:
@@ -101,7 +103,7 @@ async def main() -> None:
     table.refused = {"ann", "bob", "cid"}
     await run(log, table, state, 8.0)
     table.refused = {"cid"}
-    await run(log, table, state, 8.0)  # restarted: what was parked is still there
+    await run(log, table, state, 8.0)  # restarted: the parked rows are still there
     table.refused = set()
     await run(log, table, state, 8.0)
     print("rows:", *sorted(table.rows))

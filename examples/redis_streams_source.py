@@ -1,13 +1,13 @@
 """A source of your own on Redis streams, which several processes share.
 
-1. A topic is a few streams, `orders:0` to `orders:3`. All entries of a key are in the same one.
+1. A topic is a few streams, `orders:0` to `orders:3`. All entries of a key are in the same stream.
 2. A process owns a stream while it holds its lock: a key with a lease and a token that only this
-   process knows. The processes that are alive divide the streams evenly.
-3. Redis checks the lock within each read and each acknowledgement. What a process sends after it has
-   lost the lock has no effect, so two processes never read a stream beside each other.
+   process knows. The live processes divide the streams evenly.
+3. Redis checks the lock within each read and each acknowledgement. Commands of a process that has
+   lost the lock have no effect, so two processes never read a stream concurrently.
 4. All owners read as the same consumer of the group. So its pending entries, which were delivered
-   and not acknowledged, are the next owner's as well: they come first, and in order.
-5. Each entry is acknowledged by itself.
+   but not acknowledged, pass to the next owner: they come first, and in order.
+5. Each entry is acknowledged separately.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ local now = tonumber(redis.call('TIME')[1])
 redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 return redis.call('ZCARD', KEYS[1])
-"""  # of the members: add this one, forget those that have not come for a lease, count
+"""  # of the members: add this one, remove those not seen for a lease, count the rest
 KEEP = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
@@ -70,8 +70,8 @@ return entries
 
 
 def offset_of(entry: bytes) -> int:
-    """The number of an id `milliseconds-sequence`, from 0 on; ids begin at `0-1`. There is room for a
-    million entries in a millisecond.
+    """Convert an id `milliseconds-sequence` to a number from 0; ids begin at `0-1`. A millisecond
+    has room for a million entries.
     """
     milliseconds, sequence = map(int, entry.split(b"-"))
     return (milliseconds << 20 | sequence) - 1
@@ -89,18 +89,19 @@ class Held:
     stream: str
     lock: str
     kept: float
-    """When the lock was renewed, by the loop's time."""
+    """The time of the lock's last renewal, by the loop's clock."""
     read: int = -1
-    """The offset of the last entry that was delivered."""
+    """The offset of the last delivered entry."""
     owed: list[int] = field(default_factory=list)
-    """Offsets that are settled and not acknowledged."""
+    """Offsets that are settled but not acknowledged."""
 
 
 class RedisStreamsSource:
     """The streams `topic:0` and so on, as one of the processes of a group.
 
-    `start` is where a new group begins: `"0"`, `"$"` for the end, or an id, which may be a time in
-    milliseconds. `lease` is in seconds: after a crash, others go on after that time.
+    `start` is the start point of a new group: `"0"`, `"$"` for the end, or an id, which may be a
+    time in milliseconds. `lease` is in seconds: after a crash, other processes continue after that
+    time.
     """
 
     capabilities = SourceCapabilities(
@@ -134,8 +135,8 @@ class RedisStreamsSource:
     @asynccontextmanager
     async def open(self, host: ClaimHost) -> AsyncIterator[None]:
         self._host, self._token = host, uuid4().hex
-        # The client's own time limit can lose a cancellation before Python 3.12. Whatever is sent here
-        # may be sent twice, and a connection that has died is noticed when it is used.
+        # The client's own time limit can lose a cancellation before Python 3.12. All commands here
+        # may be sent twice, and a dead connection is noticed when it is used.
         client = Redis.from_url(self._url, socket_timeout=None, retry=Retry(NoBackoff(), 1))
         async with client as self._redis:
             keeper = asyncio.get_running_loop().create_task(self._keep())
@@ -146,7 +147,7 @@ class RedisStreamsSource:
                 await asyncio.wait([keeper])
                 held = list(self._held.values())
                 self._end(list(self._held))
-                with suppress(*TROUBLES):  # the leases end by themselves
+                with suppress(*TROUBLES):  # the leases expire
                     await self._redis.zrem(self._members, self._token)
                     for each in held:
                         await self._kept(each, lease=0)
@@ -158,8 +159,8 @@ class RedisStreamsSource:
         return f"{self._topic}:{self._group}:members"
 
     async def _keep(self) -> None:
-        """Keep the locks, and share the streams. Locks that cannot be kept are lost before their
-        leases end, so that no other process has them yet.
+        """Keep the locks, and share the streams. Locks that cannot be renewed count as lost before
+        their leases end, so that no other process has them yet.
         """
         while True:
             trouble = None
@@ -173,7 +174,7 @@ class RedisStreamsSource:
             await asyncio.sleep(self._lease / 6)  # noqa: TID251  # leases are real time
 
     async def _share(self) -> None:
-        """Renew, give up what is beyond an even share, and take what is free up to it."""
+        """Renew locks, release those beyond an even share, and take free ones up to it."""
         for claim, held in [*self._held.items()]:
             if not await self._kept(held):
                 self._end([claim])
@@ -193,7 +194,7 @@ class RedisStreamsSource:
         until = int(1000 * self._lease)
         async with self._limit():
             taken = await self._redis.set(held.lock, self._token, nx=True, px=until)
-        if taken or await self._kept(held):  # the answer to the first may have been lost
+        if taken or await self._kept(held):  # the response to the first may have been lost
             with suppress(ResponseError):  # the group exists
                 async with self._limit():
                     await self._redis.xgroup_create(stream, self._group, self._start, mkstream=True)
@@ -215,7 +216,9 @@ class RedisStreamsSource:
     async def _kept(
         self, held: Held, settled: Iterable[int] = (), *, lease: float | None = None
     ) -> bool:
-        """Whether the lock is ours; then it is renewed, and these offsets are acknowledged."""
+        """Renew the lock if this process holds it, and acknowledge these offsets; return whether it
+        does.
+        """
         now, until = self._now(), int(1000 * (self._lease if lease is None else lease))
         ids = map(id_of, settled)
         keys = held.lock, held.stream
@@ -237,7 +240,7 @@ class RedisStreamsSource:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    # -- what it delivers and stores ---------------------------------------------------------------
+    # -- delivery and positions --------------------------------------------------------------------
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched]:
         while True:
@@ -249,7 +252,9 @@ class RedisStreamsSource:
                 await asyncio.sleep(0.1)  # noqa: TID251  # a server takes real time to return
 
     async def _read(self, claims: Sequence[SourceClaim], most: int) -> list[Fetched]:
-        """What is cut off by a cancellation is pending, behind what was delivered: it is read again."""
+        """Read entries. Those of a cancelled read are pending after the delivered ones, and read
+        again.
+        """
         answers: dict[SourceClaim, list[tuple[int, Any]]] = {}
         for claim in claims:
             if most > 0 and (held := self._held.get(claim)):
@@ -271,7 +276,7 @@ class RedisStreamsSource:
         return found
 
     async def _wait(self, held: Collection[Held]) -> None:
-        """Until one of these streams has entries behind what was delivered, or a while."""
+        """Wait until one of these streams has new entries, or for a while."""
         seconds = self._lease / 12
         if not held:
             await asyncio.sleep(seconds)  # noqa: TID251  # until the host names claims that are held
@@ -284,7 +289,7 @@ class RedisStreamsSource:
         stored: list[SourceClaim] = []
         for claim in positions:
             if held := self._held.get(claim):
-                # Whatever fails now is owed to the next commit.
+                # Acknowledgements that fail now are repeated by the next commit.
                 held.owed += claim.take_settled().offsets
                 acknowledged = list(held.owed)
                 if not await self._kept(held, acknowledged):
@@ -295,7 +300,7 @@ class RedisStreamsSource:
         return stored
 
     async def _unsettled(self, stream: str) -> tuple[int, int | None]:
-        """The offset of the first entry that is not settled, and how many there are, if known."""
+        """Return the offset of the first unsettled entry, and the number of such entries, if known."""
         async with self._limit():
             pending = await self._redis.xpending(stream, self._group)
             groups = await self._redis.xinfo_groups(stream)
@@ -312,7 +317,7 @@ class RedisStreamsSource:
         for claim in positions:
             if held := self._held.get(claim):
                 first, count = await self._unsettled(held.stream)
-                if count is not None:  # Redis cannot tell it behind a deleted entry
+                if count is not None:  # Redis cannot count after a deleted entry
                     age = max(0.0, seconds - (first >> 20) / 1000)
                     lags[claim] = Unread(count, age if count else 0.0)
         return lags
@@ -323,10 +328,10 @@ class RedisStreamsSource:
         return {claim: offset_of(each["last-generated-id"]) + 1 for claim, each in infos.items()}
 
     async def keep_alive(self) -> None:
-        """Nothing: the locks are kept beside the fetches."""
+        """Do nothing: a separate task keeps the locks."""
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Nothing: a record may be held for any time while the lock is kept."""
+        """Do nothing: a record may be held for any time while the lock is kept."""
 
 
 def _record(claim: SourceClaim, offset: int, flat: Sequence[bytes]) -> Record:

@@ -1,5 +1,6 @@
-"""A subscription to a stream: orders are placed in transactions of the shop's own, and a consumer
-handles their messages by type, in order per order. Another subscription keeps a table, exactly once.
+"""A subscription to a stream: orders are placed in the shop's own transactions, and a consumer
+handles their messages by type, in sequence for each order. Another subscription keeps a table,
+exactly once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a user tests code that batches: virtual time, a scripted destination, no sleeps."""
+"""A test of code with a batcher: virtual time, a scripted destination, no sleeps."""
 
 from penstock import Batcher, Limits, Retry, TransientError, stack
 from penstock.testing import FakeClock, ScriptedSink, fail

@@ -1,4 +1,4 @@
-"""How a user tests a handler: messages in, the handler on virtual time, what became of each."""
+"""A test of a handler: messages in, virtual time, and the result of each message."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ BOOKED: list[int] = []
 
 
 async def book(message: Any) -> None:
-    """The handler under test: the ledger is locked at the first try of order 7."""
+    """The handler under test: the ledger is locked at the first attempt of order 7."""
     if message.value["order"] == 7 and message.attempt == 1:
         raise TransientError("the ledger is locked")
     BOOKED.append(message.value["order"])

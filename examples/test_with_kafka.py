@@ -1,4 +1,4 @@
-"""A test of your own code with a Kafka that is killed on the way; needs
+"""A test of your own code with a Kafka broker that is killed in the middle; needs
 `penstock[testing-kafka]`, Java and Maven.
 """
 

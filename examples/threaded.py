@@ -1,4 +1,4 @@
-"""Four threads hand in readings one at a time; SQLite gets them in groups."""
+"""Four threads add readings one at a time; SQLite gets them in groups."""
 
 import sqlite3
 import sys

@@ -1,4 +1,5 @@
-"""Rows into PostgreSQL from Celery tasks; a task is acknowledged once its rows are safe. Start it with
+"""Rows into PostgreSQL from Celery tasks; a task is acknowledged once its rows are safe. Start it
+with
 
 DATABASE_URL=postgresql://... BROKER_URL=redis://... celery -A celery_app worker --concurrency 2
 """
@@ -29,7 +30,7 @@ batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
         penstock.Retry(attempts=5),
     ),
     name="events",
-    open="lazy",  # a database that is down is waited for
+    open="lazy",  # waits for a database that is down
     limits=penstock.Limits(max_items=500),
     shutdown_deadline=15.0,
 )
@@ -49,13 +50,13 @@ def close_batcher(**_: object) -> None:
 
 
 class Refused(Exception):
-    """The table refuses a row, and will again."""
+    """The table refuses a row, and would refuse it again."""
 
 
 app = Celery("celery_app", broker=os.environ.get("BROKER_URL"))
 app.conf.update(
-    task_acks_late=True,  # a task that a dead worker had goes to another one...
-    task_reject_on_worker_lost=True,  # ...and one that a dead process of a living worker had, too
+    task_acks_late=True,  # a task of a dead worker goes to another one...
+    task_reject_on_worker_lost=True,  # ...and so does one of a dead process of a living worker
     worker_prefetch_multiplier=1,
 )
 again = {
@@ -69,13 +70,13 @@ again = {
 
 @app.task(**again)
 def store(number: int, action: str) -> None:
-    """One row. A process runs one task at a time, so this is one write per task."""
+    """Store one row. A process runs one task at a time, so this is one write per task."""
     write([(number, action)])
 
 
 @app.task(**again)
 def store_many(events: list[Event]) -> None:
-    """As many rows as the message carries, in batches."""
+    """Store all rows of the message, in batches."""
     write([(number, action) for number, action in events])
 
 

@@ -34,7 +34,7 @@ def main(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 async def thousand_requests() -> AsyncIterator[Event]:
-    """Stands for the network: the next request comes when the last one has been handled."""
+    """Simulate the network: the next request arrives when the last one has been handled."""
     for number in range(1000):
         yield number, "login"
 

@@ -1,6 +1,4 @@
-"""Step 2: define the sink. The slow call moves into it, and `write` says what it will be asked
-for.
-"""
+"""Step 2: define the sink. The slow call moves into it, and `write` has its final signature."""
 
 import asyncio
 import logging
@@ -18,7 +16,7 @@ logger = logging.getLogger("audit")
 
 
 class AuditSink:
-    """A description until it is entered: that makes the pool."""
+    """A description until it is entered, which creates the pool."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -55,7 +53,7 @@ def main(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 async def thousand_requests() -> AsyncIterator[Event]:
-    """Stands for the network: the next request comes when the last one has been handled."""
+    """Simulate the network: the next request arrives when the last one has been handled."""
     for number in range(1000):
         yield number, "login"
 

@@ -18,7 +18,7 @@ logger = logging.getLogger("audit")
 
 
 class AuditSink:
-    """A description until it is entered: that makes the pool."""
+    """A description until it is entered, which creates the pool."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -63,7 +63,7 @@ def main(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 async def thousand_requests() -> AsyncIterator[Event]:
-    """Stands for the network: the next request comes when the last one has been handled."""
+    """Simulate the network: the next request arrives when the last one has been handled."""
     for number in range(1000):
         yield number, "login"
 

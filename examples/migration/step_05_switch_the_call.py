@@ -1,4 +1,4 @@
-"""Step 5: switch the call. `add` returns when the event is in memory; what fails later is told to
+"""Step 5: switch the call. `add` returns when the event is in memory; later failures are passed to
 `not_recorded`.
 """
 
@@ -18,7 +18,7 @@ logger = logging.getLogger("audit")
 
 
 class AuditSink:
-    """A description until it is entered: that makes the pool."""
+    """A description until it is entered, which creates the pool."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -66,7 +66,7 @@ def main(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 async def thousand_requests() -> AsyncIterator[Event]:
-    """Stands for the network: the next request comes when the last one has been handled."""
+    """Simulate the network: the next request arrives when the last one has been handled."""
     for number in range(1000):
         yield number, "login"
 

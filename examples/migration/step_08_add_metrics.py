@@ -1,5 +1,5 @@
-"""Step 8: add metrics. How large the batches are and why they end, how long a write takes, how much
-is waiting.
+"""Step 8: add metrics: the sizes of batches and their seal reasons, the duration of a write, and
+the number of waiting items.
 """
 
 import logging
@@ -45,7 +45,7 @@ def main(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 async def thousand_requests() -> AsyncIterator[Event]:
-    """Stands for the network: the next request comes when the last one has been handled."""
+    """Simulate the network: the next request arrives when the last one has been handled."""
     for number in range(1000):
         yield number, "login"
 

@@ -1,4 +1,4 @@
-"""Step 9: try again what may succeed, and keep what is refused, with the reason."""
+"""Step 9: retry temporary failures, and keep refused events with the reason."""
 
 import json
 import logging
@@ -55,7 +55,7 @@ def main(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 async def thousand_requests() -> AsyncIterator[Event]:
-    """Stands for the network: the next request comes when the last one has been handled."""
+    """Simulate the network: the next request arrives when the last one has been handled."""
     for number in range(1000):
         yield number, "login"
 

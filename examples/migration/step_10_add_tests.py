@@ -1,6 +1,4 @@
-"""Step 10: add tests. `protected` and `serve` take any sink, so a test gives them a scripted
-one.
-"""
+"""Step 10: add tests. `protected` and `serve` take any sink, so a test passes a scripted one."""
 
 import json
 import logging
@@ -62,7 +60,7 @@ def main(dsn: str, requests: AsyncIterator[Event]) -> None:
 
 
 async def thousand_requests() -> AsyncIterator[Event]:
-    """Stands for the network: the next request comes when the last one has been handled."""
+    """Simulate the network: the next request arrives when the last one has been handled."""
     for number in range(1000):
         yield number, "login"
 
