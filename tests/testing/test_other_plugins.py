@@ -364,4 +364,4 @@ def test_another_runner_is_no_silent_real_time(tmp_path: Path) -> None:
     suite = "async def test_own(fake_clock): pass\ndef test_plain(fake_clock): pass\n"
     told = run_pytest(tmp_path, ORDERS[0][:1], conftest=FOREIGN, test_suite=suite)
     assert outcomes(told, "test_suite") == {"test_own": "FAILED", "test_plain": "PASSED"}, told
-    assert "another plugin ran it on a loop of its own, in real time" in told
+    assert "another plugin ran it on its own loop, in real time" in told

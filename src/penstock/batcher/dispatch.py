@@ -4,8 +4,8 @@
    path and ends with `advance`, which starts ready batches, sets the timer and reopens the window.
 2. Counts are kept per batch, never per item: the accepted ones follow from the lengths.
 3. A flight's items leave the ledger when they are settled; its slot is free when its write has
-   ended. A sink that ignores its cancellation keeps its slot: a second write beside it would break
-   order and concurrency.
+   ended. A sink that ignores its cancellation keeps its slot: a second, concurrent write would
+   break order and concurrency.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
 def _demo_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dsn",
-        help="use this database, in a schema of its own, instead of an embedded one; it is "
+        help="use this database, in a separate schema, instead of an embedded one; it is "
         "never killed",
     )
     parser.add_argument("--rows", type=_count(), help="use only the first ROWS flights")

@@ -1,4 +1,4 @@
-"""A consumer of the scenes on brokers, in a process of its own: the flights in order per aircraft.
+"""A consumer of the scenes on brokers, in its own process: the flights in order per aircraft.
 
 It reads its settings from a line of JSON on stdin, prints `ready` as soon as the group has assigned
 partitions to it, and drains on SIGTERM.

@@ -42,7 +42,7 @@ Leg = tuple[str, int, int]
 
 
 class OrderScene:
-    """One run of the scene, in a schema of its own."""
+    """One run of the scene, in its own schema."""
 
     def __init__(self, dsn: str, schema: str, flights: Iterable[Flight]) -> None:
         self._dsn = dsn

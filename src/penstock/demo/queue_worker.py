@@ -1,4 +1,4 @@
-"""A worker of the scene on the queue, in a process of its own: it writes a row per handled flight.
+"""A worker of the scene on the queue, in its own process: it writes a row per handled flight.
 
 It handles batches. The table refuses a batch with a spoiled flight as a whole; the consumer then
 tries smaller ones, until that flight is alone.

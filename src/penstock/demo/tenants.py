@@ -56,7 +56,7 @@ class _Mixed(Observer):
 
 
 class TenantsScene:
-    """One run of the scene, in a schema of its own."""
+    """One run of the scene, in its own schema."""
 
     def __init__(self, dsn: str, schema: str, flights: Iterable[Flight]) -> None:
         self._dsn = dsn

@@ -31,12 +31,12 @@ _FUNCTION = pytest.StashKey[Any]()
 _RAN = pytest.StashKey[bool]()
 
 _ELSEWHERE = (
-    "this test uses fake_clock, but another plugin ran it on a loop of its own, in real time: "
+    "this test uses fake_clock, but another plugin ran it on its own loop, in real time: "
     "disable that plugin for it"
 )
 _UNITTEST = (
-    "fake_clock cannot run a test of unittest.IsolatedAsyncioTestCase, which makes a loop of its "
-    "own: write the test as a function or in a plain class, or call FakeClock().run(...) in a "
+    "fake_clock cannot run a test of unittest.IsolatedAsyncioTestCase, which makes its own "
+    "loop: write the test as a function or in a plain class, or call FakeClock().run(...) in a "
     "unittest.TestCase"
 )
 _BACKEND = (

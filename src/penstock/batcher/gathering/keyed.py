@@ -248,7 +248,7 @@ class KeyedGatherer(Generic[T]):
         return sealed
 
     def _cut(self, batch: Sealed[T], at: int) -> Sealed[T]:
-        """Cut a batch. Items of keys before the cut go back to their lanes; the rest comes next."""
+        """Cut a batch. Later items of its keys go back to their lanes; the rest is the next batch."""
         rest, back = batch.indices_from(at)
         self._put_back(batch, back)
         if rest:

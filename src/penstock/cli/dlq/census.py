@@ -79,7 +79,7 @@ class Census:
 
 
 def _conditions(selection: Selection) -> Iterator[tuple[str, Selection]]:
-    """Yield each condition except the states, as a selection of its own."""
+    """Yield each condition except the states, as a separate selection."""
     for field in fields(selection):
         value = getattr(selection, field.name)
         if field.name not in {"states", "only"} and value not in {None, ()}:

@@ -1,7 +1,7 @@
 """`penstock pipeline`: validate a pipeline's file, explain it, run it.
 
 1. Validation and explanation need neither Spark nor Java, except with `--spark`.
-2. A run uses a thread of its own, so that the main thread is free for signals. The first signal
+2. A run uses a separate thread, so that the main thread is free for signals. The first signal
    ends a stream after the current micro-batch, and a batch at once; the second ends both at once.
 3. No message shows the value of an environment variable.
 """

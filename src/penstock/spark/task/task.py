@@ -135,7 +135,7 @@ class ChunkHost:
         """Do nothing: the task fails with the error itself."""
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """Count the retry; one without a pause counts as well."""
+        """Count the retry, also one without a pause."""
         self.retries += 1
 
 

@@ -55,7 +55,7 @@ class VirtualSelector(selectors.DefaultSelector):
         if not events:
             loop.hang(
                 f"no event in {loop.moment.patience} s of real time from {holders}, which "
-                "keep time from moving by itself"
+                "keep time from moving automatically"
             )
         return events
 
@@ -114,9 +114,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self.moment.is_endless():
             self.moment.outside_event()
             raise WouldHang(
-                f"after {self.moment.max_rounds} rounds of the loop something is still to do: "
-                "a task that yields, or a timer that is set "
-                f"again, for ever? The time is {self.time()}\n{describe(self, self.timers())}"
+                f"after {self.moment.max_rounds} rounds the loop is still busy: does a task yield "
+                "forever, or a timer restart itself "
+                f"forever? The time is {self.time()}\n{describe(self, self.timers())}"
             )
 
     def hang(self, why: str) -> None:
