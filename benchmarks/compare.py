@@ -194,7 +194,8 @@ def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="make bench-compare REV=<revision>", description="This checkout and another revision."
+        prog="make bench-compare REV=<revision>",
+        description="Compare this checkout with another revision.",
     )
     parser.add_argument("revision", help="a commit, branch or tag")
     parser.add_argument(
@@ -216,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
         "--allow",
         type=positive(float),
         default=ALLOWED,
-        help=f"more processor time that is no failure, in per cent (default {ALLOWED:g})",
+        help=f"tolerated increase of processor time, in per cent (default {ALLOWED:g})",
     )
     return parser
 

@@ -213,7 +213,10 @@ def test_a_schema_of_its_name_that_is_not_the_demos_stays(
             embedded_postgres.dsn,
         ]
         assert main(["demo", *arguments]) == 2
-        assert "the schema penstock_demo exists, and was not created by this demo" in capfd.readouterr().err
+        assert (
+            "the schema penstock_demo exists, and was not created by this demo"
+            in capfd.readouterr().err
+        )
         asyncio.run(execute("SELECT * FROM penstock_demo.precious"))
     finally:
         asyncio.run(execute("DROP SCHEMA penstock_demo CASCADE"))

@@ -44,13 +44,13 @@ class Load(enum.IntEnum):
 @known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive:
-    """Adapt a batcher's concurrency and batch size below its limits to the results of its writes.
+    """Adaptation of a batcher's concurrency and batch size to the results of its writes.
 
-    Concurrency rises by one for each round trip that is no slower than the earlier ones, falls by a
-    tenth if round trips become slower or a write is throttled or times out, and halves if they take
-    1.5 times as long as the fastest ones. The batch size halves after a timeout, a throttle or a
-    refusal as too large, and grows back by a quarter. Raises `ConfigError` for a value out of
-    range.
+    Both stay within the limits. Concurrency rises by one for each round trip that is no slower than
+    the earlier ones, falls by a tenth if round trips become slower or a write is throttled or times
+    out, and halves if they take 1.5 times as long as the fastest ones. The batch size halves after
+    a timeout, a throttle or a refusal as too large, and grows back by a quarter. Raises
+    `ConfigError` for a value out of range.
     """
 
     min_items: int = 10

@@ -7,10 +7,10 @@ attempts that ended in between decides:
    number.
 2. At least half failed without signalling load: no change. If fewer failed, the others decide;
    otherwise a few bad rows would stop all growth, especially with many workers.
-3. The mean is at least 1.5 times its best since the last halving, and exceeds it by more than it
-   varies: half. The best is then measured anew, so that the workers grow again if load was not the
-   cause. Without this rule they would overload a destination that slows down gradually; without its
-   second condition, they would stay idle with a destination of very uneven round trips.
+3. The mean exceeds its best since the last halving by half of that, and by more than it varies:
+   half. The best is then measured anew, so that the workers grow again if load was not the cause.
+   Without this rule they would overload a destination that slows down gradually; without its second
+   condition, they would stay idle with a destination of very uneven round trips.
 4. Round trips were slower than the earlier ones by more than 2.5 standard deviations (at least by a
    tenth): a tenth less.
 5. Round trips were no slower than the earlier ones, and all workers were busy: one more. A number

@@ -74,9 +74,7 @@ class BatcherConformance(ABC):
         reports[0].verify()
 
     async def test_a_shutdown_keeps_its_deadline(self, fake_clock: FakeClock) -> None:
-        """It does so whatever the sink does; every item is counted, and later events change
-        nothing.
-        """
+        """It ends in time whatever the sink does; all items are counted; later events do nothing."""
         sink: ScriptedSink[int] = ScriptedSink(default=ignore_cancel(50.0))
         batcher = self.batcher(sink, limits=Limits(max_items=2, workers=1))
         async with batcher:
