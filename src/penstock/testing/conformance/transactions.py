@@ -146,9 +146,7 @@ class TransactionConformance(SinkConformance[T]):
             await self.attempt(sink, replace(unit, part=1), self.items(1))
 
     async def test_refused_items_are_refused_alone(self, real_clock: LoopClock) -> None:
-        """Or the whole batch is refused, if the sink does so outside a transaction; other writes
-        stay.
-        """
+        """If the sink refuses whole batches, the batch is refused instead; other writes stay."""
         before, good, after = self.items(2), self.items(2), self.items(2)
         bad = self._bad_items(2)
         async with self.open_sink() as sink:
