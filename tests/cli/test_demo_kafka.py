@@ -83,7 +83,7 @@ def test_a_killed_consumer_costs_no_flight_and_no_order(
 
 
 MOMENTS = (
-    "starting a Kafka",
+    "starting an embedded Kafka",
     "two consumers pipe them",
     "through Kafka",
     KILLED,
