@@ -65,8 +65,7 @@ class Batcher(Generic[T]):
         overflow: the policy for a full ledger. `"block"` makes `add` wait, `"reject"` makes it
             raise `LedgerFull`, `"drop_newest"` accepts and drops the new items, and `"drop_oldest"`
             makes room by dropping the oldest items that no worker has taken (or the new ones if
-            there are none). Dropped items have the outcome `dropped`, in the counts and in their
-            receipts.
+            there are none). Dropped items have the outcome `dropped`, also in their receipts.
         oversize: the policy for an item larger than `max_bytes`. `"alone"` writes it alone in a
             batch, `"reject"` makes `add` raise `ItemTooLarge`, and `"dead_letter"` sends it to the
             dead letters without a write (the stack must have a `DeadLetter`).
@@ -91,9 +90,8 @@ class Batcher(Generic[T]):
             workers fairly; a tenant that backs off or is throttled does not slow the others. With
             one worker and no `key`, a tenant's items are in order. Tenants are compared like keys.
         tenants: weights and caps of tenants; see `Tenants`.
-        on_failure: the handling of items that end rejected or unknown, after they were counted and
-            logged. `"log"`: nothing more; `"crash"`: stop for good; or a function of (items,
-            error).
+        on_failure: the handling of items that end rejected or unknown, beyond counting and logging.
+            `"log"`: nothing; `"crash"`: stop for good; or a function of (items, error).
         shutdown_deadline: total seconds for the shutdown when the block is left.
         last_resort: a sink (or function) that receives items known not to be applied shortly before
             a shutdown's deadline; it has a fifth of the deadline. Items that it takes end
@@ -374,9 +372,7 @@ class Batcher(Generic[T]):
         return self._dispatcher.tally()
 
     def stats(self) -> Stats:
-        """Return a snapshot, in any state and from any thread; in another thread its counts may not
-        sum.
-        """
+        """Return a snapshot, in any state and thread; in another thread its counts need not add up."""
         return stats_of(self._dispatcher)
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
