@@ -372,7 +372,7 @@ class Batcher(Generic[T]):
         return self._dispatcher.tally()
 
     def stats(self) -> Stats:
-        """Return a snapshot, in any state and thread; in other threads its counts may not add up."""
+        """Return a snapshot, in any state; from another thread its counts may not add up."""
         return stats_of(self._dispatcher)
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
