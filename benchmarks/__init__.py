@@ -1,1 +1,1 @@
-"""Penstock beside its peers, in one run: `python -m benchmarks --help`."""
+"""Penstock compared with its peers, in one run: `python -m benchmarks --help`."""

@@ -26,8 +26,8 @@ ROUNDS = 5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the arguments ask for; return the exit status. A target that is missed is printed,
-    and changes nothing else.
+    """Run the selected cases; return the exit status. A missed target is printed, and has no other
+    effect.
     """
     options = _parser().parse_args(arguments)
     tables = _chosen_tables(options)
@@ -92,7 +92,7 @@ def _writes_docs(options: argparse.Namespace) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Peers and Penstock, interleaved."
+        prog="python -m benchmarks", description="Compare Penstock with its peers, in turns."
     )
     parser.add_argument(
         "--case",
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         "--goals",
         nargs="*",
         choices=[table.name for table in goals.TABLES],
-        help="the cases that these goals are judged by; default: all of them",
+        help="the cases of these goals; default: of all goals",
     )
     parser.add_argument(
         "--rounds", type=positive(int), help=f"timed rounds after one warm-up (default {ROUNDS})"
@@ -115,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="one short round, to see that everything runs; the figures mean nothing",
+        help="one short round as a smoke test; its figures are meaningless",
     )
     parser.add_argument(
         "--write-docs",

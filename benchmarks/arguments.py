@@ -12,7 +12,7 @@ N = TypeVar("N", int, float)
 
 
 def positive(kind: Callable[[str], N]) -> Callable[[str], N]:
-    """A number above 0."""
+    """Parse a number above 0."""
 
     def parse(text: str) -> N:
         number = kind(text)

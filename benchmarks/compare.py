@@ -1,11 +1,11 @@
-"""This checkout beside another revision: `python -m benchmarks.compare REVISION`.
+"""This checkout compared with another revision: `python -m benchmarks.compare REVISION`.
 
 Two processes, one with each version of the library, take turns at workloads of this checkout, and
-each turn's processor time is compared with its neighbour's. Many short turns tell more than a few
-long ones: other work on the machine disturbs only some of them. A workload is slower if both the
-median of these ratios and the ratio of the fastest quarters are above what is allowed. If one of
-the two is, the workload is measured again in new processes, since a process may have been unlucky
-with its memory for as long as it lives; the measurement in the middle counts.
+each turn's processor time is compared with its neighbour's. Many short turns are more informative
+than a few long ones: other work on the machine disturbs only some of them. A workload is slower if
+both the median of these ratios and the ratio of the fastest quarters exceed the limit. If only one
+of them does, the workload is measured again in new processes, since the memory layout of a process
+can be unfavourable for its whole life; the middle measurement counts.
 
 Exit status: 0 if no workload is slower, 1 if one is, 2 if the comparison could not be made.
 """
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 ROUNDS = 32
 SHARE = 0.25
-"""Of a workload's items; a turn takes some ten milliseconds."""
+"""Share of a workload's items; a turn takes about ten milliseconds."""
 AGAIN = 2
-"""Further measurements of a workload that seems slower."""
+"""Number of further measurements of a workload that seems slower."""
 ALLOWED = 5.0
-"""More processor time than the other revision's, in per cent."""
+"""Allowed increase of processor time over the other revision, in per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Pairs:
         return _fastest(self.here) / _fastest(self.there)
 
     def is_slower(self, allowed: float) -> bool:
-        """Whether this checkout takes more than `allowed` per cent more."""
+        """Return whether this checkout takes over `allowed` per cent more."""
         return min(self.median, self.least) > 1 + allowed / 100
 
     def seems_slower(self, allowed: float) -> bool:
-        """Whether one of the two ratios says so."""
+        """Return whether one of the two ratios is above the limit."""
         return max(self.median, self.least) > 1 + allowed / 100
 
 
@@ -74,7 +74,7 @@ def _fastest(times: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of one workload: `pairs` for each time that it was measured, or why not."""
+    """The result of one workload: `pairs` of each measurement, or the reason why there is none."""
 
     name: str
     pairs: Sequence[Pairs]
@@ -82,17 +82,17 @@ class Verdict:
 
     @property
     def typical(self) -> Pairs:
-        """Of several measurements, the one in the middle."""
+        """The middle one of several measurements."""
         return sorted(self.pairs, key=lambda pairs: min(pairs.median, pairs.least))[
             len(self.pairs) // 2
         ]
 
     def is_slower(self, allowed: float) -> bool:
-        """Whether this checkout takes more than `allowed` per cent more."""
+        """Return whether this checkout takes over `allowed` per cent more."""
         return bool(self.pairs) and self.typical.is_slower(allowed)
 
     def said(self, allowed: float) -> str:
-        """The verdict in words."""
+        """The verdict as text."""
         if self.refused:
             return f"left out: {self.refused}"
         judged = "SLOWER" if self.is_slower(allowed) else "ok"
@@ -101,11 +101,11 @@ class Verdict:
 
 
 Measure = Callable[[str], Pairs]
-"""All rounds of the workload of that name."""
+"""Measures all rounds of the workload with this name."""
 
 
 def judge(name: str, measures: Iterable[Measure], allowed: float) -> Verdict:
-    """Measure once, and if the workload seems slower, in every other way that there is."""
+    """Measure once, and if the workload seems slower, with all other measures."""
     pairs: list[Pairs] = []
     for measure in measures:
         try:
@@ -118,9 +118,9 @@ def judge(name: str, measures: Iterable[Measure], allowed: float) -> Verdict:
 
 
 def measure(here: Worker, there: Worker, name: str, *, rounds: int, share: float) -> Pairs:
-    """One round that is not counted, then `rounds` in which the two take turns at being first.
-    Raises `WorkloadRefusedError` if the other revision cannot do it, `CaseUnavailableError` if this
-    checkout cannot.
+    """Run a round that is not counted, then `rounds` in which the two alternate in going first.
+    Raises `WorkloadRefusedError` if the other revision cannot run it, `CaseUnavailableError` if
+    this checkout cannot.
     """
     try:
         here.turn(name, share)
@@ -138,7 +138,7 @@ def measure(here: Worker, there: Worker, name: str, *, rounds: int, share: float
 def compare(
     sources: Path, names: Sequence[str], *, rounds: int, share: float, allowed: float
 ) -> Iterator[Verdict]:
-    """Run the workloads with the library of this checkout and that in `sources`."""
+    """Run the workloads with the library of this checkout and the one in `sources`."""
     with contextlib.ExitStack() as opened:
         here, there = (opened.enter_context(Worker(each)) for each in (SOURCES, sources))
 
@@ -157,7 +157,7 @@ HEAD = ["", "here, us", "there, us", "median of ratios", "fastest quarters", ""]
 
 
 def row_of(verdict: Verdict, allowed: float) -> list[str]:
-    """A verdict as a row: times per item, ratios here to there."""
+    """Format a verdict as a row: times per item, and ratios of here to there."""
     pairs = verdict.typical
     return [
         verdict.name,
@@ -170,7 +170,7 @@ def row_of(verdict: Verdict, allowed: float) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int:
-    """Compare what the arguments ask for with a revision of `repository`; return the exit status."""
+    """Compare the selected workloads with a revision of `repository`; return the exit status."""
     options = _parser().parse_args(arguments)
     names = options.case or [each.name for each in WORKLOADS.values() if each.ours]
     verdicts: list[Verdict] = []
@@ -194,7 +194,8 @@ def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="make bench-compare REV=<revision>", description="This checkout and another revision."
+        prog="make bench-compare REV=<revision>",
+        description="Compare this checkout with another revision.",
     )
     parser.add_argument("revision", help="a commit, branch or tag")
     parser.add_argument(
@@ -216,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
         "--allow",
         type=positive(float),
         default=ALLOWED,
-        help=f"more processor time that is no failure, in per cent (default {ALLOWED:g})",
+        help=f"tolerated increase of processor time, in per cent (default {ALLOWED:g})",
     )
     return parser
 

@@ -1,8 +1,7 @@
-"""Ways to consume the records of a memory source, as turns: our consumer, the usual recipe, and a
-bare loop.
+"""Ways to consume the records of a memory source, as turns: Penstock's consumer, the usual recipe,
+and a bare loop.
 
-Nothing here needs more than Penstock and the standard library, so that every interpreter can run
-it.
+This module needs only Penstock and the standard library, so that every interpreter can run it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 KEYS = 1_000
 CONCURRENCY = 100
 WINDOW = 1_000
-"""Messages inside, at most."""
+"""Maximum number of messages inside."""
 FETCH = 500
 VALUE = b"x" * 100
 PARTITION = TopicPartition("records", 0)
@@ -37,7 +36,7 @@ def record(offset: int, key: bytes) -> Record:
 
 
 def records(count: int) -> list[Record]:
-    """Records of `KEYS` keys, in an order without a pattern."""
+    """Make records of `KEYS` keys, in an order without a pattern."""
     draw = random.Random(1)
     return [record(offset, b"key-%d" % draw.randrange(KEYS)) for offset in range(count)]
 
@@ -49,7 +48,7 @@ def source_of(log: MemoryLog) -> MemorySource:
 def consumer_of(
     source: MemorySource, *, concurrency: int = CONCURRENCY, window: int = WINDOW
 ) -> Consumer:
-    """With everything that is on by default, a timeout, and a limit for each key; the offset map is
+    """Make a consumer with all defaults, a timeout, and a limit for each key; the offset map is
     stored with each commit.
     """
     return Consumer(
@@ -64,7 +63,7 @@ def consumer_of(
 
 
 def check(log: MemoryLog, count: int) -> None:
-    """Raise `AssertionError` unless all records are settled, as the stored position says."""
+    """Raise `AssertionError` unless all records are settled by the stored position."""
     stored = log.positions.get(PARTITION)
     if stored is None or stored.offset != count:
         raise AssertionError(f"{stored} is stored, and not {count}")
@@ -77,7 +76,7 @@ def ours(
     concurrency: int = CONCURRENCY,
     window: int = WINDOW,
 ) -> TimedTurn:
-    """All records through the consumer, until the last commit."""
+    """Consume all records through the consumer, until the last commit."""
 
     async def turn() -> Took:
         log = MemoryLog(given)
@@ -92,7 +91,7 @@ def ours(
 
 
 def ours_in_batches(given: Sequence[Record], size: int) -> TimedTurn:
-    """All records through the consumer, in batches."""
+    """Consume all records through the consumer, in batches."""
 
     async def turn() -> Took:
         log = MemoryLog(given)
@@ -109,7 +108,7 @@ def ours_in_batches(given: Sequence[Record], size: int) -> TimedTurn:
 def recipe(
     given: Sequence[Record], handler: Handler, *, concurrency: int = CONCURRENCY
 ) -> TimedTurn:
-    """All records through the usual recipe."""
+    """Consume all records through the usual recipe."""
 
     async def turn() -> Took:
         source = source_of(MemoryLog(given))
@@ -121,7 +120,7 @@ def recipe(
 
 
 def bare(given: Sequence[Record], handler: Handler) -> TimedTurn:
-    """All records one after another."""
+    """Consume all records one after another."""
 
     async def turn() -> Took:
         source = source_of(MemoryLog(given))
@@ -133,7 +132,7 @@ def bare(given: Sequence[Record], handler: Handler) -> TimedTurn:
 
 
 async def nothing(_: object) -> None:
-    """Handle a message, or a batch, without doing anything."""
+    """Handle a message or a batch by doing nothing."""
 
 
 async def yielding(_: object) -> None:
@@ -147,7 +146,7 @@ SIZE = 100
 
 
 def name_of(way: str, work: str) -> str:
-    """What a workload is called."""
+    """Return the name of a workload."""
     return f"{way}: {work}"
 
 

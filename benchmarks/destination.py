@@ -1,4 +1,4 @@
-"""A table in a PostgreSQL of our own, and how long a client takes to fill it."""
+"""A table in an embedded PostgreSQL, and the time that a client takes to fill it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Row = tuple[Any, ...]
 Write = Callable[[Sequence[Row]], Awaitable[object]]
 
 NO_WAIT = "?options=-csynchronous_commit%3Doff"
-"""Appended to a DSN: commits do not wait for the disk. That wait is the same for every client, and
-on a busy disk it hides them all.
+"""Appended to a DSN, so that commits do not wait for the disk. That wait is the same for every
+client, and on a busy disk it hides all differences.
 """
 MOST_PARAMETERS = 32_767
-"""What PostgreSQL's protocol allows in one statement."""
+"""Maximum number of parameters of one statement in PostgreSQL's protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Table:
 
     @property
     def most_rows(self) -> int:
-        """The rows that one statement with a parameter for each value can hold."""
+        """The maximum number of rows in one statement with a parameter for each value."""
         return MOST_PARAMETERS // len(self.types)
 
     @property
@@ -59,14 +59,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A table of a server, and the clauses that an `INSERT` into it ends with."""
+    """A table of a server, and the final clauses of an `INSERT` into it."""
 
     dsn: str
     table: Table
     clauses: str = ""
 
     async def execute(self, *statements: str) -> None:
-        """Execute statements on a connection of their own."""
+        """Execute statements on a separate connection."""
         import asyncpg
 
         connection = await asyncpg.connect(self.dsn)
@@ -77,13 +77,13 @@ class Destination:
             await connection.close()
 
     async def make_empty(self, *statements: str) -> None:
-        """Replace the table by an empty one, then execute those statements."""
+        """Replace the table with an empty one, then execute these statements."""
         await self.execute(
             f"DROP TABLE IF EXISTS {self.table.name}", self.table.definition, *statements
         )
 
     async def value(self, query: str) -> Any:
-        """The one value that a query returns."""
+        """Return the single value of a query."""
         import asyncpg
 
         connection = await asyncpg.connect(self.dsn)
@@ -93,7 +93,7 @@ class Destination:
             await connection.close()
 
     async def check(self, count: int) -> None:
-        """Raise `AssertionError` unless the table holds so many rows."""
+        """Raise `AssertionError` unless the table has this number of rows."""
         found = await self.value(f"SELECT count(*) FROM {self.table.name}")
         if found != count:
             raise AssertionError(f"{found} of {count} rows arrived")
@@ -104,8 +104,8 @@ Opener = Callable[[Destination], AbstractAsyncContextManager[Write]]
 
 
 async def timed(opener: Opener, to: Destination, batches: Sequence[Sequence[Row]]) -> Took:
-    """Write batches, the first of them untimed: a connection that has been open for long has
-    prepared its statements.
+    """Write batches, the first of them untimed, since a connection that has been open for a while
+    has prepared its statements.
     """
     async with opener(to) as write:
         await write(batches[0])
@@ -116,7 +116,7 @@ async def timed(opener: Opener, to: Destination, batches: Sequence[Sequence[Row]
 
 
 def values_of(to: Destination, rows: int) -> str:
-    """An `INSERT` with that many rows of parameters."""
+    """Build an `INSERT` with this number of rows of parameters."""
     width = len(to.table.types)
     places = ", ".join(
         f"({', '.join(f'${first + n + 1}' for n in range(width))})"
@@ -126,14 +126,14 @@ def values_of(to: Destination, rows: int) -> str:
 
 
 def insert_of(to: Destination, place: str) -> str:
-    """An `INSERT` of one row, whose parameters all look the same."""
+    """Build an `INSERT` of one row with identical parameter placeholders."""
     places = ", ".join(repeat(place, len(to.table.types)))
     return f"INSERT INTO {to.table.name} ({to.table.names}) VALUES ({places}){to.clauses}"
 
 
 @contextlib.contextmanager
 def postgres_server() -> Iterator[str]:
-    """The DSN of a PostgreSQL of our own. Raises `CaseUnavailableError` where there is none."""
+    """Provide the DSN of an embedded PostgreSQL. Raises `CaseUnavailableError` without one."""
     try:
         import asyncpg  # noqa: F401
 
@@ -149,5 +149,5 @@ def postgres_server() -> Iterator[str]:
 
 
 def installed(*modules: str) -> bool:
-    """Whether client libraries are installed. A case leaves out the peers whose library is missing."""
+    """Return whether client libraries are installed. A case skips peers without their library."""
     return all(importlib.util.find_spec(module) is not None for module in modules)

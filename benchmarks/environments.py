@@ -1,4 +1,4 @@
-"""Virtual environments for libraries that Penstock does not need, one for each interpreter."""
+"""Virtual environments for libraries that Penstock does not need, one per interpreter."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 PATIENCE = 180.0
-"""Seconds of an installation."""
+"""Maximum seconds of an installation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An interpreter with packages, and why some could not be installed."""
+    """An interpreter with packages, and the reasons why some could not be installed."""
 
     executable: str
     refused: dict[str, str]
 
     def has(self, package: str) -> bool:
-        """Whether an optional package is there."""
+        """Return whether an optional package is installed."""
         return package not in self.refused
 
 
@@ -36,8 +36,8 @@ class Environment:
 def environment(
     executable: str, packages: Sequence[str], optional: Sequence[str] = ()
 ) -> Iterator[Environment]:
-    """Make one with `packages`, and with those of `optional` that can be installed; remove it at
-    the exit. Raises `CaseUnavailableError` where `packages` cannot be installed.
+    """Create an environment with `packages` and the installable ones of `optional`; remove it at
+    the exit. Raises `CaseUnavailableError` if `packages` cannot be installed.
     """
     with tempfile.TemporaryDirectory() as folder:
         python = str(Path(folder, "bin", "python"))
@@ -59,7 +59,7 @@ def _uv() -> str:
 
 
 def _run(command: Sequence[str]) -> str:
-    """Run it; return its complaint, which is empty if all went well."""
+    """Run a command; return its error output, empty on success."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE, check=False

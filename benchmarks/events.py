@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 SIZES = (1, 10, 30, 100, 300, 1_000, 3_000, 10_000)
 WRITES = 300
-"""Batches in a turn, at most."""
+"""Maximum number of batches in a turn."""
 ROWS = 20_000
-"""Rows in a turn, at most, unless one batch is larger."""
+"""Maximum number of rows in a turn, unless one batch is larger."""
 QUICK_ROWS = 10
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
 EVENTS = Table(
@@ -35,7 +35,7 @@ ALONG = "rows in a batch"
 
 
 def sizes(count: int, most: int = SIZES[-1]) -> list[int]:
-    """The sizes of batches for a case with so many items."""
+    """Return the batch sizes for a case with this number of items."""
     return [size for size in SIZES if size <= min(most, max(count, SIZES[1]))]
 
 
@@ -49,14 +49,14 @@ def contender(
     half_full: bool = False,
     ours: bool = False,
 ) -> Contender:
-    """A contender that writes batches of `size`, `count` rows in all."""
+    """Make a contender that writes `count` rows in batches of `size`."""
     rows = size * max(1, min(count // size, WRITES))
     turn = _turn(opener, to, size, rows, half_full=half_full)
     return placed(line, size, turn, ours=ours, items=rows)
 
 
 def our_sink(**options: Any) -> Opener:
-    """`PostgresSink` with one connection."""
+    """Write by `PostgresSink` with one connection."""
 
     @asynccontextmanager
     async def opened(to: Destination) -> AsyncGenerator[Write]:
@@ -76,7 +76,7 @@ def our_sink(**options: Any) -> Opener:
 
 
 def _turn(opener: Opener, to: Destination, size: int, rows: int, *, half_full: bool) -> Turn:
-    """Write into an empty table, or one that holds every second key."""
+    """Write into an empty table, or one with every second key."""
     every_second = (
         f"INSERT INTO {to.table.name} SELECT n, 0, '', now() "
         f"FROM generate_series(0, {rows + size - 1}, 2) n"

@@ -1,8 +1,7 @@
-"""Ways to hand items to a batcher, and to the recipe that most services start with, over a sink
-that only counts.
+"""Ways to add items to a batcher, and to the recipe that most services start with, with a sink that
+only counts.
 
-Nothing here needs more than Penstock and the standard library, so that every interpreter can run
-it.
+This module needs only Penstock and the standard library, so that every interpreter can run it.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
 SIZE = 500
 LINGER = 0.2
 DEPTH = 10_000
-"""Items that may wait: the default of our ledger, and the recipe's queue."""
+"""Maximum number of waiting items: the default of the ledger, and the recipe's queue."""
 
 
 class NullSink:
-    """Counts, and keeps nothing."""
+    """A sink that counts items, and keeps none."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -48,7 +47,7 @@ async def try_add(batcher: Batcher[int], items: Sequence[int]) -> None:
 
 
 async def submit_only(batcher: Batcher[int], items: Sequence[int]) -> None:
-    """Keeps no receipt."""
+    """Submit items without keeping the receipts."""
     for item in items:
         await batcher.submit(item)
 
@@ -74,7 +73,7 @@ def ours(
     wrap: Callable[[Sink[int]], Sink[int]] | None = None,
     run: Run = asyncio.run,
 ) -> TimedTurn:
-    """Feed a batcher from opening it to closing it. `wrap` puts decorators around the sink, `run`
+    """Feed a batcher from its opening to its close. `wrap` puts decorators around the sink; `run`
     chooses the loop.
     """
 
@@ -93,7 +92,7 @@ def ours(
 
 
 def add_many(items: Sequence[int], *, run: Run = asyncio.run) -> TimedTurn:
-    """Lists of a batch's size."""
+    """Add lists of a batch's size."""
     lists = [items[start : start + SIZE] for start in range(0, len(items), SIZE)]
 
     async def feed(batcher: Batcher[int], _: Sequence[int]) -> None:
@@ -109,7 +108,7 @@ def recipe(
     eager: bool,
     run: Run = asyncio.run,
 ) -> TimedTurn:
-    """The queue recipe, as everybody writes it or (eager) with care."""
+    """Use the queue recipe in its common form, or in a more careful one (`eager`)."""
 
     async def turn() -> Took:
         count = 0

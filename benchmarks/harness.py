@@ -1,14 +1,14 @@
-"""How a case is measured.
+"""The measurement of a case.
 
-1. Contenders of a case take turns: A B C A B C ..., so that whatever else the machine does hits all
-   of them alike.
-2. One round before the first is not counted. The garbage is collected before each turn, and the
-   collector stays on during it, as it does in a program.
-3. A turn returns the wall and processor seconds of the part that counts (or one amount, where the
-   case's unit says so); setting up and checking that every item arrived stay outside. A case is
-   judged by one of the two clocks and shows the other beside it.
-4. A ratio is taken within each round, between neighbours in time, and the median of those ratios is
-   quoted; the medians of two columns divided by each other may differ from it.
+1. Contenders of a case take turns: A B C A B C ..., so that other work on the machine affects all
+   of them equally.
+2. One round before the first is not counted. Garbage is collected before each turn, and the
+   collector stays on during it, as in a program.
+3. A turn returns the wall and processor seconds of the relevant part (or one amount, depending on
+   the case's unit), without the setup and the check that every item arrived. A case is judged by
+   one of the two clocks, and also shows the other one.
+4. A ratio is computed within each round, between neighbours in time, and the median of these ratios
+   is quoted; the quotient of the medians of two columns may differ from it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 Turn = Callable[[], Took | float]
-"""A turn that returns a number has only that one: a time by one clock, or bytes."""
+"""The result of a turn; a single number is a time by one clock, or bytes."""
 
 
 class CaseUnavailableError(Exception):
-    """A case cannot run here: something that it needs is not installed."""
+    """A case cannot run because a requirement is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a case's table counts in."""
+    """The unit of a case's table."""
 
     title: str
     per_second: float
@@ -53,20 +53,20 @@ BYTES_PER_ITEM = Unit("bytes each", 1.0, of_time=False)
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One way to do it. `turn` does it once and returns what it took."""
+    """One way to do the work. `turn` does it once and returns the time or amount."""
 
     name: str
     turn: Turn
     ours: bool = False
     place: Place | None = None
-    """Where it stands in a case that compares several ways along something, such as batch sizes."""
+    """Its place in a case that compares several ways along a dimension, such as batch sizes."""
     items: int | None = None
-    """Items of a turn, where it has its own number of them."""
+    """Number of items of a turn, if it differs from the case's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A way, and the point where it was tried: a number, or a word."""
+    """A way, and the point at which it was measured: a number or a word."""
 
     line: str
     at: int | str
@@ -75,18 +75,18 @@ class Place:
 def placed(
     line: str, at: int | str, turn: Turn, *, ours: bool = False, items: int | None = None
 ) -> Contender:
-    """A contender of a case that compares ways along something."""
+    """Make a contender of a case that compares ways along a dimension."""
     return Contender(name_of(line, at), turn, ours, Place(line, at), items)
 
 
 def name_of(line: str, at: int | str) -> str:
-    """What such a contender is called."""
+    """Return the name of such a contender."""
     return f"{line}, {at:,}" if isinstance(at, int) else f"{line}, {at}"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What we want to see: `name` at least `factor` times as fast as `peer`."""
+    """A target: `name` is at least `factor` times as fast as `peer`."""
 
     name: str
     peer: str
@@ -95,7 +95,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """What we want to see: `name` takes at most `factor` times as long as `peer`."""
+    """A target: `name` takes at most `factor` times as long as `peer`."""
 
     name: str
     peer: str
@@ -104,8 +104,8 @@ class AtMost:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """What we want to see: the line `name` takes at every point at most `factor` times as long as
-    at its first, and not less by as much.
+    """A target: the line `name` takes at every point at most `factor` times as long as at its first
+    one, and at least the inverse of that.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Flat:
 
 @dataclass(frozen=True, slots=True)
 class Above:
-    """What we want to see: no round of `name` more than `most` above `base`, in the case's unit."""
+    """A target: no round of `name` is more than `most` above `base`, in the case's unit."""
 
     name: str
     base: str
@@ -123,7 +123,7 @@ class Above:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What we want to see: no round of `name` above `most`, in the case's unit."""
+    """A target: no round of `name` is above `most`, in the case's unit."""
 
     name: str
     most: float
@@ -138,7 +138,7 @@ def _nothing(_: Results) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Something worth measuring. `prepare(items)` opens what the contenders need and gives them."""
+    """A benchmark. `prepare(items)` opens the resources and returns the contenders."""
 
     name: str
     title: str
@@ -147,31 +147,31 @@ class Case:
     quick_items: int
     unit: Unit
     peers: Sequence[str]
-    """The contenders (or lines) that the others are compared with."""
+    """The contenders (or lines) with which the others are compared."""
     targets: Sequence[Aim] = ()
     turns: int = 1
-    """Turns of each contender in a round, whose median is the round's figure. Several short turns
-    are less disturbed by other work on the machine than a long one.
+    """Number of turns of each contender in a round, whose median is the round's figure. Several
+    short turns are less disturbed by other work on the machine than a long one.
     """
     by: Clock = Clock.WALL
-    """The clock that ratios and targets go by, where turns return both times."""
+    """The clock of ratios and targets, if turns return both times."""
     fastest: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    """Peers that are no contenders: the least of some lines at each point, in each round. They have
-    ratios, but no column and no curve of their own.
+    """Peers that are not contenders: the least of some lines at each point, in each round. They
+    have ratios, but neither a column nor a curve.
     """
     along: str | None = None
-    """What the contenders' places differ in. Rows of the table are then the points, and columns the
-    lines.
+    """The dimension of the contenders' places. The rows of the table are then the points, and the
+    columns the lines.
     """
     is_drawn: bool = True
-    """Whether a picture stands below the table; a hundred bars say less than their table."""
+    """Whether a plot is shown below the table; a hundred bars are less clear than their table."""
     notes: Callable[[Results], Sequence[str]] = _nothing
-    """What follows from the figures, as sentences beneath the table."""
+    """Computes conclusions from the figures, as sentences below the table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median, and how far the rounds lie apart."""
+    """A median, and the spread of the rounds."""
 
     median: float
     least: float
@@ -180,7 +180,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target and what came of it."""
+    """A target and its result."""
 
     text: str
     met: bool
@@ -197,47 +197,47 @@ class Results:
     ours: frozenset[str]
     places: Mapping[str, Place] = field(default_factory=dict[str, "Place"])
     beside: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
-    """The same by the clock that the case does not go by, of contenders whose turns return both."""
+    """The same by the case's other clock, for contenders whose turns return both times."""
 
     @property
     def lines(self) -> list[str]:
-        """The ways that are compared along something."""
+        """The ways that are compared along the dimension."""
         return list(dict.fromkeys(place.line for place in self.places.values()))
 
     @property
     def points(self) -> list[int | str]:
-        """The points at which they are."""
+        """The points of the comparison."""
         return list(dict.fromkeys(place.at for place in self.places.values()))
 
     def by(self, clock: Clock) -> Mapping[str, Sequence[float]]:
-        """The rounds by that clock, of contenders whose turns return both."""
+        """Return the rounds by this clock, for contenders whose turns return both times."""
         return self.figures if clock is self.case.by else self.beside
 
     def is_ours(self, line: str) -> bool:
-        """Whether a line is one of ours."""
+        """Return whether a line belongs to Penstock."""
         return any(name in self.ours for name, place in self.places.items() if place.line == line)
 
     def spread(self, name: str) -> Spread:
-        """The median of a contender's rounds, in the case's unit."""
+        """Return the median of a contender's rounds, in the case's unit."""
         return spread_of(self.figures[name])
 
     def spread_beside(self, name: str) -> Spread | None:
-        """The same by the other clock, if it is known."""
+        """Return the same by the other clock, if known."""
         return spread_of(self.beside[name]) if name in self.beside else None
 
     def ratio(self, name: str, peer: str) -> Spread:
-        """How many times as fast as `peer` a contender was."""
+        """Return the speed of a contender relative to `peer`."""
         pairs = zip(self.figures[name], self.figures[peer], strict=True)
         return spread_of([theirs / own for own, theirs in pairs])
 
     @property
     def left_out(self) -> frozenset[str]:
-        """The peers that were not measured, since their library is not installed."""
+        """The peers that were not measured because their library is not installed."""
         known = {*self.figures, *self.lines}
         return frozenset(peer for peer in self.case.peers if peer not in known)
 
     def verdicts(self) -> list[Verdict]:
-        """The case's targets, each with what was measured; none beside a peer that is left out."""
+        """Return the case's targets with the measured figures, without targets of skipped peers."""
         return [
             self._verdict(target)
             for target in self.case.targets
@@ -285,7 +285,7 @@ class Results:
 
 def measure(case: Case, *, items: int, rounds: int) -> Results:
     """Run a case: one warm-up, then `rounds` rounds of every contender in turn. Raises
-    `CaseUnavailableError` where it cannot run.
+    `CaseUnavailableError` if it cannot run.
     """
     with case.prepare(items) as contenders:
         turns: dict[str, list[Took | float]] = {contender.name: [] for contender in contenders}
@@ -322,7 +322,7 @@ def _other(clock: Clock) -> Clock:
 def _fastest(
     case: Case, places: Mapping[str, Place], figures: Mapping[str, Sequence[float]]
 ) -> dict[str, list[float]]:
-    """The case's `fastest`, by one clock."""
+    """Compute the case's `fastest` by one clock."""
     points = dict.fromkeys(place.at for place in places.values())
     found: dict[str, list[float]] = {}
     for line, others in case.fastest.items():
@@ -334,7 +334,7 @@ def _fastest(
 
 
 def _round(contenders: Sequence[Contender], turns: int) -> Iterator[tuple[str, Took | float]]:
-    """Take the turns of a round, in turn; give each contender's median."""
+    """Take the turns of a round; return each contender's median."""
     took: dict[str, list[Took | float]] = {contender.name: [] for contender in contenders}
     for _ in range(turns):
         for contender in contenders:

@@ -1,4 +1,4 @@
-"""What the figures were measured on. No date, no name: only what a figure depends on."""
+"""The machine of the figures: only facts that a figure depends on, no date and no name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIBRARIES = (
 
 
 def describe() -> str:
-    """One line: system, cores, Python, libraries."""
+    """Describe it in one line: system, cores, Python, libraries."""
     parts = [
         f"{platform.system()} {platform.machine()}",
         f"{os.cpu_count()} cores",

@@ -1,5 +1,5 @@
-"""The docs page and its plots: the text around the figures is written by hand, the figures between
-two marks by this module.
+"""The docs page and its plots: the text is written by hand, and this module writes the figures
+between two marks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def write_goals(
 
 
 def write_between_marks(name: str, figures: str, docs: Path = DOCS) -> Path:
-    """Replace what stands between the marks of `name`. Raises `LookupError` without marks."""
+    """Replace the text between the marks of `name`. Raises `LookupError` without marks."""
     page = docs / PAGE
     marks = re.compile(rf"(<!-- figures: {name} -->\n).*?(<!-- end: {name} -->)", re.DOTALL)
     text, count = marks.subn(
@@ -58,7 +58,7 @@ def write_between_marks(name: str, figures: str, docs: Path = DOCS) -> Path:
 
 
 def _wrapped(line: str) -> str:
-    """A line of the page's width, unless it is a row of a table."""
+    """Wrap a line to the page's width, unless it is a row of a table."""
     if line.startswith("|"):
         return line
     hanging = "  " if line.startswith("- ") else ""
@@ -80,7 +80,7 @@ def _figures(results: Results, machine: str) -> str:
 
 
 def write_plot(results: Results, docs: Path = DOCS) -> Path:
-    """Draw a case. The same results give the same file."""
+    """Draw a case. Equal results give equal files."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -1,5 +1,5 @@
-"""The pictures of a case, drawn on given axes: bars, bars in groups, or curves. Lines through a
-bar's end or point are the spread of its rounds.
+"""The plots of a case, drawn on given axes: bars, grouped bars or curves. A line through a bar's
+end or a point shows the spread of its rounds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARKS = "osD^v<>"
 
 
 def bars(axes: Any, results: Results) -> None:
-    """A bar for each contender."""
+    """Draw a bar for each contender."""
     names = list(results.figures)[::-1]
     spreads = [results.spread(name) for name in names]
     _draw_bars(
@@ -36,7 +36,7 @@ def bars(axes: Any, results: Results) -> None:
 
 
 def groups(axes: Any, results: Results) -> None:
-    """A group of bars for each point, a bar for each line."""
+    """Draw a group of bars for each point, with a bar for each line."""
     lines, points = results.lines, results.points
     colours = _colours(results)
     wide = len(lines) + 0.8
@@ -59,7 +59,7 @@ def groups(axes: Any, results: Results) -> None:
 
 
 def curves(axes: Any, results: Results) -> None:
-    """A curve for each line over the points, which are numbers; both axes are logarithmic."""
+    """Draw a curve for each line over the points, which are numbers; both axes are logarithmic."""
     colours = _colours(results)
     for line, mark in zip(results.lines, MARKS, strict=False):
         points = [at for at in results.points if name_of(line, at) in results.figures]

@@ -1,4 +1,4 @@
-"""Wall and processor time of a stretch in which other processes work for this one."""
+"""Wall and processor time of a period in which other processes work for this one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SERVER = "postgres"
 
 
 class FamilyStopwatch:
-    """Runs from its construction on. Its processor time is that of this process and of all that it
-    started, whether they still run or not, without PostgreSQL's.
+    """A stopwatch that starts at its construction. Its processor time is that of this process and
+    of all processes that it started, running or ended, except PostgreSQL.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class FamilyStopwatch:
         self._processor = _processor_seconds()
 
     def read(self) -> Took:
-        """The time until now."""
+        """Return the time so far."""
         wall = perf_counter() - self._wall
         return Took(wall, _processor_seconds() - self._processor)
 
@@ -36,7 +36,7 @@ def _processor_seconds() -> float:
 
 
 def _seconds(process: psutil.Process) -> float:
-    """Of the process, and of its children that have ended."""
+    """Return the seconds of the process and of its ended children."""
     import psutil
 
     try:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class UnknownRevisionError(Exception):
-    """There is no such revision, or none that holds the library."""
+    """There is no such revision, or it does not contain the library."""
 
 
 @contextlib.contextmanager
 def sources_of(revision: str, repository: Path = ROOT) -> Iterator[Path]:
-    """The `src` folder of a commit, branch or tag, in a temporary folder. Raises
+    """Provide the `src` folder of a commit, branch or tag in a temporary folder. Raises
     `UnknownRevisionError`.
     """
     commit = resolved(revision, repository)
@@ -33,7 +33,7 @@ def sources_of(revision: str, repository: Path = ROOT) -> Iterator[Path]:
 
 
 def resolved(revision: str, repository: Path = ROOT) -> str:
-    """The commit that a revision means. Raises `UnknownRevisionError`."""
+    """Return the commit of a revision. Raises `UnknownRevisionError`."""
     if not revision or revision.startswith("-"):
         raise UnknownRevisionError(f"{revision!r} is not a revision; give a commit, branch or tag")
     try:

@@ -1,4 +1,4 @@
-"""Wall time and processor time of one stretch."""
+"""Wall time and processor time of one period."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ class Clock(StrEnum):
 
     WALL = "wall"
     PROCESSOR = "processor"
-    """Of this process, with all its threads."""
+    """The processor time of this process, with all its threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Seconds of a turn, by either clock."""
+    """The seconds of a turn, by either clock."""
 
     wall: float
     processor: float
 
     def by(self, clock: Clock) -> float:
-        """The seconds by one of them."""
+        """Return the seconds by one of the clocks."""
         return self.wall if clock is Clock.WALL else self.processor
 
     def __add__(self, other: Took) -> Took:
@@ -35,13 +35,13 @@ TimedTurn = Callable[[], Took]
 
 
 class Stopwatch:
-    """Runs from its construction on."""
+    """A stopwatch that starts at its construction."""
 
     def __init__(self) -> None:
         self._wall = perf_counter()
         self._processor = process_time()
 
     def read(self) -> Took:
-        """The time until now."""
+        """Return the time so far."""
         processor = process_time() - self._processor
         return Took(perf_counter() - self._wall, processor)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def for_terminal(results: Results) -> str:
-    """Aligned columns, then the targets and what follows."""
+    """Format aligned columns, then the targets and the conclusions."""
     tables = ["\n".join(aligned(rows)) for rows in _tables(results)]
     targets = [
         f"{'met   ' if verdict.met else 'MISSED'}  {verdict.text}" for verdict in results.verdicts()
@@ -23,7 +23,7 @@ def for_terminal(results: Results) -> str:
 
 
 def for_markdown(results: Results) -> str:
-    """The tables, then the targets and what follows as lists."""
+    """Format the tables, then the targets and the conclusions as lists."""
     parts = ["\n".join(ruled(rows)) for rows in _tables(results)]
     targets = [
         f"- {'met' if verdict.met else '**missed**'}: {verdict.text}"
@@ -64,7 +64,7 @@ def _tables(results: Results) -> list[list[list[str]]]:
         tables.append(_figures_along(results, results.beside))
         tables[1][0][0] = f"{_other(results)} time"
     ratios = [_ratios_along(results, peer) for peer in results.case.peers]
-    return tables + [rows for rows in ratios if len(rows) > 1]  # a peer may be left out
+    return tables + [rows for rows in ratios if len(rows) > 1]  # a peer may be skipped
 
 
 def _figures_along(results: Results, figures: Mapping[str, Sequence[float]]) -> list[list[str]]:
@@ -81,7 +81,7 @@ def _figures_along(results: Results, figures: Mapping[str, Sequence[float]]) -> 
 
 
 def _other(results: Results) -> str:
-    """The clock that the case does not go by."""
+    """Return the case's other clock."""
     return Clock.WALL if results.case.by is Clock.PROCESSOR else Clock.PROCESSOR
 
 

@@ -1,7 +1,7 @@
 """Processes that run workloads: one per version of the library and interpreter.
 
-A process lives for all rounds, so that it measures a program that is warm, and takes a turn only
-when it is asked, so that several of them can be interleaved.
+A process lives for all rounds, so that it measures a warm program, and takes a turn on request, so
+that several processes can be interleaved.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class WorkloadRefusedError(Exception):
 
 
 class Worker:
-    """A process whose library is that in `sources`. Leave it by `with`.
+    """A process with the library in `sources`. Use it in a `with` block.
 
-    `program` is the one of `benchmarks.programs` whose workloads it takes, with `arguments`.
+    `program` is the module of `benchmarks.programs` with its workloads, called with `arguments`.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Worker:
         self._opened.close()
 
     def turn(self, name: str, share: float = 1.0) -> tuple[Took, int]:
-        """Take a turn of the workload; returns what it took, and its items. Raises
-        `WorkloadRefusedError` where the library cannot do it.
+        """Take a turn of the workload; return its times and number of items. Raises
+        `WorkloadRefusedError` if the library cannot run it.
         """
         if self._process.stdin is None:
             raise AssertionError("the process was started with a pipe")
-        with contextlib.suppress(BrokenPipeError):  # reading says why
+        with contextlib.suppress(BrokenPipeError):  # the next read gives the reason
             self._process.stdin.write(json.dumps({"name": name, "share": share}) + "\n")
             self._process.stdin.flush()
         answer = self._read()
@@ -101,8 +101,8 @@ class Worker:
 
 
 def _environment(sources: Path, folder: Path) -> dict[str, str]:
-    """The library, these workloads, and what the library needs of pure Python, so that one copy
-    serves every interpreter.
+    """Build the environment: the library, these workloads, and the pure Python packages that the
+    library needs, so that one copy serves every interpreter.
     """
     tenacity = importlib.util.find_spec("tenacity")
     if tenacity is None or tenacity.origin is None:

@@ -1,8 +1,8 @@
 """Pieces of work by name, each a turn in processor time, for any revision of the library under any
 interpreter.
 
-A workload uses only the public interface, and looks names up when it is prepared, so that one
-revision or interpreter that lacks something is no obstacle to the other workloads.
+A workload uses only the public interface, and looks names up when it is prepared. So a missing name
+in a revision or interpreter does not affect the other workloads.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ SIZES = (1, 10, 100, SIZE)
 TENANTS = 5
 KEYS = 1_000
 FAILURES = 2
-"""Failed writes before each that succeeds."""
+"""Number of failed writes before each successful one."""
 IMPORTS = 3
-"""Fresh interpreters of one turn."""
+"""Number of fresh interpreters in a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A piece of work and how many items a turn of it has."""
+    """A piece of work, and the number of items per turn."""
 
     name: str
     items: int
@@ -58,11 +58,11 @@ class Workload:
     ours: bool = True
 
     def count(self, share: float) -> int:
-        """The items of a turn with that share of them."""
+        """Return the number of items of a turn with this share."""
         return max(1, round(self.items * share))
 
     def turn(self, share: float) -> tuple[TimedTurn, int]:
-        """A turn with that share of the items, and their number."""
+        """Return a turn with this share of the items, and their number."""
         items = self.count(share)
         return self.prepare(range(items)), items
 
@@ -73,7 +73,7 @@ def _skeleton(size: int) -> Callable[[range], TimedTurn]:
             sink = NullSink()
             watch = Stopwatch()
             async with Skeleton[int](
-                sink.write,  # type: ignore[arg-type]  # it only takes the length
+                sink.write,  # type: ignore[arg-type]  # it only uses the length
                 size=size,
                 linger=LINGER,
                 depth=DEPTH,
@@ -94,7 +94,7 @@ def _add(size: int) -> Callable[[range], TimedTurn]:
 
 
 def _batcher(**settings: Callable[[int], object]) -> Callable[[range], TimedTurn]:
-    """`add` to a batcher with these settings."""
+    """Use `add` on a batcher with these settings."""
 
     def prepare(items: range) -> TimedTurn:
         limits = Limits(max_items=SIZE, max_delay=LINGER, max_pending_items=DEPTH)
@@ -131,11 +131,11 @@ def _letters(_: object) -> None:
 
 
 class FailingError(Exception):
-    """Worth another try."""
+    """An error that is retried."""
 
 
 class FailingSink:
-    """Fails `FAILURES` times before each write that succeeds."""
+    """A sink that fails `FAILURES` times before each successful write."""
 
     def __init__(self) -> None:
         self._attempts = itertools.count(1)
@@ -148,7 +148,7 @@ class FailingSink:
 
 
 def _retries(items: range) -> TimedTurn:
-    """Batches straight through `Retry`, each failing as a whole."""
+    """Send batches through `Retry` without a batcher; each fails as a whole."""
     groups = [tuple(items[start : start + SIZE]) for start in range(0, len(items), SIZE)]
 
     async def turn() -> Took:
@@ -166,7 +166,7 @@ def _retries(items: range) -> TimedTurn:
 
 
 def _imports(program: str) -> Callable[[range], TimedTurn]:
-    """Processor time of fresh interpreters that run `program`."""
+    """Measure the processor time of fresh interpreters that run `program`."""
     command = [sys.executable, "-c", program]
 
     def prepare(items: range) -> TimedTurn:

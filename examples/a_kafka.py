@@ -1,5 +1,5 @@
-"""A Kafka to try the examples on, until Ctrl-C. Usage: python a_kafka.py TOPIC [...], each of which
-is created with three partitions.
+"""A Kafka broker for trying the examples, until Ctrl-C. Usage: python a_kafka.py TOPIC [...]; each
+topic is created with three partitions.
 
 SIGHUP makes it crash and start again.
 """

@@ -1,5 +1,5 @@
-"""A PostgreSQL to try the examples on, until Ctrl-C. Usage: python a_postgres.py [FILE.sql ...],
-run on it at the start.
+"""A PostgreSQL server for trying the examples, until Ctrl-C. Usage: python a_postgres.py
+[FILE.sql ...]; the files are executed at the start.
 
 SIGHUP makes it crash and start again.
 """

@@ -1,9 +1,9 @@
-"""What an adaptive batcher does under ten loads, and what fixed limits do, on virtual time.
+"""An adaptive batcher under ten loads, compared with fixed limits, on virtual time.
 
 Usage: python adaptive_scenarios.py [--plots FOLDER]
 
 Prints a table; with `--plots`, which needs matplotlib, also draws each run of the adaptive batcher.
-The same program gives the same figures and the same pictures.
+Every run gives the same figures and pictures.
 """
 
 import argparse
@@ -21,7 +21,7 @@ USUAL = Destination(seconds=0.05, per_item=0.00025)  # a full batch takes 0.1 s
 ORDINARY, TOO_MUCH = (
     3_000.0,
     50_000.0,
-)  # items per second: 1.5 writes at once, and more than anything takes
+)  # items per second: 1.5 concurrent writes, and more than any destination handles
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ CASES = {
 
 @cache
 def run(name: str, *, adaptive: bool) -> Simulated:
-    """The run of one case, or of the same with fixed limits."""
+    """Run one case, or the same case with fixed limits."""
     scenario = CASES[name].scenario
     return simulate(scenario if adaptive else replace(scenario, adaptive=None))
 

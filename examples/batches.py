@@ -1,4 +1,4 @@
-"""Movements of accounts, booked in batches; one that would overdraw its account is refused."""
+"""Movements of accounts, booked in batches; a movement that would overdraw its account is refused."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ balances: dict[str, int] = defaultdict(int)
 
 
 async def book(messages: list[Message]) -> list[Answer]:
-    """Book a batch, for example in one transaction, and answer for each message."""
+    """Book a batch, for example in one transaction, and return a result for each message."""
     print("batch:", ", ".join(f"{message.key} {message.value:+}" for message in messages))
     results: list[Answer] = []
     refused: set[str] = set()
     for message in messages:
         if message.key in refused:
-            results.append(Nak())  # it comes again, whatever the answer is
+            results.append(Nak())  # delivered again, whatever the result is
         elif balances[message.key] + message.value < 0:
             refused.add(message.key)
             results.append(ToDeadLetter("overdrawn"))

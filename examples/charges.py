@@ -1,4 +1,4 @@
-"""Charges of customers: one is given up, one is tried again, and a restart loses none."""
+"""Charges of customers: one becomes a dead letter, one is retried, and a restart loses none."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ PAGE = ["nuts", "bolts", "nuts", "rivets"]
 
 
 def look_up(path: Path, batch: Batch[str]) -> WriteResult:
-    """One query for all callers; a plain function runs in a thread."""
+    """Run one query for all callers; a plain function runs in a thread."""
     wanted = list(dict.fromkeys(batch))  # each item once
     marks = ", ".join("?" * len(wanted))
     query = f"SELECT item, amount FROM stock WHERE item IN ({marks})"  # noqa: S608
@@ -29,7 +29,7 @@ def look_up(path: Path, batch: Batch[str]) -> WriteResult:
 
 
 async def level_of(lookups: Batcher[str], item: str) -> int | None:
-    """The stock of an item; `None` if there is no such item."""
+    """Return the stock of an item; `None` if there is no such item."""
     receipt = await lookups.submit(item)
     await receipt  # raises ItemFailed if the query failed
     return cast("int | None", receipt.detail)

@@ -1,4 +1,4 @@
-"""Conditional upsert: events that come late, or twice, never replace a newer row."""
+"""Conditional upsert: late or repeated events never replace a newer row."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ MORNING = [
     Order("A", 3, "shipped", "08:05"),
 ]
 LATER = [
-    Order("A", 2, "paid", "08:09"),  # comes late
-    Order("B", 1, "placed", "08:01"),  # comes again
+    Order("A", 2, "paid", "08:09"),  # arrives late
+    Order("B", 1, "placed", "08:01"),  # arrives again
     Order("B", 3, "", "08:10", deleted=True),
     Order("B", 2, "paid", "08:11"),  # after the deletion
 ]

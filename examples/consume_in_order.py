@@ -1,4 +1,4 @@
-"""Movements of accounts in records whose key is the order: what order by key, and what does not."""
+"""Movements of accounts, keyed by order number: handled in order by that key, and by account."""
 
 from __future__ import annotations
 

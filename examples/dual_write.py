@@ -1,5 +1,6 @@
-"""A migration with dual writes: balances move from an old database into the state of their partition, each
-with the first event of its account. Until the old database is switched off, each event is written to both.
+"""A migration with dual writes: balances move from an old database into the state of their
+partition, each with the first event of its account. Until the old database is switched off, each
+event is written to both.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Migration:
         return self.writes.schedule(context, account, now)
 
     def write_old(self, account: str, now: Account) -> None:
-        """Stage 2, in a thread: in order per account, too."""
+        """Stage 2, in a thread: also in order per account."""
         with closing(sqlite3.connect(self.path)) as old, old:
             old.execute(UPSERT, [account, now.balance, now.last])
 

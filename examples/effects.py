@@ -1,5 +1,5 @@
 """A handler whose effects in PostgreSQL commit together with the position of the stream: each
-message has them once, whatever fails in between.
+message takes effect once, whatever fails in between.
 """
 
 from __future__ import annotations

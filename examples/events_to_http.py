@@ -1,4 +1,4 @@
-"""Events to an HTTP endpoint that answers for each of them. Usage: TOKEN=... python
+"""Events to an HTTP endpoint with a result for each event. Usage: TOKEN=... python
 events_to_http.py https://host/v1/events
 """
 
@@ -14,7 +14,7 @@ Event = dict[str, object]
 
 # --8<-- [start:parse]
 def parse(response: HttpResponse, batch: penstock.Batch[Event]) -> penstock.WriteResult:
-    """The server says per event whether it took it, and why not."""
+    """Read the server's result for each event: accepted, or the reason why not."""
     answers = json.loads(response.body)["items"]
     errors = [None if each["ok"] else penstock.PermanentError(each["why"]) for each in answers]
     return penstock.WriteResult.from_outcomes(batch, errors)

@@ -1,5 +1,5 @@
-"""Bookings from a topic of Kafka into a table of PostgreSQL, each exactly once, although the
-process that writes them is killed on the way.
+"""Bookings from a Kafka topic into a PostgreSQL table, each exactly once, although the writing
+process is killed in the middle.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make_flow(bootstrap: str, dsn: str) -> flow.TransactionalPipe:
 
 
 async def kill_one_on_the_way(bootstrap: str, dsn: str, connection: Any) -> None:
-    """Start this program as a service of its own, and kill it in the middle."""
+    """Start this program as a separate service, and kill it in the middle."""
     process = await asyncio.create_subprocess_exec(sys.executable, __file__, bootstrap, dsn)
     while await connection.fetchval("SELECT count(*) FROM bookings") < COUNT // 10:
         pass
@@ -48,7 +48,7 @@ async def kill_one_on_the_way(bootstrap: str, dsn: str, connection: Any) -> None
 async def catch_up(books: flow.TransactionalPipe) -> None:
     """Wait until every record is settled."""
     while True:
-        await asyncio.sleep(0.1)  # noqa: TID251  # a service has no end, and needs no such function
+        await asyncio.sleep(0.1)  # noqa: TID251  # a service has no end and needs no wait
         if books.ready and not any(lag.messages for lag in (await books.lag()).values()):
             return
 

@@ -1,5 +1,5 @@
-"""Payments from one topic of Kafka into another, each exactly once: records and offsets commit in
-one transaction.
+"""Payments from one Kafka topic into another, each exactly once: records and offsets commit in one
+transaction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def make_flow(bootstrap: str) -> flow.TransactionalPipe:
 
 
 async def committed(bootstrap: str) -> list[int]:
-    """The numbers of the payments that readers of committed records find."""
+    """Return the numbers of the payments that readers of committed records see."""
     client: Any = AIOKafkaConsumer(
         "journal",
         bootstrap_servers=bootstrap,

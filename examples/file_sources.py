@@ -1,4 +1,4 @@
-"""Sources of files, as the page on backfills has them."""
+"""Sources of files, for the page on backfills."""
 
 from __future__ import annotations
 

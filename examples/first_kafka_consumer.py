@@ -1,4 +1,4 @@
-"""Orders in a topic of Kafka, handled in order for each customer, by two consumers in turn."""
+"""Orders in a Kafka topic, handled in order for each customer, by two consumers in turn."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from penstock.sinks import MemorySink
 
 
 class Moody:
-    """A destination that fails at its first call, hangs at its second, and never takes the number
+    """A destination that fails at its first call, hangs at its second, and never accepts the number
     13.
     """
 

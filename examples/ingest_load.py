@@ -1,4 +1,4 @@
-"""Sends events at a given rate and tells what became of them. Usage: python ingest_load.py URL RATE
+"""Sends events at a given rate and prints the results. Usage: python ingest_load.py URL RATE
 SECONDS [--first-id N].
 """
 
@@ -24,8 +24,8 @@ async def send(client: httpx.AsyncClient, number: int) -> int:
 
 
 async def load(url: str, rate: float, seconds: float, first_id: int = 0) -> Counter[int]:
-    """Send when it is time to, whether or not the earlier ones were answered: a service that is
-    slow does not slow its users down.
+    """Send at the given times, even while earlier events are unanswered: a slow service does not
+    slow its users down.
     """
     statuses: Counter[int] = Counter()
 

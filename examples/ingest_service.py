@@ -1,4 +1,4 @@
-"""Events over HTTP into PostgreSQL: 202 when an event is in the ledger, 503 when it is not. Usage:
+"""Events over HTTP into PostgreSQL: 202 if an event is in the ledger, 503 if it is not. Usage:
 python ingest_service.py DSN [options].
 """
 
@@ -29,7 +29,7 @@ from penstock.telemetry import PrometheusObserver
 
 TABLE = "CREATE TABLE IF NOT EXISTS events (id bigint PRIMARY KEY, action text NOT NULL)"
 PATIENCE = 0.1  # seconds that a request may wait for room
-RETRY_AFTER = 5.0  # seconds, where the batcher does not know better
+RETRY_AFTER = 5.0  # seconds, unless the batcher suggests another value
 LARGEST_BODY = 16 * 1024
 LARGEST_ID = 2**63 - 1
 
@@ -41,7 +41,7 @@ logger = logging.getLogger("ingest")
 
 
 class Endpoints:
-    """What the service answers. It knows the batcher and nothing of the database."""
+    """The responses of the service. They depend on the batcher, not on the database."""
 
     def __init__(self, batcher: penstock.Batcher[Event], registry: CollectorRegistry) -> None:
         self.batcher = batcher
@@ -58,7 +58,7 @@ class Endpoints:
         except penstock.AddTimeout as full:
             return busy("no room", full.retry_after)
         except penstock.BatcherBroken:
-            raise  # no pause will help: 500
+            raise  # waiting does not help: 500
         except penstock.ClosedError:
             return busy("shutting down", RETRY_AFTER)
         return Response(status_code=202)
@@ -101,8 +101,8 @@ def busy(why: str, seconds: float) -> Response:
 
 
 async def body_of(request: Request) -> bytes:
-    """The ledger counts items, so an item has to have a largest size, or memory would have no
-    bound.
+    """Read the body, up to a maximum size: the ledger counts items, so memory is bounded only if
+    their size is.
     """
     body = bytearray()
     async for chunk in request.stream():
@@ -113,8 +113,8 @@ async def body_of(request: Request) -> bytes:
 
 
 def parsed(body: bytes) -> Event:
-    """After 202 nobody can tell the sender that the table refuses a row, so what the table would
-    refuse is refused here.
+    """Parse and check an event. After a 202 a refusal by the table can no longer be reported, so
+    invalid rows are refused here.
     """
     try:
         found: object = json.loads(body)
@@ -140,8 +140,8 @@ def storable(text: str) -> bool:
 
 
 class Server(uvicorn.Server):
-    """Signals are `penstock.run`'s business; uvicorn would raise them again at its end, and the
-    exit code would not be 0.
+    """A server without signal handlers: `penstock.run` handles signals. uvicorn would raise them
+    again at its end, and the exit code would not be 0.
     """
 
     @contextlib.contextmanager
@@ -151,8 +151,8 @@ class Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(app: Starlette, listener: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
-    """Serve until the block ends; then take no more connections, answer what has arrived, and only
-    then let go.
+    """Serve until the block ends; then accept no more connections, respond to pending requests, and
+    return.
     """
     server = Server(
         uvicorn.Config(

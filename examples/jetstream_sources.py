@@ -1,5 +1,5 @@
-"""Sources of JetStream: what the key is, where to begin, how to log in, a consumer that exists, and how
-a stream is divided.
+"""Sources of JetStream: the key, the start point, the login, an existing consumer, and a divided
+stream.
 """
 
 from __future__ import annotations

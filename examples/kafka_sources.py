@@ -1,4 +1,4 @@
-"""Sources of Kafka: what to read, where to begin, how to log in, when to store positions."""
+"""Sources of Kafka: the topics, the start point, the login, and the times of commits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def store_by_hand(bootstrap: str) -> int:
         nonlocal handled
         handled += 1
         if message.header("last-of-day") is not None:
-            await consumer.commit()  # what is settled by now; this message is not
+            await consumer.commit()  # the messages settled by now; this one is not
             consumer.stop()
 
     async with consumer:

@@ -1,5 +1,5 @@
-"""Payments in a topic of Kafka, into a table of PostgreSQL: in order per account, with dead
-letters for what is no payment.
+"""Payments from a Kafka topic into a PostgreSQL table: in order per account, with dead letters for
+invalid payments.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def make_pipe(bootstrap: str, dsn: str) -> flow.Pipe:
 async def catch_up(pipe: flow.Pipe) -> None:
     """Wait until every record is settled."""
     while True:
-        await asyncio.sleep(0.1)  # noqa: TID251  # a service has no end, and needs no such function
+        await asyncio.sleep(0.1)  # noqa: TID251  # a service has no end and needs no wait
         if pipe.ready and not any(lag.messages for lag in (await pipe.lag()).values()):
             return
 

@@ -18,7 +18,7 @@ class BatchHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.batcher.try_add(self.format(record))
-        except Exception:  # as the standard library's handlers do
+        except Exception:  # like the standard library's handlers
             self.handleError(record)
 
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 @dataclass
 class Line:
     at: int
-    """Nanoseconds since 1970, as of `time.time_ns()`."""
+    """Nanoseconds since 1970, as from `time.time_ns()`."""
     level: str
     text: str
     about: dict[str, str] = field(default_factory=dict[str, str])
-    """Structured metadata: what is too various for a label."""
+    """Structured metadata: values that are too diverse for a label."""
 
 
 def record_of(line: Line) -> bytes:
@@ -30,7 +30,7 @@ def record_of(line: Line) -> bytes:
 
 
 def push(records: Sequence[bytes]) -> bytes:
-    """A push request: the records, grouped by their labels."""
+    """Build a push request: the records, grouped by their labels."""
     streams: dict[str, dict[str, object]] = {}
     values: dict[str, list[object]] = {}
     for labels, value in map(json.loads, records):

@@ -1,4 +1,4 @@
-"""Metrics to a statsd by UDP, many in a datagram; here to a socket of this program's own."""
+"""Metrics to statsd by UDP, many in a datagram; here to a socket of this program."""
 
 from __future__ import annotations
 

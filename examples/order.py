@@ -1,4 +1,4 @@
-"""In which order items reach a log. The first write to it takes longer than the later ones."""
+"""The order in which items reach a log. The first write takes longer than the later ones."""
 
 import asyncio
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ CLOCK = penstock.LoopClock()
 
 
 class Log:
-    """A destination that appends. `stumble` is an item that it does not take at the first try."""
+    """A destination that appends. `stumble` is an item that it refuses at the first attempt."""
 
     def __init__(self, stumble: int | None = None) -> None:
         self.lines: list[int] = []
@@ -36,7 +36,7 @@ def in_hundreds(sink: penstock.Sink[int], workers: int = 1) -> penstock.Batcher[
 async def produce(batcher: penstock.Batcher[int], items: Iterable[int]) -> None:
     for item in items:
         await batcher.add(item)
-        await CLOCK.sleep(0)  # let the other producers have their turn
+        await CLOCK.sleep(0)  # let the other producers run
 
 
 async def one_producer(workers: int) -> list[int]:
@@ -70,7 +70,7 @@ async def one_item_again() -> list[int]:
 
 
 def spans(lines: Iterable[int]) -> str:
-    """The lines as runs of successive numbers."""
+    """Format the lines as runs of successive numbers."""
     runs: list[list[int]] = []
     for line in lines:
         if runs and line == runs[-1][-1] + 1:

@@ -1,5 +1,5 @@
-"""Balances per account: in order for each account, four writes at a time, and what happens behind a
-movement that is refused.
+"""Balances per account: in order for each account, with four concurrent writes, and the handling of
+movements after a refused one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Movement(NamedTuple):
 
 
 class Book:
-    """Takes some time for a write, and refuses a movement that would overdraw its account."""
+    """A destination that takes time for a write, and refuses overdrafts."""
 
     def __init__(self) -> None:
         self.balances: dict[str, int] = defaultdict(int)
@@ -75,7 +75,7 @@ async def main() -> None:
             f"{[(letter.item.account, letter.item.number, letter.message) for letter in letters]}"
         )
         print(f"parked behind it: {batcher.stats().held_items}")
-        book.balances["eve"] += 1_000  # the account is put right
+        book.balances["eve"] += 1_000  # the account is repaired
         print(f"unparked: {batcher.unpark('eve')}")
         await batcher.flush()
         print(

@@ -1,4 +1,4 @@
-"""Orders to a topic of Kafka, in order per customer. Each receipt tells where its record is."""
+"""Orders to a Kafka topic, in order per customer. Each receipt has the place of its record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orders to a stream of NATS, in order per customer. Each receipt tells where its message is."""
+"""Orders to a NATS stream, in order per customer. Each receipt has the place of its message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source of your own: the events of a table in SQLite, with their positions beside them."""
+"""A source of your own: the events of a table in SQLite, with the positions in a second table."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ class TableSource:
         return {claim: self._base.execute(query, claim.partition).fetchone()[0] for claim in claims}
 
     async def keep_alive(self) -> None:
-        """Nothing: there is no group to stay in."""
+        """Do nothing: there is no group membership."""
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Nothing: a record may be held for any time."""
+        """Do nothing: a record may be held for any time."""
 
 
 async def book(message: Message) -> None:

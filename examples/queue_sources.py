@@ -1,5 +1,5 @@
-"""Consumers of queues in PostgreSQL: a service, batches, a job of cron, sticky routing, effects once,
-and effects that are fenced by the lease.
+"""Consumers of queues in PostgreSQL: a service, batches, a cron job, sticky routing, effects that
+occur once, and effects that are fenced by the lease.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Readings to a stream of Redis. Their ids are those of the readings: what is sent again is there once."""
+"""Readings to a Redis stream, with the readings' ids, so a repeated reading is stored once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A source of your own on Redis streams, which several processes share.
 
-1. A topic is a few streams, `orders:0` to `orders:3`. All entries of a key are in the same one.
+1. A topic is a few streams, `orders:0` to `orders:3`. All entries of a key are in the same stream.
 2. A process owns a stream while it holds its lock: a key with a lease and a token that only this
    process knows. The processes that are alive divide the streams evenly.
 3. Redis checks the lock atomically with each read and each acknowledgement. Commands of a process
@@ -146,7 +146,7 @@ class RedisStreamsSource:
                 await asyncio.wait([keeper])
                 held = list(self._held.values())
                 self._end(list(self._held))
-                with suppress(*TROUBLES):  # the leases end by themselves
+                with suppress(*TROUBLES):  # the leases expire
                     await self._redis.zrem(self._members, self._token)
                     for each in held:
                         await self._kept(each, lease=0)
@@ -326,7 +326,7 @@ class RedisStreamsSource:
         """Nothing: a separate task renews the locks."""
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Nothing: a record may be held for any time while the lock is kept."""
+        """Do nothing: a record may be held for any time while the lock is kept."""
 
 
 def _record(claim: SourceClaim, offset: int, flat: Sequence[bytes]) -> Record:

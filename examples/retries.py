@@ -1,4 +1,4 @@
-"""Orders of shops: one cannot be handled, and its shop is parked until it is repaired."""
+"""Orders of shops: one cannot be handled, and its shop is parked until the cause is repaired."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def main() -> None:
     log = MemoryLog()
     for shop, article in [("ann", "tea"), ("ann", "jam"), ("ann", "tea"), ("bob", "tea")]:
         log.produce("orders", article, key=shop)
-    warnings.simplefilter("ignore", PenstockWarning)  # of a store that forgets
+    warnings.simplefilter("ignore", PenstockWarning)  # of a store in memory
     store = MemoryParkStore()
     consumer = Consumer(MemorySource(log, ends=True), name="billing", parked=store)
     print(await consumer.receive(bill))

@@ -1,4 +1,4 @@
-"""Rows into a table of ClickHouse, each stored once though batches may be sent again."""
+"""Rows into a ClickHouse table, each stored once although batches may be sent again."""
 
 from __future__ import annotations
 

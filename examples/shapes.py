@@ -1,7 +1,7 @@
 """Three shapes of a batcher under the same load, 1,000 items a second in batches of 100, with a
-fast destination and a slow one.
+fast and a slow destination.
 
-On the virtual clock, so the figures are exact and nobody waits for them.
+It runs on the virtual clock, so the figures are exact and immediate.
 """
 
 from collections.abc import Awaitable, Callable, Sized
@@ -25,7 +25,7 @@ class Destination:
 
 
 class Synchronous:
-    """By hand: who fills the batch writes it."""
+    """A batcher by hand: the producer that fills the batch writes it."""
 
     def __init__(self, destination: Destination) -> None:
         self.destination = destination
@@ -39,7 +39,7 @@ class Synchronous:
 
 
 async def produce(add: Callable[[int], Awaitable[None]], clock: FakeClock) -> float:
-    """Add each item at its time, or as soon after it as possible; return the longest wait of one
+    """Add each item at its time, or as soon as possible afterwards; return the longest wait of an
     `add`, in seconds.
     """
     longest = 0.0

@@ -39,7 +39,7 @@ async def main(path: Path) -> None:
             await batcher.add({"page": "/", "visitor": visitor})
         await batcher.add({"page": "/about", "visitor": "ann"})
         await batcher.flush()
-        with Session(engine) as session:  # the engine is yours, before and after
+        with Session(engine) as session:  # the engine stays open: it belongs to the program
             print(counted(session))
     engine.dispose()
 

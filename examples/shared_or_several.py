@@ -1,5 +1,5 @@
-"""Ten producers of 50 items a second each: with one batcher for all, and with a batcher for each.
-On the virtual clock.
+"""Ten producers with 50 items a second each: with one batcher for all, and with a batcher for each,
+on the virtual clock.
 """
 
 import asyncio

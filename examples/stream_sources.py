@@ -1,4 +1,4 @@
-"""Sources of streams in PostgreSQL: where to begin, what to read, how processes divide the work."""
+"""Sources of streams in PostgreSQL: the start point, the selection, and the division of work."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `penstock tune tune_me:sink --items tune_me:row` measures: a sink, and a function that makes
-items. DSN is in the environment.
+"""The subject of `penstock tune tune_me:sink --items tune_me:row`: a sink, and a function that
+makes items. DSN is read from the environment.
 """
 
 import os
@@ -17,7 +17,5 @@ def sink() -> PostgresSink:
 
 
 def row(number: int) -> tuple[int, str]:
-    """A new row for each number, and for each run: rows that are there already are written
-    faster.
-    """
+    """Make a new row for each number and each run: existing rows are written faster."""
     return STARTED + number, "login"

@@ -1,4 +1,4 @@
-"""An invoice that cannot be handled blocks its customer, and nothing else, until it is repaired."""
+"""An invoice that cannot be handled blocks only its customer, until it is repaired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where to look first: what a batcher says of itself while its destination refuses every write."""
+"""The first place to look: a batcher's state and log while its destination refuses every write."""
 
 from __future__ import annotations
 

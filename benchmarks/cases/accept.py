@@ -1,6 +1,4 @@
-"""What it costs to hand in an item, with everything drained at the end, into a sink that does
-nothing.
-"""
+"""The cost of adding an item, with a drain at the end, to a sink that does nothing."""
 
 from __future__ import annotations
 
@@ -42,8 +40,8 @@ ON_EMIT = "OpenTelemetry, on_emit"
 
 
 def _emit(items: Sequence[int]) -> Turn:
-    """The processor without the copy that `on_emit` makes of each record: the part that corresponds
-    to `try_add`.
+    """Use the processor without the copy that `on_emit` makes of each record: the part that
+    corresponds to `try_add`.
     """
 
     def turn() -> Took:
@@ -54,7 +52,7 @@ def _emit(items: Sequence[int]) -> Turn:
         )
         batches = processor._batch_processor
         for item in items:
-            batches.emit(item)  # type: ignore[arg-type]  # it never looks at what it is given
+            batches.emit(item)  # type: ignore[arg-type]  # it ignores its argument
         processor.force_flush()
         processor.shutdown()  # type: ignore[no-untyped-call]  # published without annotation
         took = watch.read()
@@ -84,7 +82,9 @@ def _on_emit(items: Sequence[int]) -> Turn:
 
 
 def _async_batcher(items: Sequence[int]) -> TimedTurn:
-    """A task for each item, as its interface asks: `process` returns when the item is done."""
+    """Use a task for each item, as its interface requires: `process` returns after the item is
+    done.
+    """
     from ..peers.async_batcher_results import CountingBatcher
 
     async def turn() -> Took:
@@ -101,7 +101,7 @@ def _async_batcher(items: Sequence[int]) -> TimedTurn:
 
 
 def _aiojobs(items: Sequence[int]) -> TimedTurn:
-    """A job for each batch; the batches are collected by hand."""
+    """Use a job for each batch; the batches are collected by hand."""
     import aiojobs
 
     async def turn() -> Took:
@@ -124,7 +124,7 @@ def _aiojobs(items: Sequence[int]) -> TimedTurn:
 
 
 def _installed() -> Iterator[tuple[str, Callable[[Sequence[int]], TimedTurn]]]:
-    """Of two libraries, those that are there."""
+    """Return the installed ones of two libraries."""
     if find_spec("async_batcher") is not None:
         yield "async-batcher, all results awaited", _async_batcher
     if find_spec("aiojobs") is not None:

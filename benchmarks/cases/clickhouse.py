@@ -1,4 +1,4 @@
-"""What `ClickHouseSink` makes of rows before it sends them, beside clickhouse-connect's Native blocks."""
+"""Rows encoded by `ClickHouseSink`, compared with clickhouse-connect's Native blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rows_of(size: int) -> list[Row]:
 
 
 def encoder(*, is_arrow: bool) -> Any:
-    """The body of a batch, as the sink makes it."""
+    """Encode a batch like the sink."""
     from penstock.sinks.clickhouse.opened import OpenClickHouseTable
     from penstock.sinks.clickhouse.table import TableFacts, TableName
     from penstock.sinks.clickhouse.types import parsed
@@ -72,7 +72,7 @@ def encoder(*, is_arrow: bool) -> Any:
 
 
 def native() -> Any:
-    """The body of clickhouse-connect's `insert` of rows."""
+    """Build the body of clickhouse-connect's `insert` of rows."""
     from clickhouse_connect.datatypes.registry import get_from_name
     from clickhouse_connect.driver.insert import InsertContext
     from clickhouse_connect.driver.transform import NativeTransform
@@ -87,7 +87,7 @@ def native() -> Any:
 
 
 def columns_of(rows: Sequence[Row]) -> ArrowBatch:
-    """The same, as columns that need no cast."""
+    """Return the same rows as columns that need no cast."""
     import pyarrow as pa
 
     kinds = (
@@ -132,7 +132,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
     yield found
 
 
-# -- to the end ------------------------------------------------------------------------------------
+# -- into a table ----------------------------------------------------------------------------------
 
 
 def _sink_turn(server: Any, fresh: Callable[[], Batch[Any]], times: int, **options: Any) -> Took:

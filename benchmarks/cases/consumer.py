@@ -1,5 +1,7 @@
-"""What a message costs the consumer, beside the usual recipe and a bare loop, by Python. A process
-for each of them lives for all rounds.
+"""The consumer's cost per message, compared with the usual recipe and a bare loop, by Python
+version.
+
+Each Python has one process for all rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 ITEMS = 100_000
 PYTHONS = ("3.11.", "3.12.")
-"""Those that the goals are for."""
+"""The Python versions of the goals."""
 
 
 @contextlib.contextmanager
@@ -56,7 +58,7 @@ def _take(worker: Worker, name: str, share: float) -> Took:
 
 
 def _ratios(results: Results) -> list[str]:
-    """How many times as fast as the recipe, for each kind of handler; batches beside no-ops."""
+    """Format the speed relative to the recipe, for each kind of handler; for batches, to no-ops."""
     found: list[str] = []
     for work, theirs in ((NO_OP, NO_OP), (YIELDING, YIELDING), (BATCHES, NO_OP)):
         ratios = [

@@ -1,4 +1,4 @@
-"""What a consumer holds because of records, beside the records themselves."""
+"""Memory of a consumer per record, in addition to the records themselves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Handlers that wait: what the consumer adds to them, and what a hot key and a stuck one cost the
-others.
-"""
+"""Handlers that wait: the consumer's overhead, and the cost of a hot or a stuck key for other keys."""
 
 from __future__ import annotations
 
@@ -30,13 +28,13 @@ if TYPE_CHECKING:
 
 MILLISECOND = 0.001
 WAIT = 0.01
-"""Seconds of a handler beside a hot or a stuck key."""
+"""Seconds of a handler while another key is hot or stuck."""
 MANY = 1_000
-"""Handlers at once of 1 ms."""
+"""Number of concurrent handlers of 1 ms."""
 EVEN, HOT, STUCK = "no such key", "half of the records are of one key", "one key's handler hangs"
 SPECIAL = b"special"
 SLOW = 25
-"""By how much fewer records are enough where the recipe is slow."""
+"""Divisor of the number of records if the recipe is slow."""
 STUCK_EVERY = 100
 
 
@@ -55,7 +53,7 @@ def prepare_waits(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def others_with(special_every: int, others: int) -> list[Record]:
-    """Records of even keys; before every so many of them is one of the special key."""
+    """Make records of even keys, with one of the special key at regular intervals."""
     keys: list[bytes] = []
     for number, each in enumerate(records(others)):
         if special_every and number % special_every == 0:
@@ -65,7 +63,7 @@ def others_with(special_every: int, others: int) -> list[Record]:
 
 
 async def by_us(given: Sequence[Record], handler: Handler, done: asyncio.Event) -> Took:
-    """Consume until `done`, then leave the rest. Everything has room in the window."""
+    """Consume until `done`, then stop. All records fit into the window."""
     async with consumer_of(source_of(MemoryLog(given)), window=len(given)) as consumer:
         watch = Stopwatch()
         run = asyncio.create_task(consumer.run(handler))
@@ -77,7 +75,7 @@ async def by_us(given: Sequence[Record], handler: Handler, done: asyncio.Event) 
 
 
 async def by_hand(given: Sequence[Record], handler: Handler, done: asyncio.Event) -> Took:
-    """Consume by the recipe until `done`, then leave the rest."""
+    """Consume by the recipe until `done`, then stop."""
     source = source_of(MemoryLog(given))
     watch = Stopwatch()
     run = asyncio.create_task(consume(source, handler, concurrency=100, most=FETCH))
@@ -89,7 +87,7 @@ async def by_hand(given: Sequence[Record], handler: Handler, done: asyncio.Event
 
 
 def _turn(way: Consume, given: Sequence[Record], others: int, *, hangs: bool) -> Turn:
-    """The time until all records of the other keys are handled."""
+    """Measure the time until all records of the other keys are handled."""
 
     async def turn() -> Took:
         left, done = others, asyncio.Event()

@@ -1,5 +1,5 @@
-"""Where the time of a message goes: the consumer as a whole, and its parts by themselves, driven in
-portions of a fetch as the consumer drives them.
+"""The time of a message by part: the consumer as a whole, and its parts alone, driven in portions
+of a fetch, like in the consumer.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ CALLING = "call and await a handler that does nothing"
 ACKNOWLEDGING = "acknowledge it: tracker, lane, window"
 COMMITTING = "position and map, for each fetch"
 PARTS = (FETCHING, ADMITTING, CALLING, ACKNOWLEDGING, COMMITTING)
-"""Those that do not overlap."""
+"""The parts that do not overlap."""
 REST = "the worker's loop around the handler, its wake-ups, the consumer's other tasks, its start"
 
 
 class NoDesk:
-    """Settles nothing: no handler asks for it."""
+    """A desk that settles nothing: no handler uses it."""
 
     def settle(self, message: Message, result: Result) -> bool:
         return False
@@ -57,7 +57,7 @@ class NoDesk:
 
 
 class Stretches:
-    """The time of each part, in many short stretches."""
+    """The time of each part, measured in many short stretches."""
 
     def __init__(self) -> None:
         self.took: defaultdict[str, Took] = defaultdict(lambda: Took(0.0, 0.0))
@@ -70,7 +70,7 @@ class Stretches:
 
 
 async def drive(given: Sequence[Record]) -> Stretches:
-    """Let records pass through the parts, a fetch at a time."""
+    """Pass records through the parts, one fetch at a time."""
     schedule = Schedule(KeyRules(), Window(WINDOW, 2**40), max_per_key=WINDOW // 2)
     lanes = schedule.lanes_for(PARTITION)
     claim = Claim(PARTITION, 1, Position(0), lanes, NoDesk())

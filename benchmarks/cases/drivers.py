@@ -1,5 +1,7 @@
-"""Batches of rows into PostgreSQL by `PostgresSink` as it is by default, beside the client libraries
-for Python: each on one connection that is open already, its commits not waiting for the disk.
+"""Batches of rows into PostgreSQL by `PostgresSink` with its defaults, compared with the Python
+client libraries.
+
+Each uses one open connection, and commits do not wait for the disk.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ PSYCOPG_COPY = "psycopg, binary COPY"
 
 
 def peers() -> Mapping[str, Opener]:
-    """The ways whose libraries are installed."""
+    """Return the ways with installed libraries."""
     found: dict[str, Opener] = {
         VALUES: by_asyncpg.values,
         UNNEST: by_asyncpg.unnest,

@@ -1,4 +1,4 @@
-"""What events cost that are completed later: jobs per key, and items in batches."""
+"""The cost of events that are completed later: jobs per key, and items in batches."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 WINDOW = 4_000
 JOB = 0.01
-"""Seconds of a job that waits."""
+"""Seconds of a waiting job."""
 BATCH = 100
 FEW_KEYS, FEW_PER_KEY = 200, 2
-"""The room of a scheduler that is far too small."""
+"""The capacity of a scheduler that is far too small."""
 EACH = 10
-"""Items of an event with many."""
+"""Number of items of an event with many items."""
 JOBS, SAME, ITEMS, MANY, BOUND, PIPE, DIRECT = (
     "JobScheduler",
     "the same in tasks and locks",
@@ -62,7 +62,7 @@ async def handle_all(
     handle: Callable[[EventContext], Any],
     jobs: JobScheduler[Any, Any] | ItemBatcher,
 ) -> Took:
-    """All records until the last commit, in the order of their partition."""
+    """Handle all records until the last commit, in the order of their partition."""
     log = MemoryLog(given)
     async with Consumer(
         source_of(log),
@@ -80,7 +80,7 @@ async def handle_all(
 
 
 async def by_jobs(given: Sequence[Record], run: Callable[..., Any], **bounds: Any) -> Took:
-    """A job for each record."""
+    """Run a job for each record."""
     bounds.setdefault("concurrency", CONCURRENCY)
     jobs = JobScheduler[Any, Any](run, **bounds)
 
@@ -91,7 +91,7 @@ async def by_jobs(given: Sequence[Record], run: Callable[..., Any], **bounds: An
 
 
 async def by_hand(given: Sequence[Record]) -> Took:
-    """The same in tasks and locks."""
+    """Do the same with tasks and locks."""
     source = source_of(MemoryLog(given))
     watch = Stopwatch()
     position = await complete_later(source, process, inside=WINDOW, most=FETCH)
@@ -101,7 +101,7 @@ async def by_hand(given: Sequence[Record]) -> Took:
 
 
 async def by_items(given: Sequence[Record], each: int) -> Took:
-    """So many items for each record."""
+    """Add a number of items for each record."""
     count = 0
 
     async def execute(items: list[BatchItem]) -> None:
@@ -122,13 +122,13 @@ async def by_items(given: Sequence[Record], each: int) -> Took:
 
 
 def batcher_of(sink: NullSink) -> Batcher[Any]:
-    """A batcher with the same limits."""
+    """Make a batcher with the same limits."""
     limits = Limits(max_items=BATCH, max_delay=0.005, workers=10)
     return Batcher(sink, key=lambda record: record.key, limits=limits)
 
 
 async def piped(given: Sequence[Record]) -> Took:
-    """An item for each record, through a pipe, until the last commit."""
+    """Add an item for each record, through a pipe, until the last commit."""
     log, sink = MemoryLog(given), NullSink()
     pipe = flow.pipe(
         source_of(log),
@@ -147,7 +147,7 @@ async def piped(given: Sequence[Record]) -> Took:
 
 
 async def directly(given: Sequence[Record]) -> Took:
-    """An item for each record, without a consumer."""
+    """Add an item for each record, without a consumer."""
     sink = NullSink()
     async with batcher_of(sink) as batcher:
         watch = Stopwatch()
@@ -160,7 +160,9 @@ async def directly(given: Sequence[Record]) -> Took:
 
 
 async def peak(given: Sequence[Record]) -> float:
-    """The most bytes that are held beside the records, of events far beyond the room of their jobs."""
+    """Measure the peak memory, without the records, of events far beyond the capacity of their
+    jobs.
+    """
     gc.collect()
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""What a batcher costs the source that feeds it: groups of rows, keys, and a bound on bytes."""
+"""The cost of a batcher for its source: groups of rows, keys, and a bound on bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GROUP = 250
 WRITE = 0.005
-"""Seconds that a write takes at the slow destination."""
+"""Seconds of a write to the slow destination."""
 WORKERS = 4
 BOUND = 1 << 30
 

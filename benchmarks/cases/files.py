@@ -1,4 +1,4 @@
-"""A backfill from files, beside bare loops over the same rows: one file of NDJSON, one of Parquet.
+"""A backfill from files, compared with bare loops over the same rows: an NDJSON and a Parquet file.
 
 Handlers do nothing, and the bare loops call a function that does nothing.
 """
@@ -29,7 +29,7 @@ LOOP = "bare loop"
 NDJSON, PARQUET = "NDJSON", "Parquet"
 USERS = 1_000
 BATCH = 1_000
-"""Rows of a batch in the bare loop over Parquet, as in the source."""
+"""Rows per batch in the bare loop over Parquet, as in the source."""
 
 
 def _row(at: int) -> dict[str, object]:

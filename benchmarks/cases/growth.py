@@ -1,8 +1,8 @@
-"""Does an item cost the same, however many came before it? From ten thousand to ten million through
-one batcher.
+"""The cost of an item by the number of earlier items: ten thousand to ten million through one
+batcher.
 
-Processor time is what counts here: nothing waits, and a turn is long enough for other work on the
-machine to come in between.
+Processor time counts: nothing waits, and a turn is long enough to be disturbed by other work on the
+machine.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 ITEMS = 10_000_000
 STEPS = (1_000, 100, 10, 1)
-"""What the greatest number is divided by."""
+"""The divisors of the greatest number."""
 KEPT = 5_000
-"""Receipts that the producer keeps at a time; to keep ten million would measure the garbage
-collector.
+"""Number of receipts that the producer keeps at a time; keeping ten million would measure the
+garbage collector.
 """
 
 ADD, SUBMIT = "add", f"submit, gathered by {KEPT:,}"
@@ -42,8 +42,8 @@ async def _submit(batcher: Batcher[int], items: Sequence[int]) -> None:
 
 
 def _turn(feed: Feed, items: Sequence[int], times: int) -> Turn:
-    """Feed and flush, without opening and closing, which cost the same for any number; `times`
-    over, so that small numbers are timed as long.
+    """Feed and flush `times` times, so that small numbers take as long. Opening and closing, which
+    cost the same for any number, are not timed.
     """
 
     async def turn() -> Took:

@@ -1,5 +1,5 @@
-"""Items to bulk endpoints that do nothing: `HttpSink` beside a loop written by hand,
-`ElasticsearchSink` beside elasticsearch-py.
+"""Items to bulk endpoints that do nothing: `HttpSink` compared with a loop written by hand, and
+`ElasticsearchSink` with elasticsearch-py.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PEER = "elasticsearch-py async_bulk"
 ONE = "Batcher + ElasticsearchSink"
 FOUR = "Batcher + ElasticsearchSink, 4 workers"
 DELAY = 20
-"""Milliseconds that the slow server takes for each answer."""
+"""Milliseconds of the slow server for each response."""
 
 
 def _items(count: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The same under every Python at hand, a process for each turn."""
+"""The ways of adding items under every installed Python, with a process for each turn."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ WAYS = {
     "recipe": "asyncio.Queue + wait_for",
 }
 SLOW = {"recipe": 5}
-"""By how much fewer items are enough."""
+"""Divisor of the number of items."""
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 120.0
 
 
 def interpreters() -> dict[str, str]:
-    """The Pythons that can be found: this one, those on the path and pyenv's; by version, such as
+    """Find the Pythons: this one, those on the path and those of pyenv; by version, such as
     `3.12.1`.
     """
     here = ".".join(map(str, sys.version_info[:3]))

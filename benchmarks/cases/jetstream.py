@@ -1,6 +1,6 @@
-"""A stream of NATS JetStream as a source: what a message costs, beside nats-py's own loop.
+"""A stream of NATS JetStream as a source: the cost of a message, compared with nats-py's own loop.
 
-The stream is in files, and full before the first turn; each turn is a consumer of its own.
+The stream is stored in files, and filled before the first turn; each turn has its own consumer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kafka as a source: what a record costs, beside the ways that people use, by Python."""
+"""Kafka as a source: the cost of a record, compared with common ways to consume, by Python version."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ ITEMS = 100_000
 KEYS = 1_000
 PARTITIONS = 4
 PYTHONS = ("3.11.", "3.12.")
-"""Those that the goals are for."""
+"""The Python versions of the goals."""
 PACKAGES = {FASTSTREAM: "faststream[kafka]", PYRALLEL: "pyrallel-consumer"}
-"""The peers that have to be installed."""
+"""The required peers."""
 
 
 @contextlib.contextmanager
 def members(
     bootstrap: str, *also: str, peers: Sequence[str] = (*PACKAGES.values(),)
 ) -> Iterator[dict[str, tuple[Worker, Environment]]]:
-    """A process of each interpreter for which the clients can be installed, in an environment that
-    has the peers, too.
+    """Start a process of each interpreter for which the clients can be installed, in an environment
+    that also has the peers.
     """
     try:
         needed = [f"{each}=={version(each)}" for each in ("aiokafka", *also)] + ["tenacity"]
@@ -65,7 +65,7 @@ def _member(
 
 
 def take(worker: Worker, name: str, share: float) -> Took:
-    """A turn of a workload."""
+    """Make a turn of a workload."""
     took, _ = worker.turn(name, share)
     return took
 
@@ -91,7 +91,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def _ratios(results: Results) -> list[str]:
-    """Processor time of ours, beside each way, by Python."""
+    """Format Penstock's processor time compared with each way, by Python version."""
     found: list[str] = []
     for peer in (RECIPE, FASTSTREAM, PYRALLEL):
         ratios = [

@@ -1,4 +1,4 @@
-"""Partitions that are not read: what they cost the others, and what the client holds of them."""
+"""Partitions that are not read: their cost for other partitions, and the memory of the client."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ READ = "all partitions are read"
 PAUSED = "one partition is paused"
 PARTITIONS = (1, 100)
 EACH = 2 * 2**20
-"""Bytes of a partition."""
+"""Bytes per partition."""
 LARGE = 10_000
 PATIENCE = 60.0
 
 
 async def consume(bootstrap: str, count: int, beside: str) -> Took:
-    """The records of all partitions but the first one."""
+    """Consume the records of all partitions except the first one."""
     counter = Counter(count)
 
     async def handle(message: Message) -> None:

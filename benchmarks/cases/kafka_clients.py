@@ -1,4 +1,4 @@
-"""Kafka through each of our sources: what a record costs with aiokafka, and with librdkafka."""
+"""Kafka through both of Penstock's sources: the cost of a record with aiokafka and librdkafka."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def _ratios(results: Results) -> list[str]:
-    """How many times the processor time over librdkafka the source on aiokafka takes."""
+    """Format the processor time of the source on aiokafka relative to that on librdkafka."""
     ratios = [
         (line, results.ratio(name_of(line, CONFLUENT), name_of(line, OURS)))
         for line in results.lines

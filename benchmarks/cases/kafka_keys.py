@@ -1,4 +1,4 @@
-"""The table that Confluent publishes for its parallel consumer, with our figures beside theirs."""
+"""The table that Confluent publishes for its parallel consumer, with Penstock's figures added."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECONDS = {
 Performance Example" (ordering by key, its default options: 100 at once, 16 threads).
 """
 FROM = {OURS: 1, PYRALLEL: 10, WIDE: 1_000}
-"""The fewest keys with which a way is measured: with fewer, its time is that of the handlers."""
+"""The smallest number of keys per way: with fewer, its time is that of the handlers."""
 
 
 @contextlib.contextmanager

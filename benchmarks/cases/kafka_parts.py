@@ -1,5 +1,5 @@
-"""Where the time of a record from Kafka goes: the client, the source around it, the consumer; and
-what many partitions add.
+"""The time of a record from Kafka by part: the client, the source around it, the consumer; and the
+cost of many partitions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONSUMER = "the consumer, over the same records in memory"
 
 
 def turn(way: Way, bootstrap: str, topic: str, count: int) -> TimedTurn:
-    """So many records of a topic."""
+    """Make a turn of this number of records of a topic."""
 
     async def consume() -> Took:
         return await way(bootstrap, topic, Counter(count))
@@ -57,7 +57,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def _rest(results: Results) -> list[str]:
-    """What is left by subtraction, in each round."""
+    """Compute the remaining time in each round, by subtraction."""
     figures = results.figures
     columns = zip(*(figures[name] for name in (WHOLE, CLIENT, SOURCE, CONSUMER)), strict=True)
     rounds = [*columns]

@@ -1,5 +1,5 @@
-"""From Kafka into PostgreSQL: a pipe beside the loops that people write; and the pipe with one hot
-key over slow writes.
+"""From Kafka into PostgreSQL: a pipe compared with the usual loops; and the pipe with one hot key
+and slow writes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOOP = "getmany, write, commit"
 
 
 def turn(way: Way, bootstrap: str, to: Destination, count: int) -> TimedTurn:
-    """All records of the topic, by a group of its own."""
+    """Move all records of the topic, with a new group."""
     return lambda: asyncio.run(timed(way, Run(bootstrap, TOPIC, count), to))
 
 
@@ -87,7 +87,7 @@ def prepare_hot(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def _ratios(results: Results) -> list[str]:
-    """The pipe beside each loop, by wall time."""
+    """Compare the pipe with each loop, by wall time."""
     found: list[str] = []
     for line in (PLAIN, KEYED):
         for peer in (INSERT, COPY):

@@ -1,4 +1,4 @@
-"""Kafka as a destination: what a record costs, beside the ways that people use."""
+"""Kafka as a destination: the cost of a record, compared with common ways to produce."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..harness import Contender, Results
 
 PACKAGE = "confluent-kafka"
-"""The peer that has to be installed."""
+"""The required peer."""
 
 
 @contextlib.contextmanager
@@ -69,7 +69,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def _ratios(results: Results) -> list[str]:
-    """The sink beside each way, by work."""
+    """Compare the sink with each way, by processor time."""
     found: list[str] = []
     for peer in (SEND, LINGERING, BY_HAND):
         ratios = [

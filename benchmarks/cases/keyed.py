@@ -1,5 +1,5 @@
-"""Order per key: what a key costs an item, and what many keys gain over one worker that keeps
-everything in order.
+"""Order per key: the cost of a key per item, and the gain of many keys over one worker with total
+order.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 KEYS = 1_000
 WORKERS = 8
 WRITE = 0.01
-"""Seconds that a write takes at the slow destination."""
+"""Seconds of a write to the slow destination."""
 BATCH = 100
-"""Items of a batch there: a tenth of the keys, so that all workers find keys that are free."""
+"""Items per batch for it: a tenth of the keys, so that all workers find free keys."""
 
 PLAIN = "without keys"
 KEYED = f"{KEYS:,} keys"
@@ -36,7 +36,7 @@ HOT = f"{WORKERS} workers, one hot key, safe for prefixes"
 
 
 class SlowSink:
-    """Answers after `seconds`, and counts."""
+    """A sink that returns after `seconds`, and counts items."""
 
     def __init__(self, seconds: float, *, prefix_safe: bool) -> None:
         self.capabilities = Capabilities(key_prefix_safe=prefix_safe)

@@ -1,4 +1,4 @@
-"""uvloop beside asyncio's own loop: the way in, and batches written over a socket."""
+"""uvloop compared with asyncio's own loop: adding items, and writing batches to a socket."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 ASYNCIO, UVLOOP = "asyncio", "uvloop"
 SOCKET_SIZE = 10
-"""Small batches, so that the loop has something to do."""
+"""Small batches, so that the loop has work to do."""
 ACK = b"\x06"
 
 
 class SocketSink:
-    """Sends a batch as one line over a connection and waits for the answer, as a client of a server
-    does.
+    """A sink that sends a batch as one line over a connection and waits for the response, like the
+    client of a server.
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,7 +41,7 @@ class SocketSink:
 
 
 class Server:
-    """Answers every line."""
+    """A server that responds to every line."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()

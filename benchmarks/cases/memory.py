@@ -1,5 +1,5 @@
-"""What a full ledger holds: the peak of a process whose batcher is filled with items of 1 KiB while
-its sink stands still; and what items, keys and tenants take beside the items themselves.
+"""The memory of a full ledger: the peak of a process with a batcher full of items of 1 KiB and a
+blocked sink; and the memory of items, keys and tenants in addition to the items themselves.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""NATS JetStream as a destination: what a message costs, beside nats-py's own ways to publish.
+"""NATS JetStream as a destination: the cost of a message, compared with nats-py's own publishing.
 
-Payloads of about 130 bytes, a stream in memory, at most 1,000 messages without an answer.
+Payloads have about 130 bytes, the stream is in memory, and at most 1,000 messages are
+unacknowledged.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Objects and Parquet files by the sinks, and by their clients by hand: the same bytes, in the same
-parts, into a folder and an S3 server.
+"""Objects and Parquet files written by the sinks, and by hand with the same clients: the same bytes
+in the same parts, into a folder and an S3 server.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _by_sink(sink: Any, batch_of: Callable[[Any], Batch[Any]]) -> Any:
 
 
 def _by_hand(store: Any, encode: Callable[[Any], Any], *, folder: Path | None) -> Any:
-    """Encoded in a thread, stored under a new name, and synced where it is a folder."""
+    """Encode in a thread, store under a new name, and sync in the case of a folder."""
     import obstore
 
     from penstock._clients.objects.uploads import PART_BYTES, PARTS_AT_ONCE, sync

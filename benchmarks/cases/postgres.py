@@ -1,5 +1,5 @@
-"""Flights into a PostgreSQL of our own, with its default durability: a batcher with a `PostgresSink`
-beside loops written by hand.
+"""Flights into an embedded PostgreSQL with default durability: a batcher with a `PostgresSink`,
+compared with loops written by hand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BY_HAND = "asyncpg COPY loop by hand"
 OURS = "Batcher + PostgresSink"
 
 row: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(*FLIGHTS.columns)
-"""The same conversion for all."""
+"""The conversion that all use."""
 
 
 def _ours(to: Destination, items: Sequence[dict[str, Any]]) -> Took:
@@ -64,7 +64,7 @@ def _by_hand(opener: Opener, to: Destination, items: Sequence[dict[str, Any]]) -
 
 
 def _loops() -> Mapping[str, Opener]:
-    """The loops whose libraries are installed."""
+    """Return the loops with installed libraries."""
     found: dict[str, Opener] = {BY_HAND: by_asyncpg.copy}
     if installed(*by_psycopg.REQUIRES):
         found["psycopg binary COPY loop by hand"] = by_psycopg.binary_copy

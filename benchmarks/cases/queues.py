@@ -1,4 +1,4 @@
-"""A queue in PostgreSQL, beside queues without order per key and beside those of peers.
+"""A queue in PostgreSQL, compared with queues without order per key and with those of peers.
 
 Every server has its default durability: a commit waits for the disk.
 """
@@ -33,7 +33,7 @@ PROCRASTINATE = "procrastinate"
 
 MANY, ONE, PAIRS, HOT = "50 keys x 10", "1 key x 1", "two jobs a key", "one hot key"
 LEASES = {MANY: (50, 10), ONE: (1, 1), PAIRS: (250, 10), HOT: (1, 100)}
-"""The most keys that are leased at once, and jobs of each."""
+"""The maximum number of keys leased at once, and of jobs per key."""
 
 RUNG = "INSERT"
 SILENT = "INSERT, trigger disabled"
@@ -47,13 +47,13 @@ BATCH = 500
 
 CLAIM = "claim_jobs"
 BEHIND = 1_000
-"""Jobs of other keys behind the hot one."""
+"""Number of jobs of other keys behind the hot one."""
 MS_PER_FETCH = Unit("ms per fetch", 1e3)
 
 
 @contextlib.contextmanager
 def _server(ways: Iterable[Way]) -> Iterator[str]:
-    """A server with the tables of these ways."""
+    """Start a server with the tables of these ways."""
 
     async def install(dsn: str) -> None:
         for way in ways:
@@ -65,7 +65,7 @@ def _server(ways: Iterable[Way]) -> Iterator[str]:
 
 
 def _peers() -> list[Way]:
-    """One of each peer that is installed."""
+    """Return one of each installed peer."""
     pgmq: list[Way] = [Pgmq()] if installed("pgmq") else []
     return [*pgmq, Procrastinate()] if _has_procrastinate() else pgmq
 

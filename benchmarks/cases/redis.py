@@ -1,7 +1,7 @@
-"""Redis as a destination: what an entry of a stream costs, beside redis-py's own ways to add it.
+"""Redis as a destination: the cost of a stream entry, compared with redis-py's own ways to add it.
 
-One connection, entries of four fields, a server on the same machine with its log off. The pipeline is
-written by hand with the same number of commands as the sink sends.
+One connection, entries of four fields, a server on the same machine with its log off. The pipeline
+written by hand has the same number of commands as that of the sink.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STREAM = "events"
 
 @asynccontextmanager
 async def by_sink(url: str) -> AsyncGenerator[Write]:
-    """One connection."""
+    """Write with one connection of the sink."""
     from penstock.sinks import RedisSink
 
     async with RedisSink(url, stream=STREAM, pool_size=1) as sink:
@@ -54,7 +54,7 @@ def _asyncio() -> Any:
 
 @asynccontextmanager
 async def by_pipeline(url: str) -> AsyncGenerator[Write]:
-    """All commands of a batch at once, without a transaction."""
+    """Send all commands of a batch together, without a transaction."""
     client: Any = _asyncio().Redis.from_url(url)
     async with client:
 
@@ -69,7 +69,7 @@ async def by_pipeline(url: str) -> AsyncGenerator[Write]:
 
 @asynccontextmanager
 async def one_by_one(url: str) -> AsyncGenerator[Write]:
-    """A round trip for each entry."""
+    """Use a round trip for each entry."""
     client: Any = _asyncio().Redis.from_url(url)
     async with client:
 

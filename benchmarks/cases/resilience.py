@@ -1,5 +1,5 @@
-"""Retry and circuit breaker beside libraries for functions: what one call costs, in processor time,
-since nothing waits here.
+"""Retry and circuit breaker, compared with libraries for functions: the cost of a call in processor
+time, since nothing waits.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BARE, WELL, FAILING, BREAKER = (
 
 
 class FailingError(Exception):
-    """Worth another try."""
+    """An error that is retried."""
 
 
 class Destination:
-    """Fails `failures` times before each success."""
+    """A destination that fails `failures` times before each success."""
 
     def __init__(self, failures: int = 0) -> None:
         self._failures = self._left = failures
@@ -119,7 +119,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
     except ImportError as missing:
         raise CaseUnavailableError(str(missing)) from missing
     hooks = stamina.instrumentation.get_on_retry_hooks()
-    stamina.instrumentation.set_on_retry_hooks([])  # nobody else reports a retry either
+    stamina.instrumentation.set_on_retry_hooks([])  # the peers do not report a retry either
     by_tenacity = tenacity.retry(
         stop=tenacity.stop_after_attempt(5), retry=tenacity.retry_if_exception_type(FailingError)
     )

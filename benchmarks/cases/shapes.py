@@ -1,5 +1,5 @@
-"""Three ways to couple a producer to its sink, as settings of one batcher, against a sink of fixed
-latency: how much goes through.
+"""Three ways to couple a producer to its sink, as settings of one batcher, with a sink of fixed
+latency: the throughput.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from ..harness import Contender, Turn
 
 LATENCY = 0.01
-"""Seconds that a write takes, whatever its size."""
+"""Seconds of a write, whatever its size."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A way to couple the two."""
+    """A way to couple producer and sink."""
 
     name: str
     limits: Limits
@@ -47,9 +47,7 @@ RECIPE = "asyncio.Queue, get_nowait first"
 
 @dataclass(frozen=True)
 class Source:
-    """Where the producer reads its items: `together` after `pause` seconds of waiting, and so
-    on.
-    """
+    """The producer's input: repeatedly `together` items after a wait of `pause` seconds."""
 
     name: str
     together: int
@@ -63,7 +61,7 @@ SOURCES = (READY, STREAM, BURSTS)
 
 
 class SlowSink:
-    """A destination that answers after `LATENCY`."""
+    """A destination that returns after `LATENCY`."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""Shutting down on the real clock while the destination hangs and swallows every cancellation."""
+"""Shutdown on the real clock while the destination hangs and suppresses every cancellation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 DEADLINE = 0.5
 PATIENCE = 0.1
-"""How long `penstock.run` waits for tasks that ignore their cancellation."""
+"""Seconds for which `penstock.run` waits for tasks that ignore their cancellation."""
 DEAF = 1.5
-"""How long the destination hangs. A peer that waits for it takes as long."""
+"""Seconds for which the destination hangs. A peer that waits for it takes as long."""
 ITEMS = 25
 SIZE = 10
 LATEST_END = 30.0
@@ -104,7 +104,7 @@ def _process() -> float:
 def prepare(_: int) -> Iterator[Sequence[Contender]]:
     logger = logging.getLogger("penstock")
     level = logger.level
-    logger.setLevel(logging.CRITICAL)  # it rightly complains of the write left behind, every time
+    logger.setLevel(logging.CRITICAL)  # it rightly reports the write left behind, every time
     try:
         yield (
             Contender(SHUTDOWN, _shutdown, ours=True),

@@ -1,4 +1,5 @@
-"""`SqlSink` beside `PostgresSink` and SQLAlchemy's own ways, and on MariaDB beside its drivers.
+"""`SqlSink` compared with `PostgresSink` and SQLAlchemy's own ways, and on MariaDB with its
+drivers.
 
 Commits do not wait for the disk: that wait is the same for all.
 """
@@ -35,7 +36,7 @@ INSERT = "INSERT INTO events (event_id, user_id, action, ts) VALUES (%s, %s, %s,
 
 
 def sqlalchemy_url(dsn: str) -> str:
-    """The same server, by asyncpg, with its options as asyncpg takes them."""
+    """Return the URL of the same server for asyncpg, with options in asyncpg's form."""
     import sqlalchemy
 
     url = sqlalchemy.make_url(dsn.removesuffix(NO_WAIT))
@@ -44,7 +45,7 @@ def sqlalchemy_url(dsn: str) -> str:
 
 @asynccontextmanager
 async def by_sql_sink(to: Destination) -> AsyncGenerator[Write]:
-    """One connection."""
+    """Write with one connection of the sink."""
     from penstock.sinks import SqlSink
 
     options = {"connect_args": {"server_settings": {"synchronous_commit": "off"}}}
@@ -60,7 +61,7 @@ async def by_sql_sink(to: Destination) -> AsyncGenerator[Write]:
 
 
 def writing(sink: Any) -> Write:
-    """Batches into a sink."""
+    """Write batches into a sink."""
 
     async def write(batch: Sequence[Row]) -> None:
         if errors := await send(sink, RowBatch(batch)):
@@ -71,7 +72,7 @@ def writing(sink: Any) -> Write:
 
 @asynccontextmanager
 async def one_by_one(to: Destination) -> AsyncGenerator[Write]:
-    """A statement for each row, in a transaction for each batch."""
+    """Execute a statement for each row, in a transaction for each batch."""
     import asyncpg
     from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -150,7 +151,7 @@ def _turn(url: str, size: int, rows: int, way: Any) -> TimedTurn:
 
 
 def by_sql_sink_with(driver: str) -> Any:
-    """`SqlSink` by this driver, with one connection."""
+    """Write by `SqlSink` with this driver and one connection."""
 
     @asynccontextmanager
     async def opened(url: Any) -> AsyncGenerator[Write]:
@@ -165,7 +166,7 @@ def by_sql_sink_with(driver: str) -> Any:
 
 @asynccontextmanager
 async def by_asyncmy(url: Any) -> AsyncGenerator[Write]:
-    """`executemany` and a COMMIT for each batch."""
+    """Write by `executemany` and a COMMIT for each batch."""
     import asyncmy
 
     con = await asyncmy.connect(host=url.host, port=url.port, user=url.username, db=url.database)
@@ -181,7 +182,7 @@ async def by_asyncmy(url: Any) -> AsyncGenerator[Write]:
 
 @asynccontextmanager
 async def by_pymysql(url: Any) -> AsyncGenerator[Write]:
-    """The same in a thread."""
+    """Do the same in a thread."""
     import pymysql
 
     con = pymysql.connect(host=url.host, port=url.port, user=url.username, database=url.database)

@@ -1,4 +1,4 @@
-"""What the state of events costs that is stored with their positions, and how long it takes to read."""
+"""The cost of state that is stored with the positions of events, and the time to read it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def count_key(context: EventContext) -> None:
 
 
 async def counted(source: Any, state: StateBackend, count: int) -> Took:
-    """All records, until the last commit."""
+    """Handle all records, until the last commit."""
     async with Consumer(
         source, ordering="partition", max_in_flight=EVERY, fetch_max=FETCH, commit_every=0.1
     ) as consumer:
@@ -153,7 +153,7 @@ async def make_topic(bootstrap: str, name: str) -> None:
 
 
 async def check_topic(bootstrap: str, name: str, count: int) -> None:
-    """Raise `AssertionError` unless the topic has counts of so many events."""
+    """Raise `AssertionError` unless the topic has the counts of this number of events."""
     aiokafka: Any = importlib.import_module("aiokafka")
     part = aiokafka.TopicPartition(name, 0)
     client = aiokafka.AIOKafkaConsumer(
@@ -260,7 +260,7 @@ def prepare_reading(count: int) -> Iterator[Sequence[Contender]]:
 
 
 def endless(given: Sequence[Record]) -> Any:
-    """A source that does not end with its log."""
+    """Make a source that does not end with its log."""
     from penstock.sources.memory import MemorySource
 
     return MemorySource(MemoryLog(given))

@@ -1,6 +1,6 @@
-"""The statements of `PostgresSink` by the size of the batch, its own choice among them, and an
-`INSERT` of many VALUES by hand: into a plain table, where conflicts are ignored or update the row,
-and where a column of each row is returned.
+"""The statements of `PostgresSink` by batch size, including its own choice, and a hand-written
+`INSERT` with many VALUES: into a plain table, with conflicts that are ignored or update the row,
+and with a returned column of each row.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ UPDATES = ", ".join(f"{name} = excluded.{name}" for name in KEYED.columns if nam
 
 @dataclass(frozen=True)
 class Mode:
-    """What happens to conflicting and stored rows: the sink's options, and the same in SQL."""
+    """The treatment of conflicting and stored rows: the sink's options, and the same in SQL."""
 
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     clauses: str = ""
     table: Table = EVENTS
     half_full: bool = False
-    """Whether every second key is there already."""
+    """Whether every second key already exists."""
     most: int = SIZES[-1]
     """Rows of the largest batch."""
 
@@ -78,7 +78,7 @@ def _prepare(count: int, ways: Mapping[str, str], mode: Mode) -> Iterator[Sequen
 
 
 def overtakes(results: Results, line: str, other: str) -> str:
-    """From which size on `line` is the faster of the two."""
+    """Describe the size from which `line` is the faster of the two."""
     both = [
         at
         for at in results.points
@@ -99,7 +99,7 @@ def overtakes(results: Results, line: str, other: str) -> str:
 
 
 def _how_much(results: Results, line: str, other: str, least: int) -> str:
-    """The range of the ratio at the larger sizes."""
+    """Describe the range of the ratio at the larger sizes."""
     both = [
         at
         for at in results.points

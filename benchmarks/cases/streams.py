@@ -1,4 +1,4 @@
-"""Appends to a stream log by 32 writers, beside other ways and peers.
+"""Appends to a stream log by 32 writers, compared with other ways and peers.
 
 Every server has its default durability: a commit waits for the disk.
 """
@@ -51,7 +51,7 @@ async def _install(dsn: str) -> None:
 
 
 def _by_writers(dsn: str, count: int, append: Callable[[Any, str], Any]) -> Took:
-    """Append `count` messages, each to a new stream, in a transaction of its own."""
+    """Append `count` messages, each to a new stream and in its own transaction."""
     import asyncpg
 
     async def turn() -> Took:

@@ -1,4 +1,4 @@
-"""A subscription to a stream log, beside those of peers.
+"""A subscription to a stream log, compared with those of peers.
 
 Every server has its default durability: a commit waits for the disk.
 """

@@ -1,4 +1,4 @@
-"""What it costs a thread to hand in an item, with one thread and with four, into a sink that does
+"""The cost of adding an item from a thread, with one thread and with four, to a sink that does
 nothing.
 """
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 SIZE = 500
 LINGER = 0.2
 DEPTH = 10_000
-"""Items that may wait: the default of our ledger, and the recipe's queue."""
+"""Maximum number of waiting items: the default of the ledger, and the recipe's queue."""
 
 
 class Counted:
-    """Counts what arrives, and keeps nothing."""
+    """A sink that counts items, and keeps none."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -40,7 +40,7 @@ class Counted:
 
 
 def _feed(put: Callable[[int], object], items: Sequence[int], threads: int) -> None:
-    """Each thread hands in its share."""
+    """Let each thread add its share."""
 
     def work(start: int) -> None:
         for item in items[start::threads]:
@@ -78,7 +78,7 @@ def _recipe(items: Sequence[int], threads: int) -> Turn:
 
 
 def _logging(items: Sequence[int], threads: int) -> Turn:
-    """A record that is made once: making it is the logger's work."""
+    """Use a record that is made once, since making it is the logger's work."""
 
     def turn() -> Took:
         target = logging_queue.CountingHandler(SIZE)

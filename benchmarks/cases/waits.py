@@ -1,5 +1,5 @@
-"""The same shapes under bursts that come when they come: how long an item waits to be accepted, and
-until it is delivered.
+"""The same shapes under bursts at fixed times: the waiting time of an item until it is accepted,
+and until it is delivered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DELIVERED, DELIVERED_99 = "delivered, median", "delivered, 99 %"
 
 
 class TimingSink:
-    """Answers after `LATENCY`; an item is the time at which it was due."""
+    """A sink that returns after `LATENCY`; an item is the time at which it was due."""
 
     def __init__(self) -> None:
         self.waits: list[float] = []
@@ -43,7 +43,7 @@ class TimingSink:
 
 
 class Run:
-    """One shape under the bursts. Each figure of a round is another look at the same run."""
+    """One shape under the bursts. All figures of a round come from the same run."""
 
     def __init__(self, shape: Shape, bursts: int) -> None:
         self._shape = shape
@@ -52,7 +52,7 @@ class Run:
         self._delivered: list[float] = []
 
     def contenders(self) -> list[Contender]:
-        """The first one runs; the others read what it measured."""
+        """Return the contenders: the first one runs, the others read its measurements."""
         looks: dict[str, Turn] = {
             ACCEPTED: self._run,
             ACCEPTED_99: lambda: _nearly_all(self._accepted),

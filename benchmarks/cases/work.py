@@ -1,5 +1,5 @@
-"""Every workload under every Python at hand, with this checkout and with the revision at which the
-goals were set. A process for each of them lives for all rounds.
+"""Every workload under every installed Python, with this checkout and with the revision at which
+the goals were set. Each combination has one process for all rounds.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ STARTS = (BARE, IMPORT)
 
 
 def line_of(version: str, *, before: bool = False) -> str:
-    """What the column of an interpreter is called."""
+    """Return the name of an interpreter's column."""
     return f"Python {version}, before" if before else f"Python {version}"
 
 
 def is_before(line: str) -> bool:
-    """Whether a column is that of the earlier revision."""
+    """Return whether a column is that of the earlier revision."""
     return line.endswith(", before")
 
 
 @contextlib.contextmanager
 def _workers() -> Iterator[Mapping[str, Worker]]:
-    """A worker for each column."""
+    """Start a worker for each column."""
     with contextlib.ExitStack() as opened:
         versions: dict[bool, Path] = {False: SOURCES}
         with contextlib.suppress(UnknownRevisionError):  # an archive without history
@@ -82,7 +82,7 @@ def _prepare(
 
 
 def _can(worker: Worker, name: str) -> bool:
-    """Whether this version of the library knows what the workload needs."""
+    """Return whether this version of the library has everything that the workload needs."""
     try:
         worker.turn(name, 0.0)
     except WorkloadRefusedError:

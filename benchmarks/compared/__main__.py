@@ -1,5 +1,5 @@
-"""Consumers of Kafka side by side, on a broker of its own: `python -m benchmarks.compared
-[--only NAME] [SITUATION ...]` says what each does. Needs Java, Maven, and the peers of README.md.
+"""Kafka consumers compared on an embedded broker: `python -m benchmarks.compared [--only NAME]
+[SITUATION ...]` prints what each does. Needs Java, Maven, and the peers of README.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The consumers that are compared, and how each is started.
+"""The compared consumers, and how each is started.
 
-A peer has an environment of its own under `PEERS` (default `/tmp/peers`), see README.md. One that
-is not there is left out.
+A peer has its own environment under `PEERS` (default `/tmp/peers`), see README.md. A missing one is
+skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[2]
-PEERS = Path(os.environ.get("PEERS", "/tmp/peers"))  # a folder of the reader's
+PEERS = Path(os.environ.get("PEERS", "/tmp/peers"))  # a folder of the user
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
 
 class Process:
-    """A consumer that runs, and what it has written."""
+    """A running consumer and its output."""
 
     def __init__(self, peer: Peer, env: Mapping[str, str], number: int, folder: Path) -> None:
         self._number = number
@@ -60,7 +60,7 @@ class Process:
             )
 
     def events(self, *kinds: str) -> list[Event]:
-        """What it has written so far, of these kinds or of all."""
+        """Return its events so far, of these kinds or all."""
         return [
             Event(float(at), what, int(n), key, self._number)
             for at, what, n, key in LINE.findall(self._written.read_text())
@@ -72,7 +72,7 @@ class Process:
         return self._process.poll() is None
 
     def megabytes(self) -> int:
-        """Its resident memory."""
+        """Return its resident memory."""
         size: int = psutil.Process(self._process.pid).memory_info().rss
         return size >> 20
 
@@ -93,7 +93,7 @@ class Process:
 
 
 class Scene:
-    """A topic and a group for one consumer. Use it in a `with`, which kills the processes."""
+    """A topic and a group for one consumer. Use it in a `with` block, which kills the processes."""
 
     def __init__(self, broker: EmbeddedKafka, peer: Peer, topic: str) -> None:
         self.peer = peer
@@ -124,7 +124,7 @@ class Scene:
         return process
 
     def wait(self, condition: Callable[[], object], within: float = JOIN) -> bool:
-        """Whether the condition has come to hold."""
+        """Wait for the condition; return whether it became true."""
         deadline = time.monotonic() + within
         while time.monotonic() < deadline:
             if condition():
@@ -133,12 +133,12 @@ class Scene:
         return False
 
     def committed(self) -> int | None:
-        """The sum of the stored positions."""
+        """Return the sum of the stored positions."""
         return asyncio.run(_committed(self._broker.bootstrap, self._group))
 
 
 def times_ended(*processes: Process) -> Counter[int]:
-    """How often each message was handled to its end."""
+    """Count how often each message was completely handled."""
     return Counter(each.n for process in processes for each in process.events("end"))
 
 

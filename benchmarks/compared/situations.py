@@ -1,4 +1,4 @@
-"""The situations: each drives a scene, and says in a line what it saw."""
+"""The situations: each drives a scene, and describes the result in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .scene import Event, Process, Scene
 
 STUCK = 600.0
-"""Seconds of a message that hangs."""
+"""Seconds of a hanging message."""
 SECOND = 1
 """The number of the second process."""
 
@@ -101,8 +101,8 @@ def rebalance(scene: Scene) -> str:
 
 
 def _disorder(first: list[Event], second: list[Event], gone: float) -> tuple[int, int]:
-    """How often a message was begun while its key ran, and after a later one of its key. The second
-    process has ended at `gone`.
+    """Count how often a message was begun while its key ran, and after a later one of its key. The
+    second process ended at `gone`.
     """
     running: dict[str, set[tuple[int, int]]] = {}
     seen: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""aiokafka, as its documentation shows manual commits: handle, then commit."""
+"""aiokafka with manual commits, as in its documentation: handle, then commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faust (faust-streaming), with an agent and its defaults."""
+"""Faust (faust-streaming) with an agent and its defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Penstock, with its defaults. `POISON=skip` writes dead letters, and goes on."""
+"""Penstock with its defaults. `POISON=skip` writes dead letters and continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def handle(message: penstock.Message) -> None:
 
 
 async def handle_many(messages: list[penstock.Message]) -> list[object]:
-    """Results by position: the bad one is given up, and no other."""
+    """Return results by position: only the bad message fails."""
     say("batch", len(messages))
     results: list[object] = []
     for message in messages:

@@ -1,7 +1,7 @@
-"""The handler that all consumers run: it writes down what it begins and what it ends.
+"""The handler of all consumers: it records the start and end of each message.
 
-Standard library only, since every consumer has an environment of its own. A message is JSON: its
-number `n`, its seconds of work, and how it fails ("" or "always"). `FIXED=1` cures all of them.
+It uses only the standard library, since every consumer has its own environment. A message is JSON:
+its number `n`, its seconds of work, and how it fails ("" or "always"). With `FIXED=1` none fails.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 BOOTSTRAP, TOPIC, GROUP = (os.environ[name] for name in ("KAFKA", "TOPIC", "GROUP"))
 IS_FIXED = os.environ.get("FIXED") == "1"
 SIZE = int(os.environ.get("BATCH", "0"))
-"""Messages of a batch; 0: one at a time."""
+"""Messages per batch; 0: one at a time."""
 CONCURRENCY = int(os.environ.get("CONCURRENCY", "16"))
 
 
 def say(event: str, n: int, key: str = "") -> None:
-    os.write(1, f"{time.time():.6f} {event} {n} {key}\n".encode())  # Faust takes `sys.stdout`
+    os.write(1, f"{time.time():.6f} {event} {n} {key}\n".encode())  # Faust replaces `sys.stdout`
 
 
 async def work(key: bytes | None, value: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The goals for processor time, and what was measured."""
+"""The goals for processor time, and the measured figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def times(work: str, peer: str, scale: float = 1.0) -> Measure:
-    """How many times as long as `peer` the work takes, round by round."""
+    """Compute the time relative to `peer`, round by round."""
 
     def measure(found: Found, version: str) -> list[float]:
         figures, line = _figures(found), line_of(version)
@@ -40,7 +40,7 @@ def times(work: str, peer: str, scale: float = 1.0) -> Measure:
 
 
 def faster(work: str) -> Measure:
-    """How many times as fast as before the work is done, round by round."""
+    """Compute the speed relative to the earlier revision, round by round."""
 
     def measure(found: Found, version: str) -> list[float]:
         figures = _figures(found)
@@ -52,7 +52,7 @@ def faster(work: str) -> Measure:
 
 
 def added(work: str, base: str) -> Measure:
-    """How much more than `base` the work takes, round by round, in the case's unit."""
+    """Compute the time in excess of `base`, round by round, in the case's unit."""
 
     def measure(found: Found, version: str) -> list[float]:
         figures, line = _figures(found), line_of(version)
@@ -63,7 +63,7 @@ def added(work: str, base: str) -> Measure:
 
 
 def interpreters(found: Found) -> Sequence[tuple[str, str]]:
-    """A column for each interpreter."""
+    """Return a column for each interpreter."""
     lines = dict.fromkeys(line for results in found.values() for line in results.lines)
     versions = [line.removeprefix("Python ") for line in lines if not is_before(line)]
     return [(version, line_of(version)) for version in versions]
@@ -74,7 +74,7 @@ def _figures(found: Found) -> Mapping[str, Sequence[float]]:
 
 
 PLAIN = 250.0
-"""Nanoseconds of a plain `add` on the machine that the goal of keys is for."""
+"""Nanoseconds of a plain `add` on the machine of the goal for keys."""
 
 GOALS = (
     *(

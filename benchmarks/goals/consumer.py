@@ -1,4 +1,4 @@
-"""The goals for the consumer, and what was measured."""
+"""The goals for the consumer, and the measured figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def as_fast(ours: str, peer: str) -> Measure:
-    """How many times as fast as `peer` the work is done by an interpreter, round by round."""
+    """Compute the speed relative to `peer` with an interpreter, round by round."""
 
     def measure(found: Found, line: str) -> list[float]:
         rounds = found[consumer.CASE.name].figures

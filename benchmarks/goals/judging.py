@@ -1,4 +1,4 @@
-"""A goal, how it is judged, and the table of several."""
+"""A goal, its judgement, and the table of several goals."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from ..harness import Results, Spread, spread_of
 
 Found = Mapping[str, Results]
-"""What was measured, by case."""
+"""The measured results, by case."""
 Measure = Callable[[Found, str], list[float]]
-"""The rounds of what a goal is about, for a column of the table. Raises `KeyError` where that was
+"""Returns the rounds of a goal's quantity for a column of the table. Raises `KeyError` if that was
 not measured.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """At most (or at least) `goal`, and what we would like, `ambitious`."""
+    """A limit (upper or lower) `goal`, and a stricter one, `ambitious`."""
 
     work: str
     measure: Measure
@@ -27,13 +27,13 @@ class Goal:
     at_least: bool = False
 
     def reaches(self, figure: float, limit: float | None) -> bool:
-        """Whether a figure is as good as `limit`."""
+        """Return whether a figure is as good as `limit`."""
         if limit is None:
             return False
         return figure >= limit if self.at_least else figure <= limit
 
     def judged(self, found: Found, column: str) -> Judged | None:
-        """What came of it in a column; `None` where it was not measured."""
+        """Judge the goal in a column; return `None` if it was not measured."""
         try:
             spread = spread_of(self.measure(found, column))
         except KeyError:
@@ -56,14 +56,14 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class GoalTable:
-    """Goals that are judged together. The page has marks of this name for them."""
+    """Goals that are judged together. The page has marks with this name for them."""
 
     name: str
     cases: frozenset[str]
-    """The cases whose figures they are judged by."""
+    """The cases with the figures of these goals."""
     goals: Sequence[Goal]
     columns: Callable[[Found], Sequence[tuple[str, str]]]
-    """What the goals are judged in, each with its title."""
+    """The columns of the judgement, each with its title."""
 
     @property
     def marks(self) -> str:
@@ -71,7 +71,7 @@ class GoalTable:
         return f"goals-{self.name}"
 
     def rows(self, found: Found) -> list[list[str]]:
-        """A row for each goal."""
+        """Return a row for each goal."""
         columns = self.columns(found)
         head = ["work", "goal", "ambitious", *(title for _, title in columns)]
         return [head, *(_row(goal, found, [name for name, _ in columns]) for goal in self.goals)]

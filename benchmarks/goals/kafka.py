@@ -1,4 +1,4 @@
-"""The goals for Kafka as a source, and what was measured."""
+"""The goals for Kafka as a source, and the measured figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def times(slower: str, faster: str) -> Measure:
-    """How many times the processor time of `faster` another way takes, round by round."""
+    """Compute the processor time of another way relative to `faster`, round by round."""
 
     def measure(found: Found, line: str) -> list[float]:
         rounds = found[kafka.CASE.name].figures

@@ -1,4 +1,4 @@
-"""The goals for Kafka as a destination, and what was measured."""
+"""The goals for Kafka as a destination, and the measured figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The goals for a pipe from Kafka into PostgreSQL, and what was measured."""
+"""The goals for a pipe from Kafka into PostgreSQL, and the measured figures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _against(line: str, peer: str, goal: float) -> Goal:
 
 
 def _per_second(found: Found, clock: str) -> list[float]:
-    """Records of the hot key per second."""
+    """Compute the records of the hot key per second."""
     rounds = found[HOT_CASE.name].by(Clock(clock))
     return [HOT_CASE.unit.per_second / took for took in rounds[KEYED]]
 

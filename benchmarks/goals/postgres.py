@@ -1,4 +1,4 @@
-"""The goals for `PostgresSink` beside the client libraries by hand."""
+"""The goals for `PostgresSink` compared with hand-written code for the client libraries."""
 
 from __future__ import annotations
 

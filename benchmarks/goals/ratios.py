@@ -1,4 +1,4 @@
-"""How many times as fast as a peer, by either clock."""
+"""The speed relative to a peer, by either clock."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def clocks(_: Found) -> Sequence[tuple[str, str]]:
-    """A column for each of the two times."""
+    """Return a column for each of the two times."""
     return [(clock, f"{clock} time") for clock in Clock]
 
 
 def as_fast(case: Case, name: str, peer: str) -> Measure:
-    """How many times as fast as `peer` a contender of a case is, round by round."""
+    """Compute the speed of a contender relative to `peer`, round by round."""
 
     def measure(found: Found, clock: str) -> list[float]:
         rounds = found[case.name].by(Clock(clock))

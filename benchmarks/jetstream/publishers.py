@@ -1,6 +1,6 @@
-"""Ways to publish messages to a stream, each with an id and a bounded number without an answer.
+"""Ways to publish messages with ids to a stream, with a bounded number of unacknowledged messages.
 
-Every way gets the payloads ready made, and counts what the stream has afterwards.
+Every way gets prepared payloads, and counts the messages in the stream afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PATIENCE = 30.0
 
 
 async def gathered(url: str, payloads: Sequence[bytes]) -> Took:
-    """nats-py's `publish`, a window after the other."""
+    """Use nats-py's `publish`, one window after the other."""
     async with connected(url) as client:
         stream = client.jetstream(timeout=PATIENCE)
         watch = Stopwatch()
@@ -43,7 +43,7 @@ async def gathered(url: str, payloads: Sequence[bytes]) -> Took:
 
 
 async def in_a_window(url: str, payloads: Sequence[bytes]) -> Took:
-    """nats-py's `publish_async`, whose window fills up as answers arrive."""
+    """Use nats-py's `publish_async`, whose window refills as acknowledgements arrive."""
     async with connected(url) as client:
         stream = client.jetstream(timeout=PATIENCE, publish_async_max_pending=WINDOW)
         watch = Stopwatch()
@@ -62,7 +62,7 @@ def _sink(url: str) -> NatsSink:
 
 
 async def sink(url: str, payloads: Sequence[bytes]) -> Took:
-    """The sink's `write`, a batch after the other."""
+    """Use the sink's `write`, one batch after the other."""
     async with _sink(url) as opened:
         watch = Stopwatch()
         for first in range(0, len(payloads), WINDOW):
@@ -72,7 +72,7 @@ async def sink(url: str, payloads: Sequence[bytes]) -> Took:
 
 
 async def batcher(url: str, payloads: Sequence[bytes]) -> Took:
-    """The sink behind a batcher, which gets one item after another."""
+    """Use the sink with a batcher, which gets one item after another."""
     async with Batcher(_sink(url), limits=Limits(max_items=WINDOW, max_delay=PATIENCE)) as opened:
         watch = Stopwatch()
         for each in payloads:
@@ -82,7 +82,7 @@ async def batcher(url: str, payloads: Sequence[bytes]) -> Took:
 
 
 def turn(publish: Publish, url: str, payloads: Sequence[bytes]) -> Took:
-    """Publish to a new stream in memory, and count it."""
+    """Publish to a new stream in memory, and count its messages."""
     return asyncio.run(_turn(publish, url, payloads))
 
 

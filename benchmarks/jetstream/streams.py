@@ -1,4 +1,4 @@
-"""A stream on a server of its own, and what a consumer has acknowledged of it."""
+"""A stream on an embedded server, and the messages that a consumer has acknowledged."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ STREAM = "BENCHMARK"
 SUBJECT = "orders"
 PADDING = b"x" * 100
 AT_ONCE = 1_000
-"""Messages that are published before one of them is waited for."""
+"""Number of messages that are published before waiting for one of them."""
 FILL_WITHIN = 60.0
 
 
 @contextlib.contextmanager
 def a_server() -> Iterator[str]:
-    """The address of a server. Raises `CaseUnavailableError` without one."""
+    """Start a server and return its address. Raises `CaseUnavailableError` without one."""
     if importlib.util.find_spec("nats") is None:
         raise CaseUnavailableError("nats-py is not installed")
     try:
@@ -37,7 +37,7 @@ def a_server() -> Iterator[str]:
 
 @contextlib.asynccontextmanager
 async def connected(url: str) -> AsyncGenerator[Any]:
-    """A client."""
+    """Connect a client."""
     nats: Any = importlib.import_module("nats")
     client = await nats.connect(url)
     try:
@@ -47,8 +47,8 @@ async def connected(url: str) -> AsyncGenerator[Any]:
 
 
 async def fill(url: str, messages: int, keys: int) -> None:
-    """Make the stream, in files, with so many messages; neighbours have different keys. A payload
-    begins with the number of its message.
+    """Create the stream, in files, with this number of messages; neighbours have different keys. A
+    payload begins with the number of its message.
     """
     from nats.js.api import StorageType, StreamConfig
 

@@ -1,7 +1,8 @@
 """Ways to consume a stream until all of its messages are acknowledged, each by a new consumer.
 
-A handler does nothing but fail the first try of one message in twenty. Joining is not timed: a turn
-runs from the first message to the answer of the server behind the last acknowledgement.
+A handler does nothing, except that it fails the first attempt of one message in twenty. Joining is
+not timed: a turn runs from the first message to the server's response after the last
+acknowledgement.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ if TYPE_CHECKING:
     from ..stopwatch import Took
 
     Way = Callable[[str, str, "Work"], Awaitable[Took]]
-    """Given the server, the name of the new consumer, and what is to be done."""
+    """A function of the server, the name of the new consumer, and the work."""
 
 FETCH = 500
 CONCURRENCY = 100
 WINDOW = 1_000
-"""Messages inside, at most."""
+"""Maximum number of messages inside."""
 ACK_WAIT = 3.0
-"""Seconds, so that what is held is extended each second of a turn."""
+"""Seconds, so that held messages are extended each second of a turn."""
 FAILS_EVERY = 20
 PATIENCE = 120.0
-"""Seconds of a turn."""
+"""Maximum seconds of a turn."""
 _numbers = itertools.count()
 
 
 class Work:
-    """The messages of a turn: which tries fail, and how many messages are handled."""
+    """The messages of a turn: the failing attempts, and the number of handled messages."""
 
     def __init__(self, messages: int) -> None:
         self.messages = messages
@@ -49,7 +50,7 @@ class Work:
         self._watch: Stopwatch | None = None
 
     def fails(self, value: bytes) -> bool:
-        """Handle a message; return whether this try of it fails."""
+        """Handle a message; return whether this attempt fails."""
         if self._watch is None:
             self._watch = Stopwatch()
         number = value[: value.index(b" ")]
@@ -66,7 +67,7 @@ class Work:
         return self.handled >= self.messages
 
     def read(self) -> Took:
-        """What it took until now. Raises `AssertionError` if messages are missing."""
+        """Return the time so far. Raises `AssertionError` if messages are missing."""
         assert self._watch is not None
         took = self._watch.read()
         expected = len(range(0, self.messages, FAILS_EVERY))
@@ -75,7 +76,7 @@ class Work:
 
 
 async def ours(url: str, durable: str, work: Work) -> Took:
-    """Our consumer: in order per subject, retries in the lane, what is held is extended."""
+    """Use Penstock's consumer: in order per subject, retries in the lane, held messages extended."""
     finished = asyncio.Event()
 
     async def handle(message: Message) -> Nak | None:
@@ -105,7 +106,7 @@ async def ours(url: str, durable: str, work: Work) -> Took:
 
 
 async def fetch_loop(url: str, durable: str, work: Work) -> Took:
-    """nats-py's own loop: one message after another, and a failed one comes again from the server."""
+    """Use nats-py's own loop: one message after another; the server redelivers failed ones."""
 
     async def handle(value: bytes) -> bool:
         return work.fails(value)
@@ -123,7 +124,7 @@ async def fetch_loop(url: str, durable: str, work: Work) -> Took:
 
 
 def turn(way: Way, url: str, messages: int) -> Took:
-    """A turn of a way, checked by what the server counts."""
+    """Run a turn of a way, checked by the server's counts."""
     durable = f"turn-{next(_numbers)}"
 
     async def timed() -> Took:

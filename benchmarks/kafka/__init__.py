@@ -1,1 +1,1 @@
-"""What the cases of Kafka as a source are made of."""
+"""The parts of the cases of Kafka."""

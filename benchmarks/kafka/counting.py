@@ -1,4 +1,4 @@
-"""The handler of all ways to consume a topic: it counts, so that the last record ends the turn."""
+"""The handler of all ways to consume a topic: it counts, and the last record ends the turn."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from ..stopwatch import Took
 
 PATIENCE = 180.0
-"""Seconds of a turn."""
+"""Maximum seconds of a turn."""
 
 
 class Counter:
-    """Runs from the first of `last` records to the last one. Joining the group is not timed.
+    """Counts records, and times them from the first of `last` records to the last one.
 
-    A handler waits for `longest` seconds at most, as long as the same draw says each time.
+    Joining the group is not timed. A handler waits for at most `longest` seconds, by a random
+    number with a fixed seed.
     """
 
     def __init__(self, last: int, longest: float = 0.0) -> None:
@@ -57,12 +58,12 @@ class Counter:
         self._ended += records
 
     async def wait_finished(self) -> None:
-        """Suspend until the last record. Raises `TimeoutError` if it does not come."""
+        """Suspend until the last record. Raises `TimeoutError` if it does not arrive."""
         async with asyncio.timeout(PATIENCE):
             await self._finished.wait()
 
     def read(self) -> Took:
-        """What it took until now. Raises `AssertionError` if records are missing."""
+        """Return the time so far. Raises `AssertionError` if records are missing."""
         if self._watch is None or not self.is_finished:
             raise AssertionError(f"{self._ended} of {self.last} records were handled")
         return self._watch.read()

@@ -1,4 +1,4 @@
-"""How users of other libraries consume a topic; each library is optional."""
+"""Ways to consume a topic with other libraries; each library is optional."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 async def faststream(bootstrap: str, topic: str, counter: Counter) -> Took:
-    """FastStream as it is by default, without a log line for each message: one record after
-    another, and a commit by time before they are handled.
+    """Use FastStream with its defaults, without a log line for each message: one record after
+    another, with periodic commits before they are handled.
     """
     library: Any = importlib.import_module("faststream.kafka")
     broker = library.KafkaBroker(bootstrap, logger=None)
@@ -34,8 +34,8 @@ async def faststream(bootstrap: str, topic: str, counter: Counter) -> Took:
 
 
 async def pyrallel(bootstrap: str, topic: str, counter: Counter) -> Took:
-    """pyrallel-consumer with handlers in this process, as many virtual partitions as may run at
-    once, and in order per key.
+    """Use pyrallel-consumer with handlers in this process, as many virtual partitions as concurrent
+    handlers, and in order per key.
     """
     library: Any = importlib.import_module("pyrallel_consumer")
     parallel = library.ParallelConsumerConfig(

@@ -1,4 +1,4 @@
-"""The ways to write to topics by name, as turns in a process that has the libraries."""
+"""The ways to write to topics, by name, as turns in a process with the libraries."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VALUE = b"x" * 100
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Batches of `size` items, each made from its number; the name tells the size."""
+    """Batches of `size` items, each made from its number; the size is part of the name."""
 
     name: str
     make: Callable[[int], Any]
@@ -54,7 +54,7 @@ class Work:
 
     @property
     def topic(self) -> str:
-        """Where all ways write it; one per number of partitions."""
+        """The topic of all ways; one per number of partitions."""
         return f"written-{self.partitions}"
 
 
@@ -126,12 +126,12 @@ WORKS = {
 
 
 def workload_name(way: str, work: str) -> str:
-    """What a workload is called."""
+    """Return the name of a workload."""
     return f"{way}: {work}"
 
 
 def batches_of(work: Work, items: range) -> list[Sequence[Any]]:
-    """The items of a turn, in batches; the first one of them is written before the time runs."""
+    """Return the items of a turn in batches; the first batch is written before the timing."""
     made = [work.make(number) for number in (0, *items)]
     return [made[:1], *(made[at : at + work.size] for at in range(1, len(made), work.size))]
 
@@ -147,7 +147,7 @@ async def _write(bootstrap: str, producer: Producer, work: Work, items: range) -
 
 
 def workloads(bootstrap: str) -> dict[str, Workload]:
-    """All of them, over the topics of a broker."""
+    """Return all workloads for the topics of a broker."""
 
     def prepared(producer: Producer, work: Work) -> Callable[[range], TimedTurn]:
         return lambda items: lambda: asyncio.run(_write(bootstrap, producer, work, items))

@@ -1,6 +1,6 @@
 """Ways to write batches of items to a topic, each batch awaited before the next.
 
-All of them are idempotent, wait for all replicas in sync, and fill batches of the same size at most.
+All are idempotent, wait for all in-sync replicas, and have the same maximum batch size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Write = Callable[[Sequence[Any]], Awaitable[None]]
     Producer = Callable[[str, str, "Form"], AbstractAsyncContextManager[Write]]
-    """Given bootstrap servers, topic and form, how to write a batch."""
+    """A function of bootstrap servers, topic and form that opens a writer of batches."""
 
 MAX_BATCH_BYTES = 1_000_000
 LINGER = 0.005
@@ -31,7 +31,7 @@ PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an item becomes a record: by functions, and by arguments of the sink."""
+    """The conversion of an item to a record: by functions, and by arguments of the sink."""
 
     key: Callable[[Any], bytes | None]
     value: Callable[[Any], bytes]
@@ -56,7 +56,7 @@ async def _aiokafka(bootstrap: str, **options: Any) -> AsyncGenerator[Any]:
 
 
 def send(linger: float) -> Producer:
-    """aiokafka's `send` for each record, then all futures."""
+    """Use aiokafka's `send` for each record, then wait for all futures."""
 
     @contextlib.asynccontextmanager
     async def producer(bootstrap: str, topic: str, form: Form) -> AsyncGenerator[Write]:
@@ -73,8 +73,8 @@ def send(linger: float) -> Producer:
 
 
 def send_batch(*, keeps_hashes: bool = False) -> Producer:
-    """aiokafka's `create_batch` and `send_batch` for each partition, with its own partitioner, and
-    `keeps_hashes` if the partition of a key is looked up the next time.
+    """Use aiokafka's `create_batch` and `send_batch` for each partition, with its own partitioner;
+    `keeps_hashes` caches the partitions of keys.
     """
 
     @contextlib.asynccontextmanager
@@ -117,7 +117,7 @@ def _sink(bootstrap: str, topic: str, form: Form) -> KafkaSink:
 
 @contextlib.asynccontextmanager
 async def sink(bootstrap: str, topic: str, form: Form) -> AsyncGenerator[Write]:
-    """The sink's `write`."""
+    """Use the sink's `write`."""
     async with _sink(bootstrap, topic, form) as opened:
 
         async def write(items: Sequence[Any]) -> None:
@@ -130,7 +130,7 @@ async def sink(bootstrap: str, topic: str, form: Form) -> AsyncGenerator[Write]:
 
 @contextlib.asynccontextmanager
 async def batcher(bootstrap: str, topic: str, form: Form) -> AsyncGenerator[Write]:
-    """The sink behind a batcher, which gets one item after another, and a flush for each batch."""
+    """Use the sink with a batcher, which gets one item after another, and a flush per batch."""
     limits = Limits(max_items=5_000, max_delay=PATIENCE)
     async with Batcher(_sink(bootstrap, topic, form), limits=limits) as opened:
 
@@ -146,7 +146,7 @@ async def batcher(bootstrap: str, topic: str, form: Form) -> AsyncGenerator[Writ
 
 @contextlib.asynccontextmanager
 async def confluent(bootstrap: str, topic: str, form: Form) -> AsyncGenerator[Write]:
-    """librdkafka's producer: `produce` with a callback for each record, then `flush`."""
+    """Use librdkafka's producer: `produce` with a callback for each record, then `flush`."""
     library: Any = importlib.import_module("confluent_kafka")
     options = {
         "bootstrap.servers": bootstrap,

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 VALUE = b"x" * 100
 CHUNK = 5_000
-"""Records that are sent before the answers are awaited."""
+"""Number of records that are sent before the responses are awaited."""
 
 
 @contextlib.contextmanager
 def a_broker() -> Iterator[EmbeddedKafka]:
-    """A real broker on loopback. Raises `CaseUnavailableError` where none can be started."""
+    """Start a real broker on loopback. Raises `CaseUnavailableError` if that fails."""
     if importlib.util.find_spec("aiokafka") is None:
         raise CaseUnavailableError("aiokafka is not installed")
     with contextlib.ExitStack() as opened:
@@ -46,7 +46,7 @@ def fill(
     partitions: int = 1,
     value: bytes = VALUE,
 ) -> None:
-    """Create a topic with so many records of so many keys, in an order without a pattern."""
+    """Create a topic with these numbers of records and keys, in an order without a pattern."""
     draw = random.Random(1)
     fill_with(
         broker,
@@ -69,8 +69,8 @@ def fill_with(
 
 
 def fill_beside(broker: EmbeddedKafka, topic: str, count: int, *, keys: int, others: int) -> None:
-    """Create a topic whose partition 0 has records of one key, and whose `others` have `count`
-    records of many keys altogether.
+    """Create a topic with records of one key in partition 0, and with `count` records of many keys
+    in its `others`.
     """
     draw = random.Random(1)
     broker.create_topic(topic, partitions=others + 1)
@@ -84,7 +84,7 @@ def fill_beside(broker: EmbeddedKafka, topic: str, count: int, *, keys: int, oth
 async def _send(
     bootstrap: str, topic: str, given: Iterable[tuple[bytes, int | None, bytes]]
 ) -> None:
-    """Send records of these keys, partitions (`None`: that of the key) and values."""
+    """Send records with these keys, partitions (`None`: by the key) and values."""
     aiokafka: Any = importlib.import_module("aiokafka")
     producer = aiokafka.AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5)
     await producer.start()

@@ -1,7 +1,7 @@
 """Ways to consume a topic of Kafka, each until a counter has its last record.
 
-Every turn is a group of its own, from the beginning of the topic. `kafka/peers.py` has the ways of
-other libraries.
+Every turn has its own group, and starts at the beginning of the topic. `kafka/peers.py` has the
+ways of other libraries.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from .counting import Counter
 
     Way = Callable[[str, str, Counter], Awaitable[Took]]
-    """Given bootstrap servers, topic and counter."""
+    """A function of bootstrap servers, topic and counter."""
 
 CONCURRENCY = 100
 WINDOW = 1_000
-"""Messages inside, at most."""
+"""Maximum number of messages inside."""
 FETCH = 500
 QUIET = 5_000
-"""Milliseconds without a record after which one is missing."""
+"""Milliseconds without a record after which one counts as missing."""
 
 
 @contextlib.asynccontextmanager
 async def joined(
     bootstrap: str, topic: str, *, group: str | None = None, **options: Any
 ) -> AsyncGenerator[Any]:
-    """A bare client that is a member of that group, or a new one, without automatic commits."""
+    """Join this group, or a new one, with a bare client without automatic commits."""
     aiokafka: Any = importlib.import_module("aiokafka")
     client = aiokafka.AIOKafkaConsumer(
         topic,
@@ -76,8 +76,8 @@ def ours(
     window: int = WINDOW,
     made: Callable[[str, str], Source] = source_of,
 ) -> Way:
-    """Our consumer, with everything that is on by default, a timeout, and a limit for each key; the
-    offset map is stored with each commit. Until the last commit.
+    """Use Penstock's consumer with all defaults, a timeout, and a limit for each key, until the
+    last commit; the offset map is stored with each commit.
     """
 
     async def way(bootstrap: str, topic: str, counter: Counter) -> Took:
@@ -103,7 +103,7 @@ def ours(
 
 
 async def recipe(bootstrap: str, topic: str, counter: Counter) -> Took:
-    """The usual recipe: a task for each message, a lock for each key, and a semaphore."""
+    """Use the usual recipe: a task for each message, a lock for each key, and a semaphore."""
     semaphore = asyncio.Semaphore(CONCURRENCY)
     locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
     tasks: set[asyncio.Task[None]] = set()
@@ -134,7 +134,7 @@ async def recipe(bootstrap: str, topic: str, counter: Counter) -> Took:
 
 
 async def bare(bootstrap: str, topic: str, counter: Counter) -> Took:
-    """The client's own loop, one record after another."""
+    """Use the client's own loop, one record after another."""
     async with joined(bootstrap, topic) as client:
         while not counter.is_finished:
             fetched = await client.getmany(timeout_ms=QUIET, max_records=FETCH)
@@ -147,7 +147,7 @@ async def bare(bootstrap: str, topic: str, counter: Counter) -> Took:
 
 
 async def unhandled(bootstrap: str, topic: str, counter: Counter) -> Took:
-    """The client's own loop, which handles nothing."""
+    """Use the client's own loop, without handling records."""
     async with joined(bootstrap, topic) as client:
         while not counter.is_finished:
             fetched = await client.getmany(timeout_ms=QUIET, max_records=FETCH)
@@ -159,7 +159,7 @@ async def unhandled(bootstrap: str, topic: str, counter: Counter) -> Took:
 
 
 async def source_alone(bootstrap: str, topic: str, counter: Counter) -> Took:
-    """Our source, asked by hand; nothing is handled."""
+    """Fetch from Penstock's source directly, without handling records."""
     host = Host()
     source = source_of(bootstrap, topic)
     async with source.open(host), asyncio.timeout(60.0):

@@ -1,4 +1,4 @@
-"""The ways to consume a topic by name, as turns in a process that has the libraries."""
+"""The ways to consume a topic, by name, as turns in a process with the libraries."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ WIDE = "Penstock, 1,000 at once"
 
 TOPIC = "records"
 LONGEST = 0.005
-"""Seconds of a handler that waits."""
+"""Seconds of a waiting handler."""
 MESSAGES = 10_000
-"""With handlers that wait."""
+"""The ways that are measured with waiting handlers."""
 
 _WAYS: dict[str, tuple[Way, int]] = {
     BARE: (bare, 100_000),
@@ -47,17 +47,17 @@ KEYS = (1, 2, 5, 10, 20, 50, 100, 1_000, 10_000)
 
 
 def waiting_name(way: str, keys: int) -> str:
-    """What the workload of handlers that wait is called, with so many keys."""
+    """Return the name of the workload with waiting handlers and this number of keys."""
     return f"{way}: {keys} keys"
 
 
 def waiting_topic(keys: int) -> str:
-    """The topic of so many keys."""
+    """Return the topic with this number of keys."""
     return f"keys-{keys}"
 
 
 def workloads(bootstrap: str) -> dict[str, Workload]:
-    """All of them, over the topics of a broker."""
+    """Return all workloads for the topics of a broker."""
 
     def prepared(way: Way, topic: str, longest: float) -> Callable[[range], TimedTurn]:
         async def consume(items: range) -> Took:

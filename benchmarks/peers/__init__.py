@@ -1,1 +1,1 @@
-"""What people use instead, written as fairly as we can."""
+"""The alternatives in common use, written as fairly as possible."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CountingBatcher(AsyncBatcher[int, None]):  # type: ignore[misc]  # published without types
-    """Its queue is not bounded: a full one refuses items, and lets no producer wait."""
+    """Its queue is not bounded, since a full queue refuses items instead of making producers wait."""
 
     def __init__(self, *, size: int, linger: float) -> None:
         super().__init__(max_batch_size=size, max_queue_time=linger)

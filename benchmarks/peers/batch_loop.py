@@ -13,9 +13,7 @@ if TYPE_CHECKING:
 async def write_in_batches(
     write: Write, items: Iterable[Any], *, row: Callable[[Any], Row], size: int
 ) -> None:
-    """Write `items` in batches of `size`, one after the other; no retry, no timeout, nothing
-    counted.
-    """
+    """Write `items` in batches of `size`, one after the other; without retries, timeouts or counts."""
     batch: list[Row] = []
     for item in items:
         batch.append(row(item))

@@ -1,9 +1,9 @@
-"""A server that takes bulk requests and does nothing with them but count; in a process of its own,
-so that it costs the clients nothing.
+"""A server that only counts the items of bulk requests; in its own process, so that it costs the
+clients nothing.
 
-`POST /lines` counts lines. `POST /_bulk` counts pairs of lines and answers for each as
-Elasticsearch does, with what a filtered answer holds. `GET /count` tells how many items came since
-it was asked last. `delay=20/` in the path waits 20 ms.
+`POST /lines` counts lines. `POST /_bulk` counts pairs of lines and responds for each like
+Elasticsearch with a filtered response. `GET /count` returns the number of items since the last such
+request. `delay=20/` in the path waits 20 ms.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ async def serve() -> None:
     print(server.sockets[0].getsockname()[1], flush=True)
     await asyncio.get_running_loop().run_in_executor(
         None, sys.stdin.read
-    )  # until whoever started it is gone
+    )  # until the process that started it is gone
 
 
 @contextmanager
 def running() -> Iterator[str]:
-    """Its URL, while it runs."""
+    """Run the server; provide its URL."""
     with subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

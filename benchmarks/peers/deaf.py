@@ -1,5 +1,5 @@
-"""A destination that hangs and swallows every attempt to cancel it, as client libraries with a
-broad `except` do.
+"""A destination that hangs and suppresses every cancellation, like client libraries with a broad
+`except`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class DeafSink:
-    """Its writes take `seconds`, whoever cancels them."""
+    """A sink whose writes take `seconds`, even if they are cancelled."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.ended = asyncio.Event()
-        """Set when the first write has ended, long after anybody wanted it to."""
+        """Set when the first write has ended, long after its cancellation."""
 
     async def write(self, batch: Sequence[Any]) -> None:
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """A program whose destination never answers and cannot be cancelled: `python -m
 benchmarks.peers.deaf_program DEADLINE PATIENCE`.
 
-It says when it begins to shut down and what the report was; then it should end.
+It prints the begin of its shutdown and the report; then it should end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NEVER = 3600.0
 
 
 async def main(deadline: float) -> None:
-    """Add, begin a write, shut down."""
+    """Add items, begin a write, and shut down."""
     async with penstock.Batcher(
         DeafSink(NEVER), limits=penstock.Limits(max_items=10), name="deaf"
     ) as batcher:

@@ -1,5 +1,6 @@
-"""Events that are completed later, by hand: a task for each event, a lock for each key and one for the
-partition, and positions in order. It has no timeout, retry, limit or drain; locks are never removed.
+"""Events that are completed later, by hand: a task for each event, a lock for each key and one for
+the partition, and positions in order. Without timeouts, retries, limits or a drain; locks are never
+removed.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 
 async def complete_later(source: Source, process: Process, *, inside: int, most: int) -> int:
-    """Handle all records of a source: a handler and a finaliser of each in the order of their
-    partition, a job of a key after another. Returns the position.
+    """Handle all records of a source: handlers and finalisers in the order of their partition, jobs
+    of a key one after another. Returns the position.
     """
     semaphore, turn = asyncio.Semaphore(inside), asyncio.Lock()
     locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -14,8 +14,8 @@ HEADERS = {"Content-Type": "application/x-ndjson"}
 
 
 async def post_lines(client: httpx.AsyncClient, url: str, items: Iterable[Any], size: int) -> None:
-    """POST `items` as NDJSON in batches of `size`, one after the other; no retry, no ceiling,
-    nothing counted.
+    """POST `items` as NDJSON in batches of `size`, one after the other; without retries, size
+    limits or counts.
     """
     batch: list[Any] = []
     for item in items:

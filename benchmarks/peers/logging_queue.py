@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CountingHandler(BufferingHandler):
-    """Flushes full buffers, and knows no linger."""
+    """A handler that flushes full buffers, without a linger."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
@@ -28,8 +28,8 @@ class CountingHandler(BufferingHandler):
 
 @contextlib.contextmanager
 def listening(target: CountingHandler) -> Iterator[Callable[[logging.LogRecord], object]]:
-    """A way to hand in records. Leaving waits until all are counted. The queue is not bounded: a
-    full one would drop records.
+    """Provide a function that adds records. Leaving waits until all are counted. The queue is not
+    bounded, since a full one would drop records.
     """
     records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     listener = QueueListener(records, target)
@@ -42,5 +42,5 @@ def listening(target: CountingHandler) -> Iterator[Callable[[logging.LogRecord],
 
 
 def record() -> logging.LogRecord:
-    """A small log record."""
+    """Make a small log record."""
     return logging.makeLogRecord({"name": "bench", "levelno": logging.INFO, "msg": "an item"})

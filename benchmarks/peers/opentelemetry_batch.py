@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CountingExporter(LogRecordExporter):
-    """Exports nowhere."""
+    """An exporter that only counts."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -37,7 +37,7 @@ class CountingExporter(LogRecordExporter):
 def processor(
     exporter: LogRecordExporter, *, size: int, linger: float, depth: int
 ) -> BatchLogRecordProcessor:
-    """The SDK's processor with our limits and metrics that do nothing."""
+    """Make the SDK's processor with the same limits and metrics that do nothing."""
     return BatchLogRecordProcessor(
         exporter,
         schedule_delay_millis=linger * 1000,
@@ -48,7 +48,7 @@ def processor(
 
 
 def record() -> ReadWriteLogRecord:
-    """A small log record, as `on_emit` takes it."""
+    """Make a small log record for `on_emit`."""
     from opentelemetry._logs import LogRecord
 
     return ReadWriteLogRecord(LogRecord(body="an item"), resource=Resource.get_empty())

@@ -1,4 +1,4 @@
-"""pgmq, whose SQL is part of its Python client; the client itself is not used."""
+"""pgmq by the SQL in its Python client; the client itself is not used."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _script() -> str:
 
 
 class Pgmq:
-    """A function of pgmq that reads, and `pgmq.delete`."""
+    """A reading function of pgmq, and `pgmq.delete`."""
 
     tables = ("pgmq.q_benchmark",)
 
@@ -36,7 +36,7 @@ class Pgmq:
         self._read = f"SELECT * FROM pgmq.{read}('benchmark', {LEASE}, $1)"
 
     async def install(self, dsn: str) -> None:
-        """Make pgmq's schema and a queue, with the index for reads by group."""
+        """Create pgmq's schema and a queue, with the index for reads by group."""
         import asyncpg
 
         con = await asyncpg.connect(dsn)
@@ -46,7 +46,7 @@ class Pgmq:
         await con.close()
 
     async def fill(self, con: Connection, jobs: Jobs) -> None:
-        """Send messages in one statement, without the function for that."""
+        """Send messages in one statement, without pgmq's function."""
         await con.execute(FILL, PAYLOAD, jobs.keys, jobs.count)
 
     async def take(self, con: Connection, lanes: int, per: int) -> Sequence[Any]:
@@ -62,5 +62,5 @@ class Pgmq:
 
 
 async def send(con: Connection, key: str) -> None:
-    """Send a message, of a group."""
+    """Send a message of a group."""
     await con.execute(SEND, key, PAYLOAD)

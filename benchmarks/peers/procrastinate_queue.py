@@ -21,16 +21,16 @@ DONE = "SELECT procrastinate_finish_job_v1($1, 'succeeded', true)"
 DEFER = f"""SELECT procrastinate_defer_jobs_v1(ARRAY[
   ROW('benchmark', '{TASK}', 0, $1, NULL, $2, NULL)::procrastinate_job_to_defer_v1])"""
 AT_ONCE = 10
-"""Jobs that its worker handles at once."""
+"""Number of jobs that its worker handles concurrently."""
 
 
 class Procrastinate:
-    """Its functions that fetch one job and finish it, which is deleted."""
+    """Its functions that fetch one job, finish it and delete it."""
 
     tables = ("procrastinate_jobs", "procrastinate_events")
 
     async def install(self, dsn: str) -> None:
-        """Make procrastinate's schema."""
+        """Create procrastinate's schema."""
         import asyncpg
         from procrastinate.schema import SchemaManager
 
@@ -61,8 +61,8 @@ async def defer(con: Connection, key: str) -> None:
 
 
 def worked(dsn: str, jobs: Jobs) -> Took:
-    """The time that its worker takes for these jobs, with a handler that does nothing. It ends when
-    no job is ready, so there have to be more keys than jobs that it handles at once.
+    """Measure the time of its worker for these jobs, with a handler that does nothing. It ends when
+    no job is ready, so there must be more keys than concurrent jobs.
     """
     from procrastinate import App, PsycopgConnector
 

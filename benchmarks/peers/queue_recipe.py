@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 _END: Any = object()
-"""Put last; what came before it is still written."""
+"""The end mark, put last; earlier items are still written."""
 
 Write = Callable[[Sequence[Any]], Awaitable[None]]
 
 
 class QueueRecipe:
-    """A bounded queue and one collecting task. `async with` starts it; leaving waits until
-    everything is written.
+    """A bounded queue and one collecting task. `async with` starts it; leaving waits until all
+    items are written.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class QueueRecipe:
             await self._write(batch)
 
     async def _collect_plainly(self, batch: list[Any]) -> bool:
-        """Fill the batch; say whether that was the end. As everybody writes it."""
+        """Fill the batch in the common way; return whether that was the end."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._linger
         while len(batch) < self._size:
@@ -64,8 +64,8 @@ class QueueRecipe:
         return False
 
     async def _collect_eagerly(self, batch: list[Any]) -> bool:
-        """As the plain one, but take what lies ready without a timer. Few write it, so it is
-        compared too.
+        """Like the plain one, but take ready items without a timer. It is less common, and compared
+        for fairness.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self._linger

@@ -1,12 +1,12 @@
-"""The least that a batcher needs: the fixed reference for what a batch costs.
+"""A minimal batcher: the fixed reference for the cost of a batch.
 
-It has a bounded ledger with producers that wait in order, batches sealed by size and by linger, a
-turn for other tasks now and then, a task and a timeout for each flush, a limited number of flushes
-at a time, counts of delivered and failed items, and a drain on leaving.
+It has a bounded ledger with producers that wait in order, batches sealed by size and by linger, an
+occasional turn for other tasks, a task and a timeout for each flush, a limited number of concurrent
+flushes, counts of delivered and failed items, and a drain on leaving.
 
 It has no receipts, no outcome per item, no states, no observers, no keys or tenants, no sizes in
-bytes, no overflow policies, and no fence against use from other threads or loops. Its code stays as
-it is when the batcher changes, so that ratios to it are comparable across revisions.
+bytes, no overflow policies, and no protection against use from other threads or loops. Its code
+does not change with the batcher, so that ratios to it are comparable across revisions.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 YIELD_EVERY = 128
-"""Adds between two turns for other tasks."""
+"""Number of adds between two turns for other tasks."""
 SLOW_PATH_WEIGHT = 8
-"""Weight of an add on the slow path among those."""
+"""Weight of an add on the slow path in this number."""
 
 
 class Skeleton(Generic[T]):
@@ -48,15 +48,15 @@ class Skeleton(Generic[T]):
         self._timeout = timeout
         self._open: list[T] = []
         self._limit = 0
-        """Length of the open batch up to which an add only appends."""
+        """Length of the open batch below which an add only appends."""
         self._unyielded = 0
         self._oldest = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._sealed: deque[list[T]] = deque()
         self._waiting = 0
-        """Items in sealed batches."""
+        """Number of items in sealed batches."""
         self._flying = 0
-        """Items in flight, and room granted to producers that have not run since."""
+        """Number of items in flight, plus room granted to producers that have not yet run."""
         self._flights: set[asyncio.Task[None]] = set()
         self._producers: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
@@ -78,11 +78,11 @@ class Skeleton(Generic[T]):
 
     @property
     def inside(self) -> int:
-        """Items accepted and neither delivered nor failed."""
+        """Number of accepted items that are neither delivered nor failed."""
         return len(self._open) + self._waiting + self._flying
 
     async def add(self, item: T) -> None:
-        """Accept an item; waits for room, and lets other tasks run now and then."""
+        """Accept an item; wait for room, and occasionally let other tasks run."""
         items = self._open
         if len(items) < self._limit:
             items.append(item)
@@ -122,7 +122,7 @@ class Skeleton(Generic[T]):
         self._flying -= 1
 
     def _refresh(self) -> None:
-        """Say how many adds may only append from here on."""
+        """Update the number of adds that may only append."""
         filled = len(self._open)
         if not filled or self._producers:
             self._limit = 0

@@ -1,4 +1,4 @@
-"""Counts per key that survive a crash, as people write them: a dict, and a transaction now and then."""
+"""Counts per key that survive a crash, by hand: a dict, and an occasional transaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 EVERY = 4_000
-"""Events of a transaction."""
+"""Number of events per transaction."""
 
 SCHEMA = """
 DROP TABLE IF EXISTS counts, counted;
@@ -42,7 +42,7 @@ async def into_postgres(con: Any, given: Sequence[Any]) -> None:
 
 
 async def into_kafka(consumer: Any, producer: Any, group: str, topic: str, count: int) -> None:
-    """The same from a topic, with the offsets in the transactions of a producer."""
+    """Do the same from a topic, with the offsets in the transactions of a producer."""
     counts = Counter[str]()
     done = 0
     while done < count:

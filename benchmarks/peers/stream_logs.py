@@ -16,7 +16,7 @@ CONNECTIONS = 32
 
 
 def eventsourcing_recorder(dsn: str, table: str, pool_size: int) -> Any:
-    """A recorder of eventsourcing, its table created."""
+    """Make a recorder of eventsourcing, and create its table."""
     from eventsourcing.postgres import PostgresApplicationRecorder, PostgresDatastore
 
     store = PostgresDatastore(**_address(dsn), pool_size=pool_size)
@@ -45,7 +45,7 @@ def stored_event(stream: uuid.UUID, version: int) -> Any:
 
 
 def depeche_store(dsn: str, name: str) -> tuple[Any, Any]:
-    """A store of depeche_db, and a function that makes a message."""
+    """Return a store of depeche_db, and a function that makes a message."""
     import sqlalchemy
     from depeche_db import MessageStore
     from depeche_db.tools import PydanticMessageSerializer

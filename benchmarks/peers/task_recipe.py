@@ -1,5 +1,5 @@
 """The usual way to consume in order per key by hand: a task for each message, a lock for each key,
-and a semaphore. It has no timeout, retry or limit, and stores no position; locks are never removed.
+and a semaphore. Without timeouts, retries, limits or stored positions; locks are never removed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Claim:
 
 
 class Host:
-    """Reads a source by hand: takes what is assigned, and settles nothing."""
+    """Reads a source directly: accepts assigned partitions, and settles nothing."""
 
     def __init__(self) -> None:
         self.claims: list[SourceClaim] = []
@@ -53,7 +53,7 @@ class Host:
         return begun
 
     async def wait_assigned(self) -> None:
-        """Suspend until there are claims."""
+        """Suspend until partitions are assigned."""
         await self._assigned.wait()
 
     async def revoked(
@@ -69,7 +69,7 @@ class Host:
 
 
 async def consume(source: Source, handler: Handler, *, concurrency: int, most: int) -> None:
-    """Handle all records of a source, those of a key one after another."""
+    """Handle all records of a source, in order per key."""
     semaphore = asyncio.Semaphore(concurrency)
     locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
     tasks: set[asyncio.Task[None]] = set()

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _END: Any = object()
-"""Put last; what came before it is still written."""
+"""The end mark, put last; earlier items are still written."""
 
 
 class ThreadRecipe:
-    """A bounded queue and one collecting thread. `with` starts it; leaving waits until everything
-    is written.
+    """A bounded queue and one collecting thread. `with` starts it; leaving waits until all items
+    are written.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ThreadRecipe:
             self._write(batch)
 
     def _collect(self, batch: list[Any]) -> bool:
-        """Fill the batch; say whether that was the end."""
+        """Fill the batch; return whether that was the end."""
         until = monotonic() + self._linger
         while len(batch) < self._size:
             try:

@@ -1,1 +1,1 @@
-"""What the cases of Kafka to PostgreSQL are made of."""
+"""The parts of the cases from Kafka to PostgreSQL."""

@@ -1,4 +1,4 @@
-"""Records of a topic that become rows of a table: their values, and the row of each."""
+"""Records of a topic that become rows of a table: their values, and the row of each record."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ACTIONS = Table(
 VERBS = ("view", "search", "add_to_cart", "remove", "checkout", "pay")
 
 row_of = cast("Callable[[dict[str, Any]], Row]", itemgetter(*ACTIONS.columns))
-"""The row of a decoded value."""
+"""Makes the row of a decoded value."""
 number_of: Callable[[Row], int] = itemgetter(ACTIONS.columns.index("number"))
 account_of: Callable[[Row], str] = itemgetter(ACTIONS.columns.index("account"))
 
 
 def actions(count: int, keys: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of so many records, the keys in an order without a pattern."""
+    """Make keys and values of this number of records, the keys in an order without a pattern."""
     draw = random.Random(1)
     for number in range(count):
         account = f"account-{draw.randrange(keys)}"

@@ -1,4 +1,4 @@
-"""The loop that people write: fetch, decode, write, commit, one after the other."""
+"""The usual loop: fetch, decode, write and commit, one after the other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def fetch_and_write(run: Run, write: Write, size: int) -> None:
-    """Fetch, decode, write and commit up to `size` records at once, until all rows are stored."""
+    """Fetch, decode, write and commit up to `size` records at a time, until all rows are stored."""
     async with joined(
         run.bootstrap, run.topic, group=run.group, fetch_max_wait_ms=HELD_BACK
     ) as client:
@@ -37,7 +37,7 @@ async def fetch_and_write(run: Run, write: Write, size: int) -> None:
 
 
 def loop(opener: Opener, size: int) -> Way:
-    """The loop into a table."""
+    """Run the loop into a table."""
 
     async def way(run: Run, to: Destination) -> None:
         async with opener(to) as write:
@@ -47,10 +47,10 @@ def loop(opener: Opener, size: int) -> Way:
 
 
 def executemany(size: int) -> Way:
-    """With an `INSERT` per row, in a pipeline."""
+    """Write with an `INSERT` per row, in a pipeline."""
     return loop(by_asyncpg.executemany, size)
 
 
 def copy(size: int) -> Way:
-    """With `COPY`."""
+    """Write with `COPY`."""
     return loop(by_asyncpg.copy, size)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .runs import Run, Way
 
 WORKERS = 2
-"""Of a pipe with keys."""
+"""Number of workers of a pipe with keys."""
 WINDOW = 4
-"""Batches of records inside at most."""
+"""Maximum number of batches of records inside."""
 
 
 async def pipe(run: Run, sink: Sink[Row], limits: Limits, *, keyed: bool) -> None:
@@ -45,7 +45,7 @@ async def pipe(run: Run, sink: Sink[Row], limits: Limits, *, keyed: bool) -> Non
 
 
 def into_table(size: int, *, keyed: bool) -> Way:
-    """Into a table."""
+    """Move all records into a table."""
 
     async def way(run: Run, to: Destination) -> None:
         table = to.table

@@ -1,4 +1,4 @@
-"""A run from a topic to a destination: where it reads, what it took, and what it must have done."""
+"""A run from a topic to a destination: its input, its time and its checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..stopwatch import Took
 
 ARRIVED = "ALTER TABLE actions ADD COLUMN arrived bigint GENERATED ALWAYS AS IDENTITY"
-"""The server numbers the rows as they come, so that their order can be checked."""
+"""The server numbers the rows as they arrive, so that their order can be checked."""
 PAST_A_LATER_ONE = """
     SELECT count(*) FROM (
         SELECT arrived < lag(arrived) OVER (PARTITION BY account ORDER BY number) AS is_early
@@ -25,21 +25,21 @@ PAST_A_LATER_ONE = """
     ) AS rows WHERE is_early
 """
 HELD_BACK = 10
-"""Milliseconds for which the broker may hold back the answer of a fetch, in every way. A fetch of a
-partition that has ended delays those of the others, and only a finite topic has such partitions.
+"""Milliseconds for which the broker may delay the response to a fetch, in every way. A fetch of an
+exhausted partition delays those of the others, and only a finite topic has such partitions.
 """
 
 
 @dataclass(slots=True)
 class Run:
-    """One group that reads the first `count` records of a topic, which has no more."""
+    """A group that reads the `count` records of a topic."""
 
     bootstrap: str
     topic: str
     count: int
     group: str = field(default_factory=lambda: uuid.uuid4().hex)
     stored: int = 0
-    """Rows at the destination."""
+    """Number of rows at the destination."""
     watch: Stopwatch | None = None
 
     def begin(self) -> None:
@@ -48,24 +48,24 @@ class Run:
             self.watch = Stopwatch()
 
     def decode(self, record: Any) -> Row:
-        """The row of one record."""
+        """Decode a record to its row."""
         if self.watch is None:
             self.watch = Stopwatch()
         return row_of(json.loads(record.value))
 
     def store(self, rows: int) -> bool:
-        """Count stored rows; return whether they are all."""
+        """Count stored rows; return whether all are stored."""
         self.stored += rows
         return self.stored >= self.count
 
     def read(self) -> Took:
-        """The time since the first record. Raises `AssertionError` if records are missing."""
+        """Return the time since the first record. Raises `AssertionError` if records are missing."""
         if self.watch is None or self.stored != self.count:
             raise AssertionError(f"{self.stored} of {self.count} rows were written")
         return self.watch.read()
 
     async def check_positions(self) -> None:
-        """Raise `AssertionError` unless the group's positions are behind the last records."""
+        """Raise `AssertionError` unless the group's positions are after the last records."""
         aiokafka: Any = importlib.import_module("aiokafka.admin")
         client = aiokafka.AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
         await client.start()
@@ -82,9 +82,9 @@ Way = Callable[[Run, "Destination"], Awaitable[None]]
 
 
 async def timed(way: Way, run: Run, to: Destination) -> Took:
-    """What a run into an empty table takes, until everything is closed. Raises `AssertionError`
-    unless the table then has all rows, those of each account in the order of the topic, and the
-    group has committed all records.
+    """Measure the time of a run into an empty table, until everything is closed. Raises
+    `AssertionError` unless the table then has all rows, those of each account in the order of the
+    topic, and the group has committed all records.
     """
     await to.make_empty(ARRIVED, "CHECKPOINT")
     await way(run, to)

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ..destination import Row
 
 WRITE = 0.01
-"""Seconds."""
+"""Seconds of a write."""
 
 
 class SlowDestination:
-    """Stores rows of one key, and counts those that come in another order than that of the topic."""
+    """A destination for rows of one key that counts rows and checks their order."""
 
     capabilities = Capabilities(key_prefix_safe=True)
 
@@ -41,6 +41,6 @@ class SlowDestination:
         self.rows += len(rows)
 
     def check(self, count: int) -> None:
-        """Raise `AssertionError` unless there are so many rows."""
+        """Raise `AssertionError` unless it has this number of rows."""
         if self.rows != count:
             raise AssertionError(f"{self.rows} of {count} rows arrived")

@@ -1,1 +1,1 @@
-"""Small programs that a case runs in a process of its own."""
+"""Small programs that a case runs in a separate process."""

@@ -1,4 +1,4 @@
-"""As `benchmarks.programs.workload`, with the workloads of the consumer."""
+"""Like `benchmarks.programs.workload`, with the workloads of the consumer."""
 
 from __future__ import annotations
 

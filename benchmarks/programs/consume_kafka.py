@@ -1,4 +1,4 @@
-"""As `benchmarks.programs.workload`, with the ways to consume topics of a broker: `python -m
+"""Like `benchmarks.programs.workload`, with the ways to consume topics of a broker: `python -m
 benchmarks.programs.consume_kafka BOOTSTRAP`.
 """
 
@@ -11,5 +11,7 @@ from ..kafka.workloads import workloads
 from .workload import main
 
 if __name__ == "__main__":
-    logging.disable(logging.CRITICAL)  # of peers, whose lines would be part of their time
+    logging.disable(
+        logging.CRITICAL
+    )  # of the peers, since their log lines would count as their time
     main(workloads(sys.argv[1]))

@@ -1,8 +1,8 @@
-"""Print the bytes that a consumer holds because of records, beside the records themselves: `python
--m benchmarks.programs.consumed WHAT COUNT`.
+"""Print the bytes that a consumer uses for records, without the records themselves: `python -m
+benchmarks.programs.consumed WHAT COUNT`.
 
-WHAT is `key` (each record has a key of its own, and all are handled), `waiting` (all wait behind
-the first, of their key) or `settled` (all are settled but the first, whose handler hangs).
+WHAT is `key` (each record has its own key, and all are handled), `waiting` (all wait behind the
+first record of their key) or `settled` (all are settled except the first, whose handler hangs).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WARM, MEASURED = TopicPartition("warm", 0), TopicPartition("measured", 0)
 WARM_RECORDS = 1_000
-"""Records that are handled before the first look."""
+"""Number of records that are handled before the first measurement."""
 
 
 def records(partition: TopicPartition, count: int, *, one_key: bool = False) -> list[Record]:
@@ -37,7 +37,7 @@ def held() -> int:
 
 
 async def until_inside(consumer: Consumer, messages: int, count: int) -> None:
-    """Wait until so many messages are inside, and the others of `count` are handled."""
+    """Wait until this number of messages is inside, and the others of `count` are handled."""
     while True:
         await asyncio.sleep(0.05)
         stats = consumer.stats()
@@ -46,7 +46,7 @@ async def until_inside(consumer: Consumer, messages: int, count: int) -> None:
 
 
 async def grown(what: str, count: int) -> int:
-    """What is held after `count` records, above what was held before them."""
+    """Measure the increase of traced bytes by `count` records."""
     released = asyncio.Event()
 
     async def handler(message: Message) -> None:
@@ -62,7 +62,7 @@ async def grown(what: str, count: int) -> int:
         run = asyncio.create_task(consumer.run(handler))
         await until_inside(consumer, 0, WARM_RECORDS)
         await consumer.commit()
-        base64.b85encode(b"")  # as maps are; the module makes its table now
+        base64.b85encode(b"")  # as for offset maps; the module creates its table now
         tracemalloc.start()
         before = held()
         consumer.resume(MEASURED)
@@ -78,7 +78,7 @@ async def grown(what: str, count: int) -> int:
 
 
 def main(what: str, count: int) -> int:
-    """Do it; return the bytes."""
+    """Run the measurement; return the bytes."""
     return asyncio.run(grown(what, count))
 
 

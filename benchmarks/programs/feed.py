@@ -1,4 +1,4 @@
-"""One turn of one way in, for an interpreter of any version: `python -m benchmarks.programs.feed
+"""One turn of one way to add items, for any interpreter: `python -m benchmarks.programs.feed
 WAY ITEMS` prints its processor seconds.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def turn_of(way: str, items: range) -> TimedTurn:
-    """The turn of that name."""
+    """Return the turn with this name."""
     ways: dict[str, TimedTurn] = {
         "add": ours(add, items),
         "try_add": ours(try_add, items, depth=max(DEPTH, len(items))),
@@ -28,5 +28,5 @@ def turn_of(way: str, items: range) -> TimedTurn:
 
 if __name__ == "__main__":
     turn = turn_of(sys.argv[1], range(int(sys.argv[2])))
-    turn()  # a warm-up in the same process: the interpreter specialises what it runs
+    turn()  # a warm-up in the same process: the interpreter specialises the code that it runs
     print(turn().processor)

@@ -1,5 +1,5 @@
-"""What waiting items, keys and tenants take beside the items themselves, in traced bytes: `python -m
-benchmarks.programs.held WHAT COUNT` prints the bytes of all of them together.
+"""The memory of waiting items, keys and tenants without the items themselves: `python -m
+benchmarks.programs.held WHAT COUNT` prints the total of traced bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEVER = 3600.0
 
 
 class GatedSink:
-    """Writes nothing until it is let."""
+    """A sink that writes nothing until it is released."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -32,7 +32,7 @@ class GatedSink:
 
 
 async def traced() -> int:
-    """Bytes held now, once the tasks that are ready have run."""
+    """Return the currently traced bytes, after ready tasks have run."""
     for _ in range(3):
         await asyncio.sleep(0)
     gc.collect()
@@ -42,7 +42,7 @@ async def traced() -> int:
 async def batcher(
     items: Sequence[int], *, submits: bool = False, ended: bool = False, **settings: Any
 ) -> int:
-    """Items that wait in a batcher; or that have waited, once they have `ended`."""
+    """Put items into a batcher, where they wait or, with `ended`, have been written."""
     sink = GatedSink()
     limits = Limits(max_items=SIZE, max_delay=NEVER, max_pending_items=2 * len(items))
     receipts: list[object] = [None] * len(items)
@@ -62,7 +62,7 @@ async def batcher(
 
 
 async def skeleton(items: Sequence[int]) -> int:
-    """The same items in the skeleton."""
+    """Put the same items into the skeleton."""
     gate = asyncio.Event()
 
     async def write(_: object) -> None:
@@ -78,7 +78,7 @@ async def skeleton(items: Sequence[int]) -> int:
 
 
 async def queue(items: Sequence[int]) -> int:
-    """The same items in a queue."""
+    """Put the same items into a queue."""
     before = await traced()
     held: asyncio.Queue[int] = asyncio.Queue()
     for item in items:
@@ -87,12 +87,12 @@ async def queue(items: Sequence[int]) -> int:
 
 
 def own(item: int) -> int:
-    """A key, or a tenant, of its own for every item."""
+    """Return a separate key or tenant for every item."""
     return item
 
 
 async def above_plain(items: Sequence[int], **settings: Any) -> int:
-    """What items take with these settings, above what they take without."""
+    """Measure the additional memory of items with these settings."""
     ended = bool(settings.get("ended"))
     plain = await batcher(items, ended=ended)
     return await batcher(items, **settings) - plain
@@ -111,7 +111,7 @@ WAYS: dict[str, Callable[[Sequence[int]], Awaitable[int]]] = {
 
 
 async def main(what: str, count: int) -> int:
-    """Measure twice, since the first use of a thing allocates what stays; return the second."""
+    """Measure twice, since the first use makes lasting allocations; return the second result."""
     items = list(range(1000, 1000 + count))
     tracemalloc.start()
     await WAYS[what](items)

@@ -1,4 +1,4 @@
-"""The ways in, one after the other, for a profiler to watch: `python -m
+"""The ways to add items, one after the other, for a profiler: `python -m
 benchmarks.programs.hot_path ITEMS`.
 """
 
@@ -11,23 +11,23 @@ from penstock import CircuitBreaker, DeadLetter, Retry, Sink, Timeout, stack
 from ..feeds import add, ours, submit
 
 ROUND = 100_000
-"""Items that a batcher gets before the next one is opened, so that receipts do not pile up."""
+"""Number of items per batcher before the next one is opened, so that receipts do not accumulate."""
 
 
 def adding(items: int) -> None:
-    """`add`, one item at a time."""
+    """Use `add`, one item at a time."""
     for _ in range(items // ROUND):
         ours(add, range(ROUND))()
 
 
 def submitting(items: int) -> None:
-    """`submit`, and every receipt awaited."""
+    """Use `submit`, and await every receipt."""
     for _ in range(items // ROUND):
         ours(submit, range(ROUND))()
 
 
 def adding_through_decorators(items: int) -> None:
-    """`add`, with four decorators around the sink."""
+    """Use `add`, with four decorators around the sink."""
     for _ in range(items // ROUND):
         ours(add, range(ROUND), wrap=_decorated)()
 

@@ -1,5 +1,5 @@
-"""Print by how many bytes this process has grown when the client has fetched all that it fetches of
-partitions that are not read: `python -m benchmarks.programs.kafka_held BOOTSTRAP TOPIC`.
+"""Print the growth of this process in bytes after the client has prefetched partitions that are not
+read: `python -m benchmarks.programs.kafka_held BOOTSTRAP TOPIC`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..kafka.ways import source_of
 from ..peers.task_recipe import Host
 
 SETTLED = 3.0
-"""Seconds after which nothing more is fetched."""
+"""Seconds after which nothing more is prefetched."""
 
 
 async def grown(bootstrap: str, topic: str) -> int:

@@ -1,4 +1,4 @@
-"""Fill something with items of 1 KiB, empty it, and print the bytes held at the peak: `python -m
+"""Fill a container with items of 1 KiB, empty it, and print the peak of bytes: `python -m
 benchmarks.programs.memory WHAT ITEMS`.
 
 WHAT is `nothing` (an interpreter with an empty batcher), `add` or `submit` (a batcher's ledger,
@@ -22,7 +22,7 @@ SIZE = 1024
 
 
 class GatedSink:
-    """Writes nothing until it is let."""
+    """A sink that writes nothing until it is released."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -34,12 +34,12 @@ class GatedSink:
 
 
 def item(number: int) -> bytes:
-    """Bytes of its own for every number, all of them touched."""
+    """Return separate bytes for every number, all of them touched."""
     return number.to_bytes(SIZE, "little")
 
 
 async def fill_batcher(items: int, *, receipts: bool) -> None:
-    """Fill the ledger to its last byte while the sink stands still, then drain."""
+    """Fill the ledger to its last byte while the sink is blocked, then drain."""
     sink = GatedSink()
     limits = Limits(
         max_items=min(500, items // 2), max_pending_items=items, max_pending_bytes=items * SIZE
@@ -59,7 +59,7 @@ async def fill_batcher(items: int, *, receipts: bool) -> None:
 
 
 async def fill_queue(items: int) -> None:
-    """The same items in a queue."""
+    """Put the same items into a queue."""
     queue: asyncio.Queue[bytes] = asyncio.Queue(items)
     for number in range(items):
         await queue.put(item(number))
@@ -68,13 +68,13 @@ async def fill_queue(items: int) -> None:
 
 
 async def empty_batcher() -> None:
-    """Open and close."""
+    """Open and close a batcher."""
     async with Batcher(GatedSink(), limits=Limits()):
         pass
 
 
 def main(what: str, items: int) -> int:
-    """Do it; return the peak in bytes."""
+    """Run the measurement; return the peak in bytes."""
     ways = {
         "nothing": empty_batcher(),
         "add": fill_batcher(items, receipts=False),
@@ -89,11 +89,11 @@ def main(what: str, items: int) -> int:
 
 
 def peak() -> int:
-    """The most bytes of memory that this process held at once."""
+    """Return the peak memory of this process in bytes."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # On Linux ru_maxrss begins with what the parent held, across fork and exec.
+    # On Linux, ru_maxrss starts with the parent's value, even across fork and exec.
     (line,) = [line for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 

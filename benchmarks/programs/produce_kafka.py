@@ -1,4 +1,4 @@
-"""As `benchmarks.programs.workload`, with the ways to write to topics of a broker: `python -m
+"""Like `benchmarks.programs.workload`, with the ways to write to topics of a broker: `python -m
 benchmarks.programs.produce_kafka BOOTSTRAP`.
 """
 

@@ -1,9 +1,9 @@
 """Workloads on request, in one process for any number of turns: `python -m
 benchmarks.programs.workload`.
 
-Each line of the standard input is a request, `{"name": ..., "share": ...}`; each is answered with
-one line, `{"wall": ..., "processor": ..., "items": ...}` or `{"refused": ...}`. The first line of
-the output tells which library is measured.
+Each line of the standard input is a request, `{"name": ..., "share": ...}`; the response is one
+line, `{"wall": ..., "processor": ..., "items": ...}` or `{"refused": ...}`. The first line of the
+output names the measured library.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 
 class Turns:
-    """Turns that were prepared once and are taken again and again."""
+    """Turns that are prepared once and taken repeatedly."""
 
     def __init__(self, workloads: Mapping[str, Workload]) -> None:
         self._workloads = workloads
         self._prepared: dict[tuple[str, float], tuple[TimedTurn, int]] = {}
 
     def answer(self, name: str, share: float) -> dict[str, Any]:
-        """Take a turn."""
+        """Take a turn; return the response."""
         try:
             if (name, share) not in self._prepared:
                 self._prepared[name, share] = self._workloads[name].turn(share)
             turn, items = self._prepared[name, share]
             gc.collect()
             took = turn()
-        except Exception as error:  # such as a name that this revision does not have yet
+        except Exception as error:  # such as a name that this revision lacks
             return {"refused": f"{type(error).__name__}: {error}"}
         return {"wall": took.wall, "processor": took.processor, "items": items}
 

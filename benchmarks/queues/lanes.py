@@ -30,7 +30,7 @@ class Lanes:
     tables = ("penstock.job", "penstock.lane", "penstock.bell")
 
     async def install(self, dsn: str) -> None:
-        """Make the schema and the queue."""
+        """Create the schema and the queue."""
         import asyncpg
 
         from penstock.streams import install_streams
@@ -50,7 +50,7 @@ class Lanes:
         return rows
 
     async def done(self, con: Connection, taken: Sequence[Any]) -> None:
-        """Settle jobs, and give back their keys."""
+        """Settle jobs, and release their keys."""
         leases = {row["r_lease"]: row["r_lane"] for row in taken}
         nothing = [None] * len(leases)
         fates = await con.fetch(
@@ -67,7 +67,7 @@ class Lanes:
 
 
 class LanesWithoutBells(Lanes):
-    """The table of jobs without its trigger: jobs that are enqueued there are never handled."""
+    """The table of jobs without its trigger: jobs enqueued there are never handled."""
 
     async def fill(self, con: Connection, jobs: Jobs) -> None:
         """Enqueue jobs as usual, and disable the trigger."""
@@ -76,7 +76,7 @@ class LanesWithoutBells(Lanes):
 
 
 class LanesWithBells(Lanes):
-    """The same table with its trigger again."""
+    """The same table with its trigger enabled again."""
 
     async def fill(self, con: Connection, jobs: Jobs) -> None:
         """Enqueue jobs as usual."""
@@ -90,7 +90,7 @@ async def insert(con: Connection, key: str) -> None:
 
 
 def consumed(dsn: str, jobs: Jobs) -> Took:
-    """The time of a consumer for these jobs, with a handler that does nothing."""
+    """Measure the time of a consumer for these jobs, with a handler that does nothing."""
     from penstock import Consumer
     from penstock.sources.postgres_queue import PostgresQueueSource
 

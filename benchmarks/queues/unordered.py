@@ -1,4 +1,4 @@
-"""A queue without keys, as one writes it by hand: rows that are locked are skipped."""
+"""A hand-written queue without keys: locked rows are skipped."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DONE = "DELETE FROM unordered WHERE id = ANY ($1)"
 
 
 class Unordered:
-    """An `UPDATE` of rows that are not locked, and a `DELETE`."""
+    """An `UPDATE` of unlocked rows, and a `DELETE`."""
 
     tables = ("unordered",)
 
     async def install(self, dsn: str) -> None:
-        """Make the table."""
+        """Create the table."""
         import asyncpg
 
         con = await asyncpg.connect(dsn)

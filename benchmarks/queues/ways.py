@@ -1,4 +1,4 @@
-"""A way to queue jobs in PostgreSQL, and how long one worker takes for them."""
+"""A way to queue jobs in PostgreSQL, and the time of one worker for them."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 PAYLOAD = '{"amount": 30, "currency": "EUR"}'
 WRITERS = 32
 KEYS = 1_000
-"""Keys of enqueued jobs."""
+"""Number of keys of enqueued jobs."""
 LEASE = 300
 """Seconds of a lease, or of invisibility: longer than a turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """So many jobs, of which neighbours have different keys."""
+    """A number of jobs; neighbours have different keys."""
 
     count: int
     keys: int
 
 
 class Way(Protocol):
-    """Jobs in tables of its own."""
+    """A way to queue jobs, in its own tables."""
 
     @property
     def tables(self) -> Sequence[str]:
-        """The tables that fill and empty."""
+        """The tables whose rows come and go."""
         ...
 
     async def install(self, dsn: str) -> None:
-        """Make them."""
+        """Create the tables."""
         ...
 
     async def fill(self, con: Connection, jobs: Jobs) -> None:
@@ -47,17 +47,17 @@ class Way(Protocol):
         ...
 
     async def take(self, con: Connection, lanes: int, per: int) -> Sequence[Any]:
-        """Take jobs of up to `lanes` keys, up to `per` of each; or so many of any keys."""
+        """Take jobs of up to `lanes` keys, up to `per` of each; or as many of any keys."""
         ...
 
     async def done(self, con: Connection, taken: Sequence[Any]) -> None:
-        """Tell that the jobs of one `take` are handled."""
+        """Note that the jobs of one `take` are handled."""
         ...
 
 
 @asynccontextmanager
 async def filled(dsn: str, way: Way, jobs: Jobs) -> AsyncGenerator[Connection]:
-    """A connection to a server whose tables hold these jobs and nothing else."""
+    """Connect to a server with these jobs, and no others, in its tables."""
     import asyncpg
 
     async with AsyncExitStack() as stack:
@@ -70,13 +70,13 @@ async def filled(dsn: str, way: Way, jobs: Jobs) -> AsyncGenerator[Connection]:
 
 
 async def settle_down(con: Connection, way: Way) -> None:
-    """Do what a server does with new rows sooner or later, so that it is not part of a turn."""
+    """Do the maintenance of new rows that would otherwise disturb a turn."""
     await con.execute(f"VACUUM ANALYZE {', '.join(way.tables)}")
     await con.execute("CHECKPOINT")
 
 
 def drained(dsn: str, way: Way, jobs: Jobs, leases: tuple[int, int], count: int) -> Took:
-    """The time of one worker for `count` of the jobs, so many keys with so many jobs at once."""
+    """Measure the time of one worker for `count` jobs, several keys and jobs at a time."""
 
     async def turn() -> Took:
         async with filled(dsn, way, jobs) as con:
@@ -94,8 +94,8 @@ def drained(dsn: str, way: Way, jobs: Jobs, leases: tuple[int, int], count: int)
 
 
 def fetched(dsn: str, way: Way, hot: int, behind: int, count: int) -> Took:
-    """The time of `count` calls that take a job each, of other keys than the first: of that, a job
-    is held and `hot` of them wait in front.
+    """Measure the time of `count` calls that take a job each, of keys other than the first: of that
+    key, a job is held and `hot` jobs wait in front.
     """
 
     async def turn() -> Took:
@@ -114,7 +114,7 @@ def fetched(dsn: str, way: Way, hot: int, behind: int, count: int) -> Took:
 
 
 def looped(dsn: str, way: Way, jobs: Jobs, most: int) -> Took:
-    """The time of a loop written by hand, with a handler that does nothing."""
+    """Measure the time of a loop written by hand, with a handler that does nothing."""
     seen = 0
 
     async def handle(job: Any) -> None:
@@ -138,7 +138,7 @@ def looped(dsn: str, way: Way, jobs: Jobs, most: int) -> Took:
 def enqueued(
     dsn: str, way: Way, enqueue: Callable[[Any, str], Awaitable[object]], count: int
 ) -> Took:
-    """The time of 32 writers for `count` jobs, each in a transaction of its own."""
+    """Measure the time of 32 writers for `count` jobs, each in its own transaction."""
     import asyncpg
 
     async def turn() -> Took:

@@ -1,4 +1,4 @@
-"""Events to a file, by aiohttp: EVENTS=events.jsonl python aiohttp_app.py"""
+"""Events to a file, with aiohttp: EVENTS=events.jsonl python aiohttp_app.py"""
 
 import os
 from collections.abc import AsyncIterator

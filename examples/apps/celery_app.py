@@ -70,13 +70,13 @@ again = {
 
 @app.task(**again)
 def store(number: int, action: str) -> None:
-    """One row. A process runs one task at a time, so this is one write per task."""
+    """Store one row. A process runs one task at a time, so this is one write per task."""
     write([(number, action)])
 
 
 @app.task(**again)
 def store_many(events: list[Event]) -> None:
-    """As many rows as the message carries, in batches."""
+    """Store all rows of the message, in batches."""
     write([(number, action) for number, action in events])
 
 

@@ -1,4 +1,4 @@
-"""Events to a file, by Django: EVENTS=events.jsonl gunicorn -c gunicorn_conf.py django_app:app"""
+"""Events to a file, with Django: EVENTS=events.jsonl gunicorn -c gunicorn_conf.py django_app:app"""
 
 import json
 import os

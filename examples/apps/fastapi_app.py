@@ -35,7 +35,7 @@ logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(messag
 
 
 class Event(BaseModel):
-    """Accepts what the table accepts: after a 202, a refused row cannot be reported any more."""
+    """Accepts only valid rows: after a 202, a refused row can no longer be reported."""
 
     id: int = Field(ge=-(2**63), lt=2**63)
     action: str = Field(max_length=1000, pattern=r"^[^\x00]*$")
@@ -53,7 +53,7 @@ def make_batcher() -> penstock.Batcher[Event]:
     return penstock.Batcher(
         sink,
         name="events",
-        open="lazy",  # a database that is down is waited for; /ready tells
+        open="lazy",  # waits for a database that is down; /ready reports it
         limits=penstock.Limits(
             max_items=500, max_delay=MAX_DELAY, max_pending_items=MAX_PENDING_ITEMS
         ),
@@ -82,7 +82,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.exception_handler(penstock.AddTimeout)
 async def no_room(request: Request, error: penstock.AddTimeout) -> Response:
-    """A full ledger. An outage that has lasted for a minute is seldom over after five seconds."""
+    """Respond to a full ledger. An outage of a minute seldom ends within five seconds."""
     batcher = await batcher_of(request)
     pause = max(error.retry_after, batcher.stats().destination.seconds)
     return refused("no room", min(pause, LONGEST_PAUSE))
@@ -90,7 +90,7 @@ async def no_room(request: Request, error: penstock.AddTimeout) -> Response:
 
 @app.exception_handler(penstock.ClosedError)
 async def closed(_request: Request, _error: penstock.ClosedError) -> Response:
-    """Shutting down, or broken: another replica takes the event."""
+    """Respond while shutting down or broken: another replica takes the event."""
     return refused("closed", 1.0)
 
 
@@ -100,14 +100,14 @@ def refused(why: str, pause: float) -> Response:
 
 @app.post("/events", status_code=202)
 async def accept(event: Event, batcher: Events) -> Response:
-    """202: accepted in memory, and written soon."""
+    """Return 202: accepted in memory, and written soon."""
     await batcher.add(event, timeout=ROOM_WITHIN)
     return Response(status_code=202)
 
 
 @app.post("/events/stored")
 async def store(event: Event, batcher: Events) -> Response:
-    """201: in the table."""
+    """Return 201: in the table."""
     receipt = await batcher.submit(event, timeout=ROOM_WITHIN)
     try:
         async with asyncio.timeout(SAFE_WITHIN):
@@ -123,8 +123,8 @@ def status_of(failed: penstock.ItemFailed) -> int:
     if failed.outcome is Outcome.UNKNOWN:
         return 504  # may be stored; the id makes it safe to send it again
     if isinstance(failed.__cause__, penstock.PermanentError):
-        return 422  # the table refuses it, and will again
-    return 503  # not stored: the tries were used up, or the process ends
+        return 422  # the table refuses it, and would refuse it again
+    return 503  # not stored: the attempts are used up, or the process ends
 
 
 # -- probes ----------------------------------------------------------------------------------------
@@ -132,14 +132,14 @@ def status_of(failed: penstock.ItemFailed) -> int:
 
 @app.get("/live")
 async def live(batcher: Events) -> Response:
-    """Only a new process helps a broken batcher. An outage is no reason to restart anything."""
+    """Fail for a broken batcher, which needs a new process; an outage needs no restart."""
     state = batcher.stats().state
     return PlainTextResponse(f"{state}\n", 503 if state == "broken" else 200)
 
 
 @app.get("/ready")
 async def ready(batcher: Events) -> Response:
-    """Only what is inside probes the database; with an empty ledger, the next event does."""
+    """Only items inside probe the database; with an empty ledger, the next event does."""
     stats = batcher.stats()
     destination = stats.destination
     if stats.state != "open":

@@ -18,7 +18,7 @@ MAX_DELAY = float(os.environ.get("MAX_DELAY", "0.05"))
 ROOM_WITHIN = 0.1  # seconds that a request may wait for room in the ledger
 SAFE_WITHIN = 2.0  # seconds that a request may wait for its outcome
 SHUTDOWN_DEADLINE = 15.0
-NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # what PostgreSQL's text cannot hold
+NOT_TEXT = re.compile("[\0\ud800-\udfff]")  # characters that PostgreSQL's text cannot store
 
 logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
 
@@ -38,7 +38,7 @@ batcher: penstock.BlockingBatcher[Event] = penstock.BlockingBatcher(
         penstock.Retry(attempts=5),
     ),
     name="events",
-    open="lazy",  # a database that is down is waited for
+    open="lazy",  # waits for a database that is down
     limits=penstock.Limits(max_items=500, max_delay=MAX_DELAY, max_pending_items=10_000),
     shutdown_deadline=SHUTDOWN_DEADLINE,
 )
@@ -61,14 +61,14 @@ def refused(why: str, pause: float) -> flask.Response:
 
 @app.post("/events")
 def accept() -> flask.Response:
-    """202: accepted in memory, and written soon."""
+    """Return 202: accepted in memory, and written soon."""
     batcher.add(event_of(flask.request), timeout=ROOM_WITHIN)
     return flask.Response(status=202)
 
 
 @app.post("/events/stored")
 def store() -> flask.Response:
-    """201: in the table. The thread is occupied until then."""
+    """Return 201: in the table. The thread is occupied until then."""
     receipt = batcher.submit(event_of(flask.request), timeout=ROOM_WITHIN)
     try:
         outcome = receipt.result(SAFE_WITHIN)
@@ -80,7 +80,7 @@ def store() -> flask.Response:
 
 
 def event_of(request: flask.Request) -> Event:
-    """Accepts what the table accepts: after a 202, a refused row cannot be reported any more."""
+    """Accept only valid rows: after a 202, a refused row can no longer be reported."""
     match request.get_json():
         case {"id": int(number), "action": str(action)}:
             if abs(number) < 2**63 and not NOT_TEXT.search(action):

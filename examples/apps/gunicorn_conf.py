@@ -13,7 +13,7 @@ timeout = 30  # seconds without a heartbeat, then SIGABRT: a drain sends none
 
 
 def post_worker_init(worker: Worker) -> None:
-    from flask_app import batcher  # not above: the master would import it for all its life
+    from flask_app import batcher  # not at the top: the master would import it permanently
 
     batcher.start()
     worker.log.info("batcher started in worker %s", worker.pid)

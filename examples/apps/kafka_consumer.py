@@ -1,4 +1,4 @@
-"""A consumer of a topic of Kafka as a service: drains on SIGTERM and Ctrl-C, and serves probes."""
+"""A consumer of a Kafka topic as a service: drains on SIGTERM and Ctrl-C, and serves probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events to a file, by Litestar: EVENTS=events.jsonl uvicorn litestar_app:app"""
+"""Events to a file, with Litestar: EVENTS=events.jsonl uvicorn litestar_app:app"""
 
 import os
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The tests of the tenth step: virtual time, a scripted table, no sleeps."""
+"""Tests of step 10: virtual time, a scripted table, no sleeps."""
 
 from collections.abc import AsyncIterator
 

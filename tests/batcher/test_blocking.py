@@ -516,7 +516,7 @@ def test_a_loop_that_is_stuck_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
     batcher = BlockingBatcher(write, limits=Limits(max_items=1, max_pending_items=9)).start()
     batcher.add("item")
     assert called.wait(PATIENCE)
-    with pytest.raises(BatcherBroken, match="has to be a plain function"):
+    with pytest.raises(BatcherBroken, match="must be a plain function"):
         batcher.shutdown(0.01)
     gate.set()
     assert batcher.shutdown().tally.accepted == 1

@@ -60,7 +60,7 @@ async def with_two(batch: Batch[Any], more: object) -> None: ...
         ({"limits": Limits}, r"limits=<class 'penstock.*Limits'>: must be a Limits\(\.\.\.\)"),
         ({"limits": {"max_items": 5}}, "must be a Limits"),
         ({"name": 5}, "name=5: must be a string that is not empty"),
-        ({"observers": [Observer]}, r"holds a class; pass an instance: Observer\(\.\.\.\)"),
+        ({"observers": [Observer]}, r"contains a class; pass an instance: Observer\(\.\.\.\)"),
         ({"observers": Observer()}, "must be a list of observers"),
         ({"observers": Observer}, "must be a list of observers"),
         (

@@ -38,7 +38,7 @@ def signalled(child: subprocess.Popen[str], *signals: signal.Signals, after: str
             break
     for number, sign in enumerate(signals):
         if number:
-            next(line for line in child.stdout if "once more ends it now" in line)
+            next(line for line in child.stdout if "interrupt again to end it now" in line)
         os.killpg(child.pid, sign)
     return child.communicate(timeout=60)[0]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.testing import EmbeddedPostgres
 
-PROVEN = "every flight is there exactly once"
+PROVEN = "every flight is stored exactly once"
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +67,7 @@ def test_a_server_killed_half_way_costs_no_row(
     )
     output = capfd.readouterr().out
     assert "killing the database server" in output
-    assert "the database server is back" in output
+    assert "the database server is up again" in output
     assert "20010 accepted: " in output
     assert PROVEN in output
     assert "refused for good: (10, 10, 10)" in output
@@ -123,7 +123,7 @@ def test_an_executor_killed_on_the_way_costs_no_aircraft_its_latest_flight(folde
         output = process.communicate()[0]
     assert process.returncode == 0, output
     assert "killing an executor with SIGKILL" in output
-    assert "every aircraft has its latest flight, though an executor was killed" in output
+    assert "every aircraft has its latest flight, although an executor was killed" in output
     assert sorted(work.glob("*")) == before
     assert_nothing_is_left(folder)
 
@@ -181,7 +181,7 @@ def test_a_given_database_is_used_and_left_alive(
             == 0
         )
         captured = capfd.readouterr()
-        assert "no chaos is possible" in captured.out
+        assert "so it is never killed" in captured.out
         assert PROVEN in captured.out
         assert embedded_postgres.dsn.split(":")[2].split("@")[0] not in captured.out + captured.err
 
@@ -213,7 +213,10 @@ def test_a_schema_of_its_name_that_is_not_the_demos_stays(
             embedded_postgres.dsn,
         ]
         assert main(["demo", *arguments]) == 2
-        assert "the schema penstock_demo exists and is none of an earlier" in capfd.readouterr().err
+        assert (
+            "the schema penstock_demo exists, and was not created by this demo"
+            in capfd.readouterr().err
+        )
         asyncio.run(execute("SELECT * FROM penstock_demo.precious"))
     finally:
         asyncio.run(execute("DROP SCHEMA penstock_demo CASCADE"))
@@ -237,8 +240,8 @@ def test_a_row_that_is_lost_is_a_failure(
     assert PROVEN not in output
     assert "BAD  rows in the table: 499, expected 500" in output
     assert (
-        "DIFFERENT, the table is not what was sent: delivered, or found there after an "
-        "unknown try, rows in the table" in output
+        "DIFFERENT, the table does not match the flights: delivered, or found stored after an "
+        "unknown attempt, rows in the table" in output
     )
 
 
@@ -295,9 +298,9 @@ def test_an_interrupt_drains_and_says_what_was_left(
     child = start(folder, "--dsn", embedded_postgres.dsn, "--batch-size", "1")
     output = signalled(child, signal.SIGINT, after=r"delivered: [1-9]")
     assert child.returncode == 130
-    assert "once more ends it now" in output
+    assert "interrupt again to end it now" in output
     assert "interrupted; shutdown of batcher 'flights' complete" in output
-    assert "0 flights were handed back unsent, 0 are unknown" in output
+    assert "0 flights were returned unsent, 0 are unknown" in output
 
 
 @pytest.mark.long
@@ -307,7 +310,7 @@ def test_a_second_interrupt_means_now(embedded_postgres: EmbeddedPostgres, folde
     output = signalled(child, signal.SIGINT, signal.SIGINT, after=r"delivered: [1-9]")
     assert child.returncode == 130
     assert "interrupted; shutdown of batcher 'flights' INCOMPLETE" in output
-    assert re.search(r"[1-9][\d,]* flights were handed back unsent", output)
+    assert re.search(r"[1-9][\d,]* flights were returned unsent", output)
     assert "Traceback" not in output
 
 

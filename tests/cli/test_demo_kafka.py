@@ -71,10 +71,10 @@ def test_a_killed_consumer_costs_no_flight_and_no_order(
     assert "a third consumer has joined" in output
     for finding in (
         "consumers that drained at the end: [0, 0]",
-        "flights missing, changed or twice: 0",
+        "flights missing, changed or stored twice: 0",
         "flights out of their aircraft's order: 0",
-        "spoiled records with the dead letters: 2",
-        "other records there: 0",
+        "spoiled records among the dead letters: 2",
+        "other records among the dead letters: 0",
     ):
         assert f"ok   {finding}" in output
     assert "once and in order, stored by 3 consumers" in output
@@ -83,7 +83,7 @@ def test_a_killed_consumer_costs_no_flight_and_no_order(
 
 
 MOMENTS = (
-    "starting a Kafka",
+    "starting an embedded Kafka",
     "two consumers pipe them",
     "through Kafka",
     KILLED,
@@ -298,19 +298,19 @@ def test_a_repeated_flight_is_counted_and_keeps_its_first_arrival(
     [
         (
             "DELETE FROM legs WHERE line = 5",
-            ["flights that came through", "flights missing, changed or twice"],
+            ["flights stored", "flights missing, changed or stored twice"],
         ),
         (
             "ALTER TABLE legs DISABLE TRIGGER keep_first; UPDATE legs SET dest = 'X' WHERE line = 2",
-            ["flights missing, changed or twice"],
+            ["flights missing, changed or stored twice"],
         ),
         (
             "DELETE FROM legs WHERE line = 1; INSERT INTO legs (line, tailnum, number, flight, "
             "origin, dest, consumer) VALUES (1, 'N1', 1, 7, 'JFK', 'MIA', 'third')",
             ["flights out of their aircraft's order"],
         ),
-        ("DELETE FROM leg_letters", ["spoiled records with the dead letters"]),
-        ("INSERT INTO leg_letters VALUES (8, 'N1', 'x')", ["other records there"]),
+        ("DELETE FROM leg_letters", ["spoiled records among the dead letters"]),
+        ("INSERT INTO leg_letters VALUES (8, 'N1', 'x')", ["other records among the dead letters"]),
     ],
 )
 def test_a_difference_is_found(

@@ -46,10 +46,10 @@ def test_a_killed_member_costs_no_flight_and_no_order(
         "killing the first consumer with SIGKILL",
         "a third consumer has joined",
         "ok   consumers that drained at the end: [0, 0]",
-        "ok   flights missing, changed or twice: 0",
+        "ok   flights missing, changed or stored twice: 0",
         "ok   flights out of their aircraft's order: 0",
-        "ok   spoiled records with the dead letters: 24",
-        "ok   other records there: 0",
+        "ok   spoiled records among the dead letters: 24",
+        "ok   other records among the dead letters: 0",
         "once and in order, stored by 3 members",
     ):
         assert said in output

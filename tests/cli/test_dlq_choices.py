@@ -94,10 +94,10 @@ def test_times_in_the_wrong_order_are_refused(cli: Cli, store: str) -> None:
         (["--tenant", "bob"], 'none has --tenant bob; there are {"of": 1}, null, ann'),
         (["--error-class", "refused"], "--error-class refused; there are permanent, unlisted"),
         (["--message", "too long"], "none has --message 'too long'"),
-        (["--letter", "5f3a"], "none has an own key that fits --letter"),
+        (["--letter", "5f3a"], "none has an own key that matches --letter"),
         (
             ["--since", "2026-02-01"],
-            "none has a last attempt that fits --since; they are from 2026-01-31T12:01:00+00:00 "
+            "none has a last attempt that matches --since; they are from 2026-01-31T12:01:00+00:00 "
             "to 2026-01-31T12:03:00+00:00",
         ),
     ],
@@ -148,7 +148,7 @@ def test_without_a_terminal_letters_never_replayed_are_removed_only_with_yes(
     monkeypatch.setattr(sys, "stdin", stdin)
     cli("purge", store, "--state", "all", code=2)
     assert cli.err.startswith("remove 3 dead letters (3 pending) for good?")
-    assert cli.err.endswith("There is no terminal to ask on: to go on, add --yes\n")
+    assert cli.err.endswith("There is no terminal for the confirmation: add --yes to continue\n")
     assert cli.keys(store) == [1, 2, 3]
     cli("purge", store, "--state", "all", "--yes")
     assert cli.err == "removed 3 dead letters\n"

@@ -269,7 +269,10 @@ async def handle(message):
         assert running.stdout.readline() == "inside\n"
         running.send_signal(signal.SIGINT)
         _, said = running.communicate()
-    assert said == "interrupted; replayed: 2 delivered, 1 unknown; the same command goes on\n"
+    assert (
+        said
+        == "interrupted; replayed: 2 delivered, 1 unknown; run the same command again to continue\n"
+    )
     assert states(cli, store) == {0: "replayed", 1: "interrupted", 2: "replayed"}
 
 
@@ -291,8 +294,8 @@ def test_an_interrupted_letter_that_fails_again_is_pending_with_its_error(
         ("class handle: ...", [], "is a class; pass a function of the message"),
         ("def handle(): ...", [], "must take one argument, the message"),
         ("def handle(m): yield", [], "is a generator function"),
-        ("def handle(m): ...", ["--decode", "json:loads"], "--decode belongs to --to"),
-        ("def handle(m): ...", ["--at-least-once"], "--at-least-once belongs to --to"),
+        ("def handle(m): ...", ["--decode", "json:loads"], "--decode needs --to"),
+        ("def handle(m): ...", ["--at-least-once"], "--at-least-once needs --to"),
     ],
 )
 def test_what_is_no_handler_is_refused_before_anything_starts(

@@ -162,7 +162,7 @@ def test_a_bad_record_is_told_by_its_line_and_stops_nothing(
     bad = BAD[name] if isinstance(BAD[name], bytes) else json.dumps(BAD[name]).encode()
     assert len(cli("list", store, code=1)) == 3
     assert f"{path}:2: unreadable: " in cli.err
-    assert "1 records are no dead letters and stay unchanged\n" in cli.err
+    assert "1 records are not dead letters and stay unchanged\n" in cli.err
     cli("show", store, "key-0003", code=1)
     module(tmp_path, "any_sink", "async def sink(batch): pass")
     cli("replay", store, "--to", "any_sink:sink", "--letter", "key-0002", code=1)

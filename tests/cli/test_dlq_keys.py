@@ -228,9 +228,7 @@ def test_what_is_not_meant_is_not_overtaken(cli: Cli, kept: Any, to: str, tmp_pa
         "--letter",
         "key-0012",
     )
-    told = (
-        "key a stops at letter key-0001, 2 held back behind it: it came before, and is not meant\n"
-    )
+    told = "key a stops at letter key-0001, 2 held back behind it: it is earlier, and is not selected\n"
     cli("replay", store, *choice, "--dry-run", code=1)
     assert cli.err.startswith("would send 2 dead letters")
     assert cli.err.endswith(told)
@@ -265,12 +263,12 @@ def test_a_key_that_no_letter_has_is_told(cli: Cli, tmp_path: Path, to: str) -> 
     """A slip must not look like a key that is put right."""
     store = keep_in_file(tmp_path / "dead", [*of_key(":42", 1), *of_key("a", 2)])
     assert cli("list", store, "--key", "42") == []
-    assert cli.err == "no dead letter is of the key '42'; there are some of ':42'\n0 dead letters\n"
+    assert cli.err == "no dead letter has the key '42'; some have ':42'\n0 dead letters\n"
     cli("replay", store, "--to", to, "--key", "42", "--key", "a", code=2)
-    assert cli.err == "no dead letter is of the key '42'; there are some of ':42'\n"
+    assert cli.err == "no dead letter has the key '42'; some have ':42'\n"
     assert applied(tmp_path) == []
     cli("purge", store, "--key", "b", "--state", "all", "--yes", code=2)
-    assert cli.err == "no dead letter is of the key 'b'\n"
+    assert cli.err == "no dead letter has the key 'b'\n"
     cli("purge", store, "--key", "a", "--state", "all", "--yes")
     assert cli.keys(store) == [1]
 

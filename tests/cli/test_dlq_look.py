@@ -122,7 +122,7 @@ def test_what_is_no_letter_is_counted_and_left_alone(cli: Cli, tmp_path: Path) -
     assert [json.loads(line)["key"] for line in cli("list", store, "--json", code=1)] == [
         "key-0001"
     ]
-    assert "4 records are no dead letters" in cli.err
+    assert "4 records are not dead letters" in cli.err
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_a_destination_that_is_not_there_ends_the_replay_and_costs_no_attempt(
     )
     cli("replay", store, "--to", stack_of(tmp_path, text), "--batch-size", "2", code=1)
     assert "replayed: 2 delivered, 2 unsent" in cli.err
-    assert "closed for lunch; the same command goes on" in cli.err
+    assert "closed for lunch; run the same command again to continue" in cli.err
     assert sent(tmp_path) == [0, 1, 2, 3]
     assert {(letter["attempts"], letter["message"][:2]) for letter in cli.letters(store)} == {
         (3, "no")
@@ -308,7 +308,7 @@ async def sink(batch):
         "backing off": ("4 unsent", ["pending"] * 4),
         "partly done": ("2 delivered, 2 unknown", ["replayed", "interrupted"] * 2),
     }[where]
-    assert said == f"interrupted; replayed: {told}; the same command goes on\n"
+    assert said == f"interrupted; replayed: {told}; run the same command again to continue\n"
     states = {letter["key"]: letter["state"] for letter in cli.letters(store, "--state", "all")}
     assert [states[key] for key in sorted(states)] == expected
 
@@ -442,7 +442,7 @@ sink = stack(Full("target.jsonl"){around})
         "large; to repair: raise the limit on the size of files"
     )
     assert told in cli.err
-    assert "after that the same command goes on" in cli.err
+    assert "then run the same command again" in cli.err
     left = cli.letters(store)
     assert [
         (letter["key"], letter["attempts"], letter["message"], letter["state"]) for letter in left

@@ -128,7 +128,7 @@ def test_an_archive_without_the_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("other.csv", b"")
-    with pytest.raises(NoFlights, match="holds no flights"):
+    with pytest.raises(NoFlights, match="contains no flights"):
         FlightFile(path).__enter__()
 
 

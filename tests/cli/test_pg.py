@@ -65,7 +65,7 @@ def test_a_log_is_installed_upgraded_and_checked(log: Log, pg: Pg) -> None:
     pg("upgrade", log.dsn, *at)
     assert pg.err == f"{log.schema} is ready: nothing to do\n"
     pg("check", log.dsn, *at)
-    assert (pg.out, pg.err) == ("", f"{log.schema}: nothing is wrong\n")
+    assert (pg.out, pg.err) == ("", f"{log.schema}: no problems\n")
 
 
 def test_a_dry_run_prints_sql_that_installs_and_changes_nothing(log: Log, pg: Pg) -> None:

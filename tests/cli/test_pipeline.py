@@ -55,7 +55,7 @@ def test_a_file_that_is_right(
     is_set: Mapping[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["pipeline", "validate", str(EXAMPLE)]) == 0
-    assert capsys.readouterr().out == f"{EXAMPLE}: nothing is wrong with it\n"
+    assert capsys.readouterr().out == f"{EXAMPLE}: valid\n"
     assert main(["pipeline", "explain", str(EXAMPLE)]) == 0
     said = capsys.readouterr()
     assert "read    flights: csv from ${FLIGHTS}" in said.out
@@ -85,7 +85,7 @@ def test_without_java_a_run_says_so(
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert main(["pipeline", "run", str(EXAMPLE)]) == 2
-    assert "Spark needs Java, and there is none" in capsys.readouterr().err
+    assert "Spark needs Java, and none was found" in capsys.readouterr().err
 
 
 def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:

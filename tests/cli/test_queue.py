@@ -154,7 +154,7 @@ def test_keys_are_blocked_parked_and_continued(queue: Queue) -> None:
     queue.insert(("a", 1), ("a", 2))
     assert queue.fail() == "blocked"
     queue("unblock", "mails", "a", "--skip", code=2)
-    assert "skip the first job of the key a, as dead letters? There is no terminal" in queue.err
+    assert "move the first job of the key a to the dead letters? There is no terminal" in queue.err
     queue("unblock", "mails", "a", "--skip", "--yes")
     queue("park", "mails", "a", "--reason", "by hand")
     assert queue.err == "the key a is parked; `penstock queue unpark` continues it\n"
@@ -164,7 +164,7 @@ def test_keys_are_blocked_parked_and_continued(queue: Queue) -> None:
     queue("unblock", "mails", "a", code=2)
     assert "is neither blocked nor parked" in queue.err
     queue("unblock", "mails", "a", "--place", "1", code=2)
-    assert "name a key, or jobs without one" in queue.err
+    assert "name either a key, or jobs without a key" in queue.err
 
 
 def test_jobs_are_redriven_purged_and_forgotten(queue: Queue) -> None:
@@ -244,7 +244,9 @@ def test_an_interrupted_change_says_how_much_was_done(
     queue("create", "mails")
     queue.insert(*((f"k{n}", n) for n in range(2001)))
     queue("purge", "mails", "waiting", "--yes", code=130)
-    assert queue.err == ("interrupted: at least 1000 jobs were deleted; the same command goes on\n")
+    assert queue.err == (
+        "interrupted: at least 1000 jobs were deleted; run the same command again to continue\n"
+    )
 
 
 def test_a_wrong_queue_schema_or_server_is_told_without_secrets(

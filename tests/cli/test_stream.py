@@ -181,11 +181,11 @@ def test_reset(stream: Stream, point: str, expected: list[int]) -> None:
     stream.append("a-1", 0, 1)
     stream.consume()
     stream("reset", "s", "--to", point, code=2)
-    assert "There is no terminal to ask on: to go on, add --yes" in stream.err
+    assert "There is no terminal for the confirmation: add --yes to continue" in stream.err
     before = stream.offsets()
     assert max(before) == 3
     stream("reset", "s", "--to", point, "--yes")
-    assert "s is reset: it reads from position" in stream.err
+    assert "s is reset: it continues at position" in stream.err
     stream.append("a-1", 2)
     assert stream.consume() == expected
 
@@ -246,7 +246,9 @@ def test_an_interrupted_deletion_says_how_much_was_deleted(
     monkeypatch.setattr(messages._DeletionProgress, "note", interrupt)
     stream.append("a-1", *range(2001))
     stream("delete", "--stream", "a-1", "--yes", code=130)
-    said = "interrupted: at least 1000 messages were deleted; the same command goes on\n"
+    said = (
+        "interrupted: at least 1000 messages were deleted; run the same command again to continue\n"
+    )
     assert said in stream.err
     left = stream.value("SELECT count(*) FROM {schema}.message")
     assert left in {1, 1001}, "the cancelled batch is deleted or not"

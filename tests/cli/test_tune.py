@@ -137,7 +137,7 @@ def test_the_example_of_the_worksheet() -> None:
     assert told == [
         "at 1,000 items a second a batch is full after 0.4 s, so most are sealed by time, "
         "with about 50 items",
-        "a write of 100 takes 0.2 s by itself, longer than an item may wait before it",
+        "a write of 100 items alone takes 0.2 s, longer than an item may wait before it",
     ]
 
 
@@ -346,7 +346,8 @@ def test_it_measures_and_prints_limits(here: Path, capsys: pytest.CaptureFixture
     )
     assert "- the limits are for 100 items, the largest size measured" in out
     assert re.search(
-        r"- memory at worst: max_pending_items x an item = 360 x \d+ bytes = \d+\.\d KiB", out
+        r"- memory at worst: max_pending_items x size of an item = 360 x \d+ bytes = \d+\.\d KiB",
+        out,
     )
     assert "<svg" in plot.read_text()
     assert "knee" not in plot.read_text()
@@ -357,7 +358,7 @@ def test_a_size_that_the_sink_refuses_ends_the_sizes(
 ) -> None:
     assert main(["tune", "tuned:narrow", *QUICK, "--sizes", "1,10,100,1000"]) == 0
     out, err = capsys.readouterr()
-    assert "a write of 100 items failed: PermanentError: too wide; larger sizes are left out" in err
+    assert "a write of 100 items failed: PermanentError: too wide; larger sizes are skipped" in err
     assert "no knee: 10 items are the largest size that was accepted" in out
     assert "limits = Limits(" in out
 
@@ -425,12 +426,12 @@ def test_a_failure_after_the_sizes_leaves_them(
         (["tuned:no_sink", *QUICK], "5", 2),
         (
             ["tuned:slow", "--items", "tuned:no_sink"],
-            "'tuned:no_sink' must be a function that makes an item of a number, not 5",
+            "'tuned:no_sink' must be a function that makes an item from a number, not 5",
             2,
         ),
         (
             ["tuned:slow", "--items", "tuned:no_item"],
-            "could not make an item of the number 0: ValueError: nothing",
+            "could not make an item from the number 0: ValueError: nothing",
             2,
         ),
         (
@@ -443,12 +444,12 @@ def test_a_failure_after_the_sizes_leaves_them(
         (["tuned:slow", *QUICK, "--plot", "nowhere/out.svg"], "there is no folder 'nowhere'", 2),
         (
             ["tuned:slow", "--items", "tuned:fifty"],
-            "no item could be made of the number 50: ValueError: no more",
+            "no item could be made from the number 50: ValueError: no more",
             1,
         ),
         (
             ["tuned:slow", "--items", "tuned:two_hundred", "--yes"],
-            "no item could be made of the number 200: ValueError: no more",
+            "no item could be made from the number 200: ValueError: no more",
             1,
         ),
         (
@@ -539,7 +540,9 @@ def test_without_a_terminal_it_writes_only_with_yes(
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert main(["tune", "tuned:loud", "--items", "tuned:item", "--sizes", "1"]) == 2
     out, err = capsys.readouterr()
-    assert err.endswith("Write them? There is no terminal to ask on: to go on, add --yes\n")
+    assert err.endswith(
+        "Write them? There is no terminal for the confirmation: add --yes to continue\n"
+    )
     assert not out, "nothing was written"
 
 

@@ -410,7 +410,7 @@ def test_a_declared_ability_is_no_lack() -> None:
     class Suite(MemorySourceSuite):
         lacks = frozenset({"metadata"})
 
-    with FakeClock() as clock, pytest.raises(ConfigError, match=r"lacks=.*'metadata'.*declares"):
+    with FakeClock() as clock, pytest.raises(ConfigError, match=r"lacks=.*'metadata'.*declaration"):
         clock.run(Suite().test_a_commit_is_stored_with_its_map(clock))
 
 

@@ -113,9 +113,9 @@ NESTED = {
     "map('a', 1)": r"column 'v' \(map<string,int>\) no column takes nested values; write "
     r"to_json\(v\)",
     "array(named_struct('a', 1))": r"column 'v' \(array<struct<a:int>>\) no column takes",
-    "parse_json('1')": r"column 'v' \(variant\) variants travel as bytes that no sink reads; "
+    "parse_json('1')": r"column 'v' \(variant\) variants are sent as bytes that no sink can read; "
     r"write to_json\(v\)",
-    "INTERVAL '1' MONTH": r"column 'v' \(interval month\) Arrow does not carry it; write "
+    "INTERVAL '1' MONTH": r"column 'v' \(interval month\) Arrow does not support it; write "
     r"cast\(v AS string\)",
 }
 

@@ -254,7 +254,7 @@ def test_a_key_with_a_collation_is_written_chunk_after_chunk(
     )
     assert [row[0] for row in query(dsn, "SELECT n FROM collated ORDER BY nr")] == [*range(60)]
     with pytest.raises(
-        ConfigError, match=r"on_key_failure='stop': needs a key of which only equal bytes are equal"
+        ConfigError, match=r"on_key_failure='stop': needs a key with bytewise equality"
     ):
         write_dataframe(df, sink, key="k", on_key_failure="stop")
 
@@ -292,12 +292,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "field": (
         "named_struct('b', id) AS a",
         {"key": "a.b"},
-        r"key='a.b': must name columns, and 'a.b' is a field .*withColumn\('b', df\['a.b'\]\)",
+        r"key='a.b': must name columns, but 'a.b' is a field .*withColumn\('b', df\['a.b'\]\)",
     ),
     "array": (
         "array(id) AS a",
         {"key": "a"},
-        r"key='a': is an array \(array<bigint>\), by which rows have no order",
+        r"key='a': is an array \(array<bigint>\), which has no order",
     ),
     "struct": (
         "named_struct('b', id) AS a",
@@ -316,7 +316,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         {"key": "id", "order_by": ["a"]},
         r"order_by='a': is a map",
     ),
-    "equal names": ("1 AS a, 2 AS a", {}, r"df=\['a', 'a'\]: are two columns of one name"),
+    "equal names": ("1 AS a, 2 AS a", {}, r"df=\['a', 'a'\]: are two columns with the same name"),
     "names equal but for case": (
         "1 AS a, 2 AS A",
         {"key": "id"},

@@ -150,7 +150,7 @@ def test_a_sink_that_cannot_travel_is_told(spark: Any) -> None:
         with lock:
             pass
 
-    with pytest.raises(NotPicklableError, match="has to travel to the executors"):
+    with pytest.raises(NotPicklableError, match="must be sent to the executors"):
         write_dataframe(spark.range(1), write)
 
 

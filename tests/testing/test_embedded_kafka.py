@@ -202,7 +202,7 @@ def test_a_broker_that_is_not_ours_is_used_and_not_ended(
             theirs.pause,
             theirs.resume,
         ):
-            with pytest.raises(EmbeddedUnavailable, match="not ours"):
+            with pytest.raises(EmbeddedUnavailable, match="external broker"):
                 change()
     assert running.pid is not None
 

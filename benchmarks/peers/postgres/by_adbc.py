@@ -15,7 +15,7 @@ REQUIRES = ("adbc_driver_postgresql", "pyarrow")
 
 @asynccontextmanager
 async def ingest(to: Destination) -> AsyncGenerator[Write]:
-    """`adbc_ingest`; building the columns is part of the write."""
+    """Use `adbc_ingest`; building the columns is part of the write."""
     import pyarrow as pa
     from adbc_driver_postgresql import dbapi
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def values(to: Destination) -> AsyncGenerator[Write]:
-    """An `INSERT` with a list of values per row; its text is made once for each number of rows."""
+    """Use an `INSERT` with a list of values per row; its text is built once per number of rows."""
     statement = cache(lambda rows: values_of(to, rows))
     async with _connection(to) as connection:
 
@@ -31,7 +31,7 @@ async def values(to: Destination) -> AsyncGenerator[Write]:
 
 @asynccontextmanager
 async def unnest(to: Destination) -> AsyncGenerator[Write]:
-    """An `INSERT` from an array per column."""
+    """Use an `INSERT` from an array per column."""
     arrays = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(to.table.types.values(), 1))
     statement = (
         f"INSERT INTO {to.table.name} ({to.table.names}) SELECT * FROM unnest({arrays}){to.clauses}"
@@ -46,7 +46,7 @@ async def unnest(to: Destination) -> AsyncGenerator[Write]:
 
 @asynccontextmanager
 async def copy(to: Destination) -> AsyncGenerator[Write]:
-    """`COPY` of records."""
+    """Use `COPY` of records."""
     async with _connection(to) as connection:
 
         async def write(batch: Sequence[Row]) -> None:
@@ -59,7 +59,7 @@ async def copy(to: Destination) -> AsyncGenerator[Write]:
 
 @asynccontextmanager
 async def executemany(to: Destination) -> AsyncGenerator[Write]:
-    """An `INSERT` per row, in a pipeline."""
+    """Use an `INSERT` per row, in a pipeline."""
     statement = values_of(to, 1)
     async with _connection(to) as connection:
 

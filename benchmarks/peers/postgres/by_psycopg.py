@@ -1,4 +1,4 @@
-"""psycopg 3 with its C accelerator: a connection that blocks, which takes less than its asynchronous
+"""psycopg 3 with its C accelerator, on a blocking connection, which is faster than its asynchronous
 one.
 """
 
@@ -21,7 +21,7 @@ REQUIRES = ("psycopg", "psycopg_binary")
 
 @asynccontextmanager
 async def binary_copy(to: Destination) -> AsyncGenerator[Write]:
-    """`COPY` in PostgreSQL's binary format, the columns' types declared."""
+    """Use `COPY` in PostgreSQL's binary format, with declared column types."""
     types = list(to.table.types.values())
     with _cursor(to) as cursor:
 
@@ -36,7 +36,7 @@ async def binary_copy(to: Destination) -> AsyncGenerator[Write]:
 
 @asynccontextmanager
 async def text_copy(to: Destination) -> AsyncGenerator[Write]:
-    """`COPY` in text format."""
+    """Use `COPY` in text format."""
     with _cursor(to) as cursor:
 
         async def write(batch: Sequence[Row]) -> None:
@@ -49,7 +49,7 @@ async def text_copy(to: Destination) -> AsyncGenerator[Write]:
 
 @asynccontextmanager
 async def executemany(to: Destination) -> AsyncGenerator[Write]:
-    """An `INSERT` per row, in a pipeline."""
+    """Use an `INSERT` per row, in a pipeline."""
     statement = insert_of(to, "%s")
     with _cursor(to) as cursor:
 

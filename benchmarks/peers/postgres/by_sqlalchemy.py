@@ -17,7 +17,7 @@ REQUIRES = ("sqlalchemy", "greenlet")
 
 @asynccontextmanager
 async def executemany(to: Destination) -> AsyncGenerator[Write]:
-    """The plain `insert()`, which asyncpg runs for each row in a pipeline."""
+    """Use a plain `insert()`, which asyncpg runs for each row in a pipeline."""
     table = table_of(to)
     async with _writing(to, table.insert()) as write:
         yield write
@@ -25,7 +25,7 @@ async def executemany(to: Destination) -> AsyncGenerator[Write]:
 
 @asynccontextmanager
 async def insertmanyvalues(to: Destination) -> AsyncGenerator[Write]:
-    """`insert().returning()`, which SQLAlchemy turns into statements of many VALUES."""
+    """Use `insert().returning()`, which SQLAlchemy converts to statements of many VALUES."""
     table = table_of(to)
     async with _writing(to, table.insert().returning(table.columns[0])) as write:
         yield write
@@ -54,7 +54,7 @@ async def _writing(to: Destination, statement: sqlalchemy.Insert) -> AsyncGenera
 
 
 def table_of(to: Destination) -> sqlalchemy.Table:
-    """The table, as SQLAlchemy describes it."""
+    """Describe the table for SQLAlchemy."""
     import sqlalchemy
 
     types: dict[str, Any] = {

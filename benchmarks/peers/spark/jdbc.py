@@ -18,7 +18,7 @@ def append(df: Any, dsn: str, table: str, *, size: int, rewrite: bool) -> None:
 
 
 def jdbc_options(dsn: str, query: str = "") -> dict[str, str]:
-    """Address and credentials as JDBC takes them."""
+    """Return address and credentials in the form of JDBC."""
     parts = urlsplit(dsn)
     return {
         "url": f"jdbc:postgresql://{parts.hostname}:{parts.port}{parts.path}{query}",

@@ -1,5 +1,5 @@
-"""Rows from Spark's executors to PostgreSQL's COPY without leaving the JVM: a prototype, compiled when
-it is measured.
+"""Rows from Spark's executors to PostgreSQL's COPY inside the JVM: a prototype, compiled for the
+measurement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("CopyWriter.java")
 
 @contextlib.contextmanager
 def jar() -> Generator[list[str]]:
-    """The path of the compiled writer's jar; none where there is no Java compiler."""
+    """Return the path of the compiled writer's jar; `None` without a Java compiler."""
     if shutil.which("javac") is None or shutil.which("jar") is None:
         yield []
         return
@@ -30,7 +30,7 @@ def jar() -> Generator[list[str]]:
 
 
 def is_loaded(spark: Any) -> bool:
-    """Whether Spark's JVM was started with that jar."""
+    """Return whether Spark's JVM was started with that jar."""
     from py4j.java_gateway import JavaClass
 
     return isinstance(_writer(spark), JavaClass)
@@ -45,7 +45,7 @@ def append(df: Any, dsn: str, table: str) -> None:
 
 
 def _writer(spark: Any) -> Any:
-    return spark._jvm.penstock.benchmarks.CopyWriter  # Java is reached in no other way
+    return spark._jvm.penstock.benchmarks.CopyWriter  # there is no other access to Java
 
 
 def _compiled(folder: Path) -> Path:

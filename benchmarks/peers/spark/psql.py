@@ -29,7 +29,7 @@ class Psql:
         self.run(f"\\copy ({query}) TO '{file}' (FORMAT binary)")
 
     def load(self, table: str, files: Sequence[Path]) -> None:
-        """Load such files, each on a connection of its own, at the same time."""
+        """Load such files concurrently, each on its own connection."""
         running = [
             subprocess.Popen(
                 [*self._command, *_options([f"\\copy {table} FROM '{file}' (FORMAT binary)"])]

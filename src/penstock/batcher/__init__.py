@@ -51,7 +51,7 @@ __all__ = [
     "run",
 ]
 
-_HERE = ("Feed", "Resolvable", "Submission")  # the others are at home in the package above
+_HERE = ("Feed", "Resolvable", "Submission")  # the other classes belong to the parent package
 
 publish(
     "penstock", *(globals()[name] for name in __all__ if name in globals() and name not in _HERE)

@@ -30,7 +30,7 @@ class Alarm:
         self._timer = clock.call_at(when, self._rings)
 
     def cancel(self) -> None:
-        """Do not ring."""
+        """Cancel the alarm."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -61,8 +61,8 @@ def checked_limits(limits: object, sink: object) -> Limits:
     for stretch in stretch_limits(sink):
         if stretch >= limits.stretch:
             rule = (
-                f"must be longer than the Timeout({stretch}) in the stack, or a try is cut "
-                "before it can be tried again"
+                f"must be longer than the Timeout({stretch}) in the stack, or an attempt is cut "
+                "before it can be retried"
             )
             raise checks.bad("flush_timeout", limits.stretch, rule)
     return limits
@@ -134,7 +134,7 @@ def checked_measure(size_of: Callable[[T], int] | None, *, sized: bool) -> Calla
 
 
 def checked_size(size: object) -> int:
-    """Check a result of `size_of`: `TypeError` if it is no whole number, `ValueError` below 0."""
+    """Check a result of `size_of`: `TypeError` if it is not a whole number, `ValueError` below 0."""
     try:
         found = index(cast("SupportsIndex", size))
     except TypeError:
@@ -175,16 +175,16 @@ def checked_observers(observers: Iterable[Observer]) -> tuple[Observer, ...]:
     watchers = tuple(observers)
     for watcher in watchers:
         if isinstance(watcher, type):
-            rule = f"holds a class; pass an instance: {watcher.__name__}(...)"
+            rule = f"contains a class; pass an instance: {watcher.__name__}(...)"
             raise checks.bad("observers", watcher, rule)
         if not callable(getattr(watcher, "on_flushed", None)):
-            rule = "holds no observer; derive a class from penstock.Observer"
+            rule = "contains an object that is no observer; derive a class from penstock.Observer"
             raise checks.bad("observers", watcher, rule)
     return watchers
 
 
 def dead_letters_of(sink: Sink[T]) -> Sink[T]:
-    """A sink that writes too large items to the dead letters of the stack."""
+    """Return a sink that writes too large items to the dead letters of the stack."""
 
     async def refuse(batch: Batch[T]) -> None:
         message = f"an item of {batch.size_bytes} bytes is larger than max_bytes"
@@ -194,7 +194,7 @@ def dead_letters_of(sink: Sink[T]) -> Sink[T]:
 
 
 def parked_dead_letters_of(sink: Sink[T]) -> Sink[T]:
-    """A sink that writes parked items to the dead letters of the stack."""
+    """Return a sink that writes parked items to the dead letters of the stack."""
 
     async def refuse(batch: Batch[T]) -> None:
         if not batch.keys:

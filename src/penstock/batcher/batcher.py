@@ -1,7 +1,7 @@
 """The batcher's public face: opening, closing, adding items, state.
 
 The fast path of adding is for the batcher's own loop: each call compares the calling thread with
-that in which the loop runs (see `RunsInThread`); the slow path refuses all others.
+that of the loop (see `RunsInThread`); the slow path refuses all other threads.
 """
 # ruff: noqa: SLF001
 # pyright: reportPrivateUsage=false
@@ -52,61 +52,60 @@ class Batcher(Generic[T]):
     """Gathers items and writes them to a sink in batches; every accepted item has exactly one
     outcome.
 
-    Use it as `async with Batcher(sink) as batcher:`; leaving the block drains it, keeps the report
-    in `report`, and raises `DrainTimeout` if something was left (unless `shutdown` was called
-    inside and told so, or an exception is on its way: then it gets a note). It may be constructed
-    anywhere: it needs a running loop only when entered, and may be entered again after it was
-    closed.
+    Use it as `async with Batcher(sink) as batcher:`. Leaving the block drains it, stores the report
+    in `report`, and raises `DrainTimeout` if items were left. It does not raise if `shutdown` was
+    called inside, whose report shows them, or if an exception is already being raised, which gets a
+    note instead. It may be constructed anywhere: it needs a running loop only when entered, and may
+    be entered again after it was closed.
 
     Args:
-        sink: a sink, or a function of a batch (async, or plain: then it runs in a thread).
+        sink: a sink, or a function of a batch (async, or plain, which runs in a thread).
         limits: sizes, times and workers; see `Limits`.
         name: appears in logs, metrics and reports.
-        overflow: with the ledger full, `"block"` makes `add` wait, `"reject"` makes it raise
-            `LedgerFull`, `"drop_newest"` accepts and drops the new items, and `"drop_oldest"` makes
-            room by dropping the oldest items that no worker has taken (the new ones, where there
-            are none). What is dropped ends `dropped`, is counted, and its receipts say so.
-        oversize: an item larger than `max_bytes` goes `"alone"` in a batch, or `add` raises
-            `ItemTooLarge` (`"reject"`), or it goes to the dead letters without having been tried
-            (`"dead_letter"`; the stack must have a `DeadLetter`).
+        overflow: the policy for a full ledger. `"block"` makes `add` wait, `"reject"` makes it
+            raise `LedgerFull`, `"drop_newest"` accepts and drops the new items, and `"drop_oldest"`
+            makes room by dropping the oldest items that no worker has taken (or the new ones if
+            there are none). Dropped items have the outcome `dropped`, also in their receipts.
+        oversize: the policy for an item larger than `max_bytes`. `"alone"` writes it alone in a
+            batch, `"reject"` makes `add` raise `ItemTooLarge`, and `"dead_letter"` sends it to the
+            dead letters without a write (the stack must have a `DeadLetter`).
         size_of: measures an item in bytes; needed with `max_bytes` or `max_pending_bytes` unless
             items are bytes-like.
         key: a function from an item to its key. Items of one key are then written in the order in
-            which they were accepted, with as many workers as you like: a key is in at most one
-            batch at a time, and waits while an item of it backs off. A sink that is not
-            `key_prefix_safe` gets at most one item of a key per batch. Keys of different types differ
-            (`1`, `True` and `"1"` are three); an item whose key has no stable hash is refused with
+            which they were accepted, with any number of workers: a key is in at most one batch at a
+            time, and waits while one of its items backs off. A sink that is not `key_prefix_safe`
+            gets at most one item of a key per batch. Keys of different types differ (`1`, `True`
+            and `"1"` are three keys); an item with a key without a stable hash is refused with
             `TypeError`. The function must not use this batcher.
-        on_key_failure: what becomes of a key's later items when one has ended dead-lettered or
-            rejected: `"skip"`, they go on; `"pause"`, they stay inside until `resume(key)`;
-            `"park"`, the same with a bound, beyond which they go to the dead letters of the stack,
-            oldest first and in order, until `unpark(key)`; `"fail"`, those inside end rejected and
-            new ones are refused with `KeyFailedError`, until `resume(key)`. What is held takes room
-            in the ledger, no flush waits for it, and a shutdown hands it back unsent. With `tenant`
-            a key is a key within its tenant.
-        max_parked_items: with `"park"`, how many items of a key are held at most; 1,000 by default.
-        tenant: a function from an item to its tenant. A batch then belongs to one tenant, whose own
-            time and size end it, and tenants that have something to send share the workers fairly;
-            one that backs off or is throttled costs the others nothing. With one worker and no
-            `key` a tenant's items are in order. Tenants are told apart as keys are.
-        tenants: what each tenant may have, and its weight; see `Tenants`.
-        on_failure: what to do with items that end rejected or unknown, beyond counting and logging
-            them: `"log"` nothing, `"crash"` stop for good, or a function of (items, error).
-        shutdown_deadline: seconds that leaving the block may take, everything included.
-        last_resort: a sink (or function) that is given what is known not to be applied when a
-            shutdown's deadline nears, within a fifth of the deadline; what it takes ends
-            `dead_lettered`, the rest `unsent`. Opened and closed with the batcher.
-        open: `"eager"`: entering opens the sink, and raises if it cannot. `"lazy"`: entering
-            returns at once, items are accepted, and the sink is opened in the background, where a
-            destination that is down is waited for like any outage.
-        open_timeout: seconds. With `"eager"`, an unavailable destination is tried again for so
-            long; by default there is one try. With `"lazy"`, the batcher is broken if its sink is
-            not open by then; by default it tries for ever.
-        adaptive: let the batcher find its concurrency and batch size below the limits; see
-            `Adaptive`. Off by default. With `workers=1` only the size adapts, and order stays
-            total.
-        observers: watchers of this batcher.
-        clock: where the time comes from; the running loop by default.
+        on_key_failure: the policy for a key's later items after one was dead-lettered or rejected.
+            `"skip"`: they are written. `"pause"`: they stay inside until `resume(key)`. `"park"`:
+            they stay inside until `unpark(key)`, up to a bound; beyond it the oldest go to the dead
+            letters of the stack, in order. `"fail"`: items inside are rejected and new ones refused
+            with `KeyFailedError`, until `resume(key)`. Held items use room in the ledger, no flush
+            waits for them, and a shutdown returns them unsent. With `tenant`, a key is a key within
+            its tenant.
+        max_parked_items: maximum number of held items per key with `"park"`; default 1,000.
+        tenant: a function from an item to its tenant. Each batch then belongs to one tenant, and is
+            complete by that tenant's own size and time. Tenants with items to send share the
+            workers fairly; a tenant that backs off or is throttled does not slow the others. With
+            one worker and no `key`, a tenant's items are in order. Tenants are compared like keys.
+        tenants: weights and caps of tenants; see `Tenants`.
+        on_failure: the handling of items that end rejected or unknown, beyond counting and logging.
+            `"log"`: nothing; `"crash"`: stop for good; or a function of (items, error).
+        shutdown_deadline: total seconds for the shutdown when the block is left.
+        last_resort: a sink (or function) that receives items known not to be applied shortly before
+            a shutdown's deadline; it has a fifth of the deadline. Items that it takes end
+            `dead_lettered`, the others `unsent`. Opened and closed with the batcher.
+        open: `"eager"`: entering opens the sink, and raises if that fails. `"lazy"`: entering
+            returns immediately, items are accepted, and the sink is opened in the background; an
+            unavailable destination is handled like any outage.
+        open_timeout: seconds. With `"eager"`, opening an unavailable destination is retried for
+            this time; by default there is one attempt. With `"lazy"`, the batcher is broken if its
+            sink is not open by then; by default there is no limit.
+        adaptive: adapts concurrency and batch size below the limits; see `Adaptive`. Off by
+            default. With `workers=1`, only the size adapts, and order stays total.
+        observers: observers of this batcher.
+        clock: the time source; the running loop by default.
 
     Raises:
         ConfigError: a bad argument, naming it, its value and the rule. Nothing has been started.
@@ -178,16 +177,15 @@ class Batcher(Generic[T]):
     async def shutdown(
         self, deadline: float | timedelta | None = None, *, admit_waiting: bool = False
     ) -> ShutdownReport[T]:
-        """Stop accepting, write what is inside, close the sink; return where every item ended,
+        """Stop accepting, write all items inside, close the sink; return the report of all outcomes
         within `deadline` seconds.
 
         `deadline` defaults to the batcher's `shutdown_deadline`. Concurrent calls share one
         shutdown and its report, and the earliest deadline wins. Producers that wait for room get
-        `ClosedError`; with `admit_waiting` (of the first call) they are admitted as room comes
-        free: the open batch is sealed as `shutdown_request` and their items as `shutdown`. It never
-        raises for the deadline; see `report.complete`. Suspends until the shutdown has ended.
-        Cancellation means *now*: the deadline becomes the present, the shutdown ends, then the
-        cancellation goes on.
+        `ClosedError`; with `admit_waiting` (of the first call) they are admitted as room becomes
+        free: the open batch is sealed as `shutdown_request` and their items as `shutdown`. It does
+        not raise at the deadline; see `report.complete`. Suspends until the shutdown has ended. A
+        cancellation sets the deadline to the present; it is raised after the shutdown has ended.
         """
         default = self.setup.shutdown_deadline
         seconds = checks.seconds("deadline", default if deadline is None else deadline, zero=True)
@@ -230,11 +228,11 @@ class Batcher(Generic[T]):
     async def add(self, item: T, *, timeout: float | timedelta | None = None) -> None:
         """Accept `item` in memory; wait while the ledger is full.
 
-        `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it ends,
+        `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it expires,
         `ClosedError` once the batcher is closed, `ItemTooLarge` for an item that can never fit,
         `KeyFailedError` for a key that failed (`on_key_failure="fail"`), `ItemFunctionError` if a
         function of the item raised; in each case, and on cancellation, the item was not accepted.
-        Usually returns without suspending; now and then it lets other tasks run first.
+        Usually returns without suspending; occasionally it lets other tasks run first.
         """
         known = NOTHING
         window = self._window
@@ -251,9 +249,9 @@ class Batcher(Generic[T]):
     def try_add(self, item: T) -> bool:
         """Accept `item` if there is room now; never waits.
 
-        False when the ledger is full, another producer waits for room, its key has failed, it is
-        too large, or the batcher is closed: it counts as refused then. With `drop_newest` an item
-        without room counts as dropped; with `drop_oldest` it takes the place of older ones.
+        Returns false if the ledger is full, another producer waits for room, its key has failed, it
+        is too large, or the batcher is closed; the item then counts as refused. With `drop_newest`
+        an item without room counts as dropped; with `drop_oldest` it replaces older ones.
         """
         known = NOTHING
         window = self._window
@@ -270,7 +268,7 @@ class Batcher(Generic[T]):
     async def add_many(
         self, items: Iterable[T], *, timeout: float | timedelta | None = None
     ) -> None:
-        """Accept all of `items` together and in order, or none; waits and raises as `add`."""
+        """Accept all of `items` together and in order, or none; waits and raises like `add`."""
         together = tuple(several(items))
         if together:
             await self._intake.add(together, None, _seconds(timeout))
@@ -278,8 +276,8 @@ class Batcher(Generic[T]):
     async def add_from(
         self, source: AsyncIterable[T] | Iterable[T], *, timeout: float | timedelta | None = None
     ) -> int:
-        """Add every item of `source`; return how many. `timeout` bounds the wait of each item. On
-        an exception or cancellation the items added before stay added.
+        """Add every item of `source`; return their number. `timeout` bounds the wait of each item.
+        After an exception or cancellation, the items added before stay added.
         """
         added = 0
         if isinstance(source, AsyncIterable):
@@ -293,7 +291,7 @@ class Batcher(Generic[T]):
         return added
 
     async def submit(self, item: T, *, timeout: float | timedelta | None = None) -> Receipt:
-        """As `add`; `await` the returned receipt for the item's outcome, or `ItemFailed`."""
+        """Like `add`; `await` the returned receipt for the item's outcome, or `ItemFailed`."""
         receipt = Receipt()
         known = NOTHING
         window = self._window
@@ -311,29 +309,30 @@ class Batcher(Generic[T]):
         return receipt
 
     async def deliver(self, item: T, *, timeout: float | timedelta | None = None) -> Outcome:
-        """Add `item` and wait for its outcome; raises `ItemFailed` unless it is safe.
+        """Add `item` and wait for its outcome; raise `ItemFailed` unless it is safe.
 
         `timeout` bounds the wait for room only. An accepted item is not affected by a cancellation.
         """
         return await (await self.submit(item, timeout=timeout))
 
     def feed(self, holds: Collection[Outcome] = ()) -> Feed[T]:
-        """Make the way in of a source that may lose items, once per opening; see `Feed`.
+        """Make the feed for a source that may lose items, once per opening; see `Feed`.
 
         From now on an item that ends with an outcome of `holds` (`UNKNOWN`, `REJECTED`, `UNSENT`)
         holds its key. Raises `ClosedError` unless open; `ConfigError` for bad `holds`, or again.
         """
         self._lifecycle.check_open()
         if self._feed is not None:
-            raise ConfigError(f"batcher {self.name!r} has a feed already; share that one")
+            raise ConfigError(f"batcher {self.name!r} already has a feed; share that one")
         self._feed = Feed(self._dispatcher, self._intake, holds)
         return self._feed
 
     async def flush(self, timeout: float | timedelta | None = None) -> FlushReport:
         """Write all items accepted before this call, no later ones, and wait for their outcomes.
 
-        `timeout` in seconds bounds the wait; the report then says how many remained. On a closed
-        batcher it returns what remained at once. Raises `BatcherBroken` on a broken one.
+        `timeout` in seconds bounds the wait; the report then has the number of remaining items. On
+        a closed batcher it returns immediately, also with that number. Raises `BatcherBroken` on a
+        broken one.
         """
         return await flushed(self._dispatcher, _seconds(timeout))
 
@@ -342,17 +341,17 @@ class Batcher(Generic[T]):
     def resume(self, key: object, *, tenant: object = ...) -> int:
         """Release a key that `on_key_failure` has paused or failed; return how many items it held.
 
-        Held items are sent first, in order. `tenant` is needed if the batcher has tenants. Raises
-        `ConfigError` unless the policy is `"pause"` or `"fail"`, and for a tenant that is missing
-        or has no meaning; `TypeError` for what cannot be a key or a tenant. Never suspends.
+        Held items are sent first, in order. `tenant` is required if the batcher has tenants. Raises
+        `ConfigError` unless the policy is `"pause"` or `"fail"`, and for a missing or superfluous
+        tenant; `TypeError` for an object that cannot be a key or a tenant. Never suspends.
         """
         return release(self._dispatcher, "resume", key, tenant, ("pause", "fail"))
 
     def unpark(self, key: object, *, tenant: object = ...) -> int:
         """Release a key that `on_key_failure` has parked; return how many items it held.
 
-        As `resume`, for the policy `"park"`. Items spilled to the dead letters come before the held
-        ones: replay those first.
+        Like `resume`, for the policy `"park"`. Items spilled to the dead letters precede the held
+        ones: replay them first.
         """
         return release(self._dispatcher, "unpark", key, tenant, ("park",))
 
@@ -373,11 +372,11 @@ class Batcher(Generic[T]):
         return self._dispatcher.tally()
 
     def stats(self) -> Stats:
-        """A snapshot, in any state and from any thread; in another one its counts need not add up."""
+        """Return a snapshot, in any state; from another thread its counts may not add up."""
         return stats_of(self._dispatcher)
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
-        """Warn when items are inside: nothing can drain them any more."""
+        """Warn if items are inside: nothing can drain them any more."""
         lifecycle = getattr(self, "_lifecycle", None)
         if lifecycle is not None and lifecycle.is_running and self._dispatcher.ledger.inside:
             message = (

@@ -1,4 +1,4 @@
-"""Outcomes: on the ledger, in receipts, for fences and observers, and in the lists of a shutdown."""
+"""Booking of outcomes: ledger, receipts, fences, observers, and the lists of a shutdown."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ class Bookkeeper(Generic[T]):
         self._is_observed = bool(setup.observers)
         self.unlisted = log.Unlisted(setup.name, setup.sink)
         self.unsent: list[T] = []
-        """Items handed back: those of batches before those that no worker had taken."""
+        """Returned items: first those of batches, then those that no worker had taken."""
         self.unknown: list[T] = []
-        """Items whose outcome became unknown since a shutdown began."""
+        """Items with an outcome that became unknown since a shutdown began."""
         self.held: list[Leftover[T]] | None = None
         """Items for the last resort; `None` without one."""
         self.parked = 0
-        """Handed-back items that a failed item of their key had stopped."""
+        """Returned items that a failed item of their key had stopped."""
         self.withdrawn = 0
-        """Items that ended unsent since their source had withdrawn them."""
+        """Items that ended unsent because their source had withdrawn them."""
         self._from_flights = 0
 
     def hold_keys(self, outcomes: Collection[Outcome]) -> None:
-        """Hold the keys of items that end with one of these outcomes as well."""
+        """Also hold the keys of items that end with one of these outcomes."""
         self._stopping |= frozenset(outcomes)
 
     def keep_for_last_resort(self) -> None:
-        """Hold items that are handed back until the last resort has taken or left them."""
+        """Keep returned items until the last resort has taken or declined them."""
         self.held = []
 
     # -- items of a batch --------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Bookkeeper(Generic[T]):
     def stopping(
         self, flight: Flight[T], indices: Sequence[int], outcome: Outcome
     ) -> Sequence[int]:
-        """Those of ended items that hold their keys. Withdrawn ones do not: they never come back."""
+        """Select the ended items that hold their keys. Withdrawn items do not: they never return."""
         stops = outcome in self._stopping and not flight.sealed.spilled
         if outcome is Outcome.UNSENT:
             stops = stops or self._lifecycle.stopping or self.held is not None
@@ -131,7 +131,7 @@ class Bookkeeper(Generic[T]):
         self._end(items, outcome, cause)
 
     def withdraw(self, items: Sequence[Leftover[T]], cause: BaseException) -> None:
-        """As `end` with `unsent`, of items that are not handed back: their source has them."""
+        """Like `end` with `unsent`, for items that are not returned: their source has them."""
         items, doubtful = _by_doubt(items)
         self.withdrawn += len(items)
         self._end(doubtful, Outcome.UNKNOWN, cause)
@@ -166,7 +166,7 @@ class Bookkeeper(Generic[T]):
         self.end(left, Outcome.UNSENT, cause)
 
     def stop_holding(self) -> None:
-        """From now on, items that are handed back are unsent."""
+        """From now on, book returned items as unsent."""
         self.held = None
 
     def drop(self, items: Sequence[Leftover[T]]) -> None:
@@ -177,7 +177,7 @@ class Bookkeeper(Generic[T]):
                 item.receipt.resolve(Outcome.DROPPED, None, None)
 
     def tell_dropped(self, items: Sequence[T]) -> None:
-        """Tell observers, at the very end of a stretch: they may add something."""
+        """Notify observers, at the very end of a stretch: they may add items."""
         if self.observers and items:
             self.observers.tell(lambda observer: observer.on_dropped(self._name, items, "overflow"))
 
@@ -201,7 +201,7 @@ class Bookkeeper(Generic[T]):
                 items = [flight.batch[i] for i in indices]
                 try:
                     self._on_failure(items, failed[indices[0]])
-                except BaseException as raised:  # told to every producer
+                except BaseException as raised:  # reported to every producer
                     yield raised
                     exit_later(raised)
 
@@ -209,7 +209,7 @@ class Bookkeeper(Generic[T]):
 def _by_doubt(
     items: Sequence[Leftover[T]],
 ) -> tuple[Sequence[Leftover[T]], list[Leftover[T]]]:
-    """The items that are known not to be applied, and the doubtful ones."""
+    """Return the items known not to be applied, and the doubtful ones."""
     doubtful = [item for item in items if isinstance(item.receipt, Doubtful)]
     if not doubtful:
         return items, doubtful

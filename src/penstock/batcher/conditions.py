@@ -1,12 +1,12 @@
-"""The states of a batcher's destinations, and the times of the log lines about them. Pure.
+"""The states of a batcher's destinations, and the times of their log lines. Pure.
 
 1. Each decorator that knows a destination (a retry, a breaker) reports its state; a stack may have
    several.
 2. A trouble (unavailable, refusing, throttling, or behind an open breaker) is logged once, then
    every `EVERY` seconds, and once more when it has ended.
 3. A trouble that returns within `FLAP` seconds of its end is not logged again unless it lasts: a
-   single refused item causes many of them in a second. Throttling comes and goes normally, so for
-   it the time is `EVERY` seconds after the last line.
+   single refused item can cause many of them in a second. Throttling normally comes and goes, so it
+   is logged again at the earliest `EVERY` seconds after its last line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 EVERY = 60.0
 """Seconds between two lines about the same trouble."""
 FLAP = 5.0
-"""Seconds in which a trouble that returns counts as the same."""
+"""Seconds within which a returning trouble counts as the same one."""
 NEVER = -float("inf")
 
 
@@ -32,7 +32,7 @@ class Trouble:
 
     condition: Condition
     since: float
-    """The time since which it is not available."""
+    """The time at which it became unavailable."""
     due: float
     """The time of the next line about it."""
     is_quiet: bool = False
@@ -70,7 +70,7 @@ class Conditions:
         return DestinationState.AVAILABLE if worst is None else worst.condition.state
 
     def begins(self, source: Hashable, condition: Condition, now: float) -> Trouble | None:
-        """Note that a destination is not available; return the trouble if a log line is due now."""
+        """Note that a destination is not available; return the trouble if a log line is due."""
         self._count(now)
         known = self.troubles.get(source)
         if known is not None and known.condition.state is condition.state:
@@ -91,7 +91,7 @@ class Conditions:
         return trouble
 
     def ends(self, source: Hashable, now: float) -> Trouble | None:
-        """Note that a destination is available; return its trouble if a log line is due about it."""
+        """Note that a destination is available; return its trouble if a log line is due."""
         self._count(now)
         known = self.troubles.pop(source, None)
         if known is None:
@@ -105,7 +105,7 @@ class Conditions:
         return min((trouble.due for trouble in self.troubles.values()), default=None)
 
     def remind(self, now: float) -> list[Trouble]:
-        """The lasting troubles to log now."""
+        """Return the lasting troubles to log now."""
         due = [trouble for trouble in self.troubles.values() if now >= trouble.due]
         for trouble in due:
             trouble.logged(now)
@@ -113,7 +113,7 @@ class Conditions:
         return due
 
     def seconds(self, now: float) -> Mapping[DestinationState, float]:
-        """Total seconds in each worst state other than available."""
+        """Return the total seconds in each worst state other than available."""
         self._count(now)
         return dict(self._seconds)
 

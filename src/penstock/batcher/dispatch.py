@@ -4,8 +4,8 @@
    path and ends with `advance`, which starts ready batches, sets the timer and reopens the window.
 2. Counts are kept per batch, never per item: the accepted ones follow from the lengths.
 3. A flight's items leave the ledger when they are settled; its slot is free when its write has
-   ended. A sink that ignores its cancellation keeps its slot: a second write beside it would break
-   order and concurrency.
+   ended. A sink that ignores its cancellation keeps its slot: a second, concurrent write would
+   break order and concurrency.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Dispatcher(Generic[T]):
             self.fail(failed)
         if self.gathering.shape.max_delay or not self.lifecycle.accepting:
             self.advance(now)
-        else:  # due at once: at the loop's next step, with what else this one adds
+        else:  # due immediately: at the loop's next step, together with other items added by then
             self._alarm.set(self.clock, now)
             self.refresh()
 
@@ -152,7 +152,7 @@ class Dispatcher(Generic[T]):
         return now
 
     def producer_waits(self) -> None:
-        """Close the window for others, and seal the open batch early if a slot is free for it."""
+        """Close the window for others; seal the open batch early if a slot is free."""
         if self.slots.free:
             self.advance(self.clock.now())
         else:
@@ -172,16 +172,16 @@ class Dispatcher(Generic[T]):
             if self.flights.hold_back:
                 return
             if not self.lifecycle.launches:
-                return  # flights may come back from a backoff; nothing else starts
+                return  # flights may return from a backoff; nothing else starts
             sealed = self.gathering.gatherer.take(now) or self._take_early(now)
             if sealed is None:
                 return
             self._launch(sealed, now)
 
     def _take_early(self, now: float) -> Sealed[T] | None:
-        """The open batch before its time, if the batcher closes or a producer waits for room."""
+        """Take the open batch early if the batcher closes or a producer waits for room."""
         is_stopping = self.lifecycle.stopping
-        # with granted room unused, this would end in batches of one item for ever
+        # with granted room unused, this would produce batches of one item forever
         is_pressed = self.ledger.contended and not self.ledger.granted
         if not (is_stopping or is_pressed) or not self.ledger.queued:
             return None
@@ -195,14 +195,14 @@ class Dispatcher(Generic[T]):
         flight.start(task, self._landed)
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_sealed(flight.batch))
-            self.window.close()  # an observer may have added something
+            self.window.close()  # an observer may have added items
 
     async def _fly(self, flight: Flight[T]) -> dict[int, BaseException]:
-        """Write a batch; land it here, unless observers or a batch in a backoff come first."""
+        """Write a batch; land it here, unless observers or a batch in a backoff go first."""
         if self.setup.observers:
             self.observers.tell(lambda observer: observer.on_flush_start(flight.batch))
         errors = await send(self.setup.sink_for(flight.sealed), flight.batch)
-        # this write may have woken a flight without a slot, which goes before fresh batches
+        # this write may have woken a flight without a slot, which precedes fresh batches
         is_plain = not (errors or self.setup.observers) and len(self.flights) == self.slots.used
         if is_plain and flight.lands_in_task():
             self._land(flight, errors)
@@ -223,11 +223,11 @@ class Dispatcher(Generic[T]):
             if rejected := self.gathering.gatherer.done(flight.sealed):
                 self.fail(rejected)
             if self.fences.pending:
-                self.check_fences()  # items that went back may be held now
+                self.check_fences()  # returned items may be held now
             flight.release_slot()
             if failed or self.setup.observers:
                 self._tell_landed(flight, failed)
-        except BaseException as error:  # a bug of ours: stop, and say so to every producer
+        except BaseException as error:  # a bug in Penstock: stop, and report it to every producer
             self.break_down(error)
             exit_later(error)
         flight.batch.delivery.detach()
@@ -250,7 +250,7 @@ class Dispatcher(Generic[T]):
     def _put_back(
         self, flight: Flight[T], errors: dict[int, BaseException]
     ) -> dict[int, BaseException]:
-        """Requeue items that only stand behind a failed one of their key; return other errors."""
+        """Requeue items that only follow a failed one of their key; return the other errors."""
         back = behind_failed(flight, errors)
         if self.lifecycle.gave_up:
             flight.batch.delivery.finish(back, Outcome.UNSENT)
@@ -291,7 +291,7 @@ class Dispatcher(Generic[T]):
         self.refresh()
 
     def heard(self, flight: Flight[T], errors: Iterable[BaseException]) -> None:
-        """Note the errors of a try."""
+        """Note the errors of an attempt."""
         self.monitor.heard(errors)
         self.books.unlisted.look_at(errors)
         self.tries.heard(flight.running, errors)
@@ -316,7 +316,7 @@ class Dispatcher(Generic[T]):
     # -- keys, room, fences ------------------------------------------------------------------------
 
     def fail(self, items: Sequence[Leftover[T]]) -> None:
-        """Reject items behind a failed one of their key."""
+        """Reject items that follow a failed one of their key."""
         if not items:
             return
         error = StoppedError("not sent: an earlier item of its key has failed for good")
@@ -334,7 +334,7 @@ class Dispatcher(Generic[T]):
                 self.refresh()
 
     def before(self, number: int) -> int:
-        """Items inside up to a batch number, without those of held keys."""
+        """Count the items inside up to a batch number, without those of held keys."""
         held = sum(1 for item in self.books.held or () if item.number <= number)
         queued = self.gathering.gatherer.queued_until(number)
         return self.flights.left_until(number) + held + queued
@@ -344,7 +344,7 @@ class Dispatcher(Generic[T]):
         self.check_fences()
 
     def check_fences(self) -> None:
-        """Open the fences with no items in front."""
+        """Open the fences without earlier items."""
         if self.fences.pending:
             self.fences.check(self.ledger.settled, holding=bool(self.gathering.held_keys))
 
@@ -364,11 +364,11 @@ class Dispatcher(Generic[T]):
         waiters = self.ledger.turn_away()
         if isinstance(self.gathering.gatherer, TenantGatherer):
             waiters += self.gathering.gatherer.turn_away()
-        for waiter in waiters:  # each with an error of its own
+        for waiter in waiters:  # each with its own error
             waiter.fail(self.lifecycle.closed_error())
 
     def begin_stop(self, reason: Reason) -> None:
-        """Seal open batches, and end every backoff with an immediate try."""
+        """Seal open batches, and end every backoff with an immediate attempt."""
         now = self.clock.now()
         self.window.close()
         self.gathering.gatherer.seal(reason, now)
@@ -378,7 +378,7 @@ class Dispatcher(Generic[T]):
         self.advance(now)
 
     def give_up(self, cause: BaseException) -> None:
-        """Hand back all queued items: unsent, or kept for the last resort."""
+        """Return all queued items: unsent, or kept for the last resort."""
         self.lifecycle.give_up()
         self.window.close()
         parked = self.gathering.held_items
@@ -387,7 +387,7 @@ class Dispatcher(Generic[T]):
         self.refresh()
 
     def break_down(self, error: BaseException) -> None:
-        """Stop for good: accept and start nothing more, and hand back queued items."""
+        """Stop for good: accept and start nothing more, and return queued items."""
         if self.lifecycle.broken is not None:
             return
         self.lifecycle.breaks(error)

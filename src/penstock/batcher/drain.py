@@ -1,18 +1,19 @@
 """Shutting down, bounded by a deadline, with every item accounted for.
 
-1. Nothing more is accepted. Waiting producers get `ClosedError`, or are admitted as room comes free
-   (`admit_waiting`).
-2. Open batches are sealed at once.
-3. Backoffs end with an immediate try, that of a sink which is not open yet as well. Further tries follow after shortened waits, and an outage is
-   probed, for as long as another try fits (see `_core.patience`): the time is used.
-4. Shortly before the deadline (a fifth of the time, at most a second) queued items are given up as
-   `unsent`, and the writes in flight are cancelled. They have a grace to end; then their items get
-   their verdicts without them.
+1. Nothing more is accepted. Waiting producers get `ClosedError`, or are admitted as room becomes
+   free (`admit_waiting`).
+2. Open batches are sealed immediately.
+3. Backoffs end with an immediate attempt, including that of a sink which is not open yet. Further
+   attempts follow after shortened waits, and an outage is probed, for as long as another attempt
+   fits (see `_core.patience`).
+4. Shortly before the deadline (a fifth of the time, at most a second) queued items are abandoned as
+   `unsent`, and the writes in flight are cancelled. They have a grace period to end; then their
+   items get their verdicts without them.
 5. Items known not to be applied go to the last resort, if there is one, and end `dead_lettered` if
-   it takes them. The reserve is a fifth of the time then, without the limit of a second.
+   it takes them. The reserve is then a fifth of the time, without the limit of a second.
 6. The sink is closed, in a share of the time.
-7. At the deadline the report is final. A write that ignored its cancellation is left behind, and a
-   late completion changes nothing.
+7. At the deadline the report is final. A write that ignored its cancellation is left behind, and
+   its late completion changes nothing.
 
 The earliest deadline wins.
 """
@@ -88,7 +89,9 @@ class Drain(Generic[T]):
         return loop.create_task(self._run(), name=name, context=own_context())
 
     async def wait(self, keep: Callable[[ShutdownReport[T]], object]) -> ShutdownReport[T]:
-        """Wait for the report, pass it to `keep` and return it. A cancellation hastens, then goes on."""
+        """Wait for the report, pass it to `keep` and return it. A cancellation hastens the shutdown,
+        and is raised at its end.
+        """
         cancelled: asyncio.CancelledError | None = None
         while not self._task.done():
             try:
@@ -139,7 +142,7 @@ class Drain(Generic[T]):
         return self._report()
 
     def _is_drained(self) -> bool:
-        """Whether only held keys' items and producers without a grant are left: both would stay."""
+        """Return whether only items of held keys and producers without a grant are left."""
         dispatcher = self._dispatcher
         if dispatcher.flights or dispatcher.ledger.queued != dispatcher.gathering.held_items:
             return False
@@ -157,7 +160,7 @@ class Drain(Generic[T]):
             flight.cut(UnknownOutcomeError(message), verdict_at)
 
     async def _give_to_last_resort(self) -> None:
-        """Hand over the held items, one tenant's at a time; those not taken in time are unsent."""
+        """Hand over the kept items, one tenant at a time; those not taken in time are unsent."""
         books, most = self._dispatcher.books, self._dispatcher.setup.limits.max_items
         while books.held:
             items = _of_one_tenant(books.held[:most])
@@ -226,7 +229,7 @@ class Drain(Generic[T]):
 
 
 class _Spent:
-    """The seconds of each phase, and the destination's part in them."""
+    """The seconds of each phase, and the destination's share of them."""
 
     def __init__(self, dispatcher: Dispatcher[Any], began: float) -> None:
         self._clock = dispatcher.clock
@@ -243,7 +246,7 @@ class _Spent:
         self._phase_began = now
 
     def report(self, now: float) -> TimeSpent:
-        """The phases so far, and the destination's troubles during them."""
+        """Report the phases so far, and the destination's troubles during them."""
         troubled = {
             state.value: seconds - self._troubled_before.get(state, 0.0)
             for state, seconds in self._monitor.seconds(now).items()
@@ -257,7 +260,7 @@ class _Spent:
 
 
 def _of_one_tenant(items: list[Leftover[T]]) -> list[Leftover[T]]:
-    """The first items of one tenant."""
+    """Return the first items, those of one tenant."""
     known = accepted(items[0].tenant)
     return list(takewhile(lambda item: accepted(item.tenant) == known, items))
 

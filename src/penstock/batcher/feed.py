@@ -1,10 +1,11 @@
 """A batcher behind a source that may lose items at any time, such as a partition's claim.
 
-1. The source submits items with receipts of its own. Several items may share one.
-2. `withdraw` takes items back: what no write has ends at once, and what one has is not sent again.
-3. With `holds` an item that ended `unknown` (or `rejected`, or `unsent`, as what waits in a backoff
-   does when its write is cut) holds its key, so that no later one of the key overtakes it, until it
-   comes again by `resubmit`, or until `release`.
+1. The source submits items with its own receipts. Several items may share one.
+2. `withdraw` takes items back: items that are not in a write end immediately, and the others are
+   not sent again.
+3. With `holds`, an item that ended `unknown` (or `rejected`, or `unsent`, like items in a backoff
+   when their write is cut) holds its key, so that no later item of the key overtakes it, until it
+   is resubmitted (`resubmit`) or its key is released (`release`).
 """
 
 from __future__ import annotations
@@ -46,13 +47,17 @@ class Feed(Generic[T]):
         setup = dispatcher.setup
         for outcome in holds:
             if outcome not in HOLDABLE:
-                raise checks.bad("holds", outcome, "must be of Outcome.UNKNOWN, REJECTED, UNSENT")
+                raise checks.bad(
+                    "holds", outcome, "must be among Outcome.UNKNOWN, REJECTED, UNSENT"
+                )
         if setup.overflow != "block":
-            raise checks.bad("overflow", setup.overflow, "feed() needs block: a source waits")
+            raise checks.bad(
+                "overflow", setup.overflow, 'feed() needs "block", since a source waits'
+            )
         if setup.last_resort is not None:
-            raise ConfigError("feed() takes no last_resort=: a source has what is not sent")
+            raise ConfigError("feed() takes no last_resort=: the source still has unsent items")
         if holds and setup.on_key_failure not in {"skip", "pause"}:
-            rule = "feed(holds=) needs skip or pause, since what is held comes again"
+            rule = 'feed(holds=) needs "skip" or "pause", since held items are resubmitted'
             raise checks.bad("on_key_failure", setup.on_key_failure, rule)
         self._dispatcher = dispatcher
         self._intake = intake
@@ -60,32 +65,32 @@ class Feed(Generic[T]):
         dispatcher.books.hold_keys(holds)
 
     def submit(self, items: Sequence[T], receipts: Sequence[Resolvable]) -> Submission[T]:
-        """Accept items in order, each with the receipt at its place, in pieces as there is room.
+        """Accept items in order, each with the receipt at its index, in pieces as there is room.
 
-        `await` the result: it waits for room as long as it takes, and returns a list of (index,
-        error) of the items that were refused, `[]` as a rule: `ItemTooLarge`, `KeyFailedError`,
-        `TypeError`, `ItemFunctionError` of a function of that item, and `WithdrawnError` for one
-        that was withdrawn before it was accepted. A refused item's receipt never resolves, and no
-        other item is affected. Raises `ClosedError` once the batcher is closed. The submission's
-        `taken` and `refused` tell what was accepted before that, or before a cancellation.
+        `await` the result: it waits for room without a limit, and returns a list of (index, error)
+        of the refused items, usually `[]`: `ItemTooLarge`, `KeyFailedError`, `TypeError`,
+        `ItemFunctionError` of a function of that item, and `WithdrawnError` for an item that was
+        withdrawn before it was accepted. A refused item's receipt never resolves, and no other item
+        is affected. Raises `ClosedError` once the batcher is closed. The submission's `taken` and
+        `refused` show the items accepted before that, or before a cancellation.
         """
         if len(items) != len(receipts):
             raise ValueError(f"submit: {len(items)} items with {len(receipts)} receipts")
         return Submission(self._dispatcher, self._intake, items, receipts, self._submissions)
 
     def withdraw(self, predicate: Callable[[Resolvable], object]) -> int:
-        """Take back all items whose receipts match; return how many ended by it. Never suspends.
+        """Take back all items with matching receipts; return how many it ended. Never suspends.
 
-        - Items that no write has end `unsent`, or `unknown` where an earlier try may have applied
-          them. This includes items of batches that back off.
+        - Items that are not in a write end `unsent`, or `unknown` if an earlier attempt may have
+          applied them. This includes items of batches that back off.
         - Items at the destination are delivered if that write succeeds. If it fails they end the
           same way, and nothing sends them again: no retry, branch or dead letter.
         - Items that wait to be accepted are refused with `WithdrawnError`.
 
-        The cause that receipts get is a `WithdrawnError`. Withdrawn items hold no key, but a key
-        held by an item that has ended before stays held; see `release`. Works in a shutdown as
-        well. An item for which `predicate` raises is not withdrawn, and the first such exception is
-        raised in the end.
+        The cause in the receipts is a `WithdrawnError`. Withdrawn items hold no key, but a key held
+        by an item that ended before stays held; see `release`. This also works in a shutdown. An
+        item for which `predicate` raises is not withdrawn, and the first such exception is raised
+        at the end.
         """
         dispatcher, errors = self._dispatcher, list[Exception]()
         dispatcher.lifecycle.check_here()
@@ -121,17 +126,16 @@ class Feed(Generic[T]):
         *,
         maybe_applied: bool | Collection[int],
     ) -> None:
-        """Accept items of one key again, in front of the items that wait, and let the key go.
+        """Accept items of one key again, in front of the waiting ones, and release the key.
 
-        They are for items that have ended with an outcome of `holds`, all those of the key, in
-        their order. A write of the key's earlier turn that has not ended yet, since it ignores its
-        cancellation, is waited for. With `maybe_applied`, for all or by index, the next batch says
-        so of them (`Batch.maybe_applied`), and so does their outcome. Without keys they go to the
-        end.
+        They are all items of the key that have ended with an outcome of `holds`, in their order. If
+        a write of the key's earlier turn has not ended because it ignores its cancellation, they
+        wait for it. `maybe_applied`, for all or by index, marks them in the next batch
+        (`Batch.maybe_applied`) and in their outcome. Without keys they go to the end.
 
-        They count as accepted once more, and need no room: the ledger may exceed its bound by them.
+        They count as accepted once more, and need no room: they may exceed the ledger's bound.
         Never suspends. Raises `ValueError` for items of several keys, `ClosedError` once closed,
-        and as `add` for what cannot be an item; nothing is accepted then.
+        and the errors of `add` for an invalid item; nothing is accepted then.
         """
         dispatcher = self._dispatcher
         dispatcher.lifecycle.check_open()
@@ -157,9 +161,10 @@ class Feed(Generic[T]):
         dispatcher.advance(now)
 
     def release(self, item: T) -> int:
-        """Let the held key of `item` go, without the item; return how many items it held.
+        """Release the held key of `item`, without the item; return how many items it held.
 
-        A key that is not held stays as it is, and so do all keys in a shutdown. Never suspends.
+        A key that is not held does not change, and neither does any key in a shutdown. Never
+        suspends.
         """
         dispatcher = self._dispatcher
         dispatcher.lifecycle.check_here()
@@ -175,8 +180,9 @@ class Feed(Generic[T]):
     # -- questions ---------------------------------------------------------------------------------
 
     def key_of(self, item: T) -> Hashable:
-        """What holds back later items when this one has ended with an outcome of `holds`: equal for
-        items of one key. `None` if nothing does; a key of `None` is a key.
+        """Return the identity of the key that holds back later items if this one ends with an
+        outcome of `holds`; equal for items of one key. `None` if there is no key; a key of `None`
+        is a key.
         """
         gathering = self._dispatcher.gathering
         if gathering.holds is None or gathering.identity is None:
@@ -184,18 +190,18 @@ class Feed(Generic[T]):
         return (gathering.identity(item),)
 
     def is_going(self, item: T) -> bool:
-        """Whether a write that had an item of this key has not ended yet."""
+        """Return whether a write with an item of this key has not ended yet."""
         holds, identity = self._dispatcher.gathering.holds, self._dispatcher.gathering.identity
         return holds is not None and identity is not None and holds.is_going(identity(item))
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything inside is held behind failed items."""
+        """Whether all items inside are held because of failed items."""
         dispatcher = self._dispatcher
         held = dispatcher.gathering.held_items
         return not dispatcher.flights and dispatcher.ledger.queued == held
 
     def classify(self, error: BaseException) -> ErrorClass:
-        """The class of an error, as the sinks of the stack know it."""
+        """Classify an error by the sinks of the stack."""
         parts = walk(self._dispatcher.setup.sink)
         return classified(error, *[classifier_of(part) for part in parts])

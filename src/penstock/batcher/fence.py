@@ -19,7 +19,9 @@ class Fence:
         self.outcomes: dict[Outcome, int] = {}
         self.passed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._not_before = 0
-        """Minimum of settled items when it opens; it saves counts of the items in front."""
+        """The number of settled items before which it cannot open; saves counting the earlier
+        items.
+        """
 
     def add(self, outcomes: Mapping[Outcome, int]) -> None:
         """Count the outcomes of a batch."""
@@ -27,7 +29,7 @@ class Fence:
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
 
     def opens(self, settled: int, before: Callable[[int], int], *, holding: bool) -> bool:
-        """Whether nothing is left in front of it."""
+        """Return whether no earlier items are left."""
         if settled < self._not_before and not holding:
             return False
         left = before(self.number)
@@ -48,18 +50,18 @@ class Fences:
         self.pending: list[Fence] = []
 
     def add(self, number: int) -> Fence:
-        """Add a fence behind the batches up to this number."""
+        """Add a fence after the batches up to this number."""
         fence = Fence(number)
         self.pending.append(fence)
         return fence
 
     def remove(self, fence: Fence) -> None:
-        """Forget a fence."""
+        """Remove a fence."""
         if fence in self.pending:
             self.pending.remove(fence)
 
     def count(self, number: int, outcomes: Mapping[Outcome, int]) -> None:
-        """Count the outcomes of a batch for the fences behind it."""
+        """Count the outcomes of a batch for the fences after it."""
         for fence in self.pending:
             if number <= fence.number:
                 fence.add(outcomes)
@@ -72,7 +74,7 @@ class Fences:
                 fence.add({outcome: behind})
 
     def check(self, settled: int, *, holding: bool) -> None:
-        """Open the fences with nothing left in front; `settled` items have an outcome."""
+        """Open the fences without earlier items; `settled` is the number of items with an outcome."""
         for fence in tuple(self.pending):
             if fence.opens(settled, self._before, holding=holding):
                 self.remove(fence)

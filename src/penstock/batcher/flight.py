@@ -61,7 +61,7 @@ class FlightHost(Protocol[T]):
 
 
 class Flight(Generic[T]):
-    """A batch from its take to the end of its write: the books and slots of its delivery."""
+    """A batch from its start to the end of its write: bookkeeping and slot of its delivery."""
 
     __slots__ = (
         "_ends",
@@ -113,19 +113,19 @@ class Flight(Generic[T]):
         if sealed.keeps_prefix:
             delivery.keep_prefix()
         self._ends: dict[object, float] = {delivery.activity: now + stretch}
-        """When each activity's stretch ends."""
+        """The end of each activity's stretch."""
         self.batch = RowBatch(
             items, lineage=lineage, delivery=delivery, keys=sealed.keys, sizes=sealed.sizes
         )
         host.slots.take()
         self.running: Running | None = host.tries.begins(len(items), sealed, now)
-        """The current try, for adaptive control."""
+        """The current attempt, for adaptive control."""
         timer.set(host.lifecycle.clock, now + stretch)
 
     def start(
         self, task: asyncio.Task[dict[int, BaseException]], landed: Callable[[Flight[T], Any], None]
     ) -> None:
-        """Have `landed` called when the task of the write has ended.
+        """Call `landed` when the task of the write has ended.
 
         It runs in the batcher's context, not in that of a write that made room for this one.
         """
@@ -134,12 +134,12 @@ class Flight(Generic[T]):
         task.add_done_callback(self._landing, context=self._host.lifecycle.context.copy())
 
     def lands_in_task(self) -> bool:
-        """Whether the write needs no verdicts; `landed` is not called then."""
+        """Return whether the write needs no verdicts; `landed` is then not called."""
         task, delivery = self.task, self.batch.delivery
         if delivery.states.left or delivery.closed or self.cut_cause is not None:
             return False
         if task is None or self._landing is None:
-            return False  # a factory of eager tasks is still making it
+            return False  # a factory of eager tasks is still creating it
         return bool(task.remove_done_callback(self._landing))
 
     @property
@@ -181,7 +181,7 @@ class Flight(Generic[T]):
 
     @property
     def stretch_ends_at(self) -> float | None:
-        """When the first stretch ends; `None` in a backoff, or once cut."""
+        """The end of the first stretch; `None` in a backoff, or once cut."""
         return min(self._ends.values(), default=None)
 
     def check_stretches(self, now: float) -> None:
@@ -195,7 +195,7 @@ class Flight(Generic[T]):
             self.cut(error, now + GRACE)
 
     def ended(self) -> None:
-        """The write has ended: nothing cuts it any more."""
+        """Note the end of the write: nothing cuts it any more."""
         self._landing = None
         self._ends.clear()
         if self._verdict is not None:
@@ -206,7 +206,7 @@ class Flight(Generic[T]):
         self.cut_cause = self.cut_cause or _exit_of(task)
 
     def cut(self, cause: BaseException, verdict_at: float) -> None:
-        """Cancel the write. At `verdict_at` its items get their verdicts, even if it goes on."""
+        """Cancel the write. At `verdict_at` its items get their verdicts, even if it continues."""
         if self.cut_cause is not None:
             return
         self.cut_cause = cause
@@ -221,7 +221,7 @@ class Flight(Generic[T]):
             self._host.slots.give()
 
     def withdraw(self, matches: Matches, error: WithdrawnError) -> int:
-        """Withdraw the items whose receipts match; in a backoff they end now. Return how many do.
+        """Withdraw the items with matching receipts; return how many end now, as in a backoff.
 
         A write that has nothing left to send is ended.
         """
@@ -299,7 +299,7 @@ class Flight(Generic[T]):
         self.has_slot = True
 
     def force_slot(self) -> None:
-        """Take a slot at once after an exception in a backoff, even over the limit."""
+        """Take a slot immediately after an exception in a backoff, even over the limit."""
         if not self.has_slot:
             self.has_slot = True
             self._host.slots.take()
@@ -330,7 +330,7 @@ class Flight(Generic[T]):
 
 
 def _exit_of(task: asyncio.Task[Any]) -> UnknownOutcomeError | None:
-    """The error of items whose write ended by an exception that `send` does not keep (an exit)."""
+    """Return the error of items whose write ended by an exception that `send` lets pass (an exit)."""
     raised = None if task.cancelled() else task.exception()
     if raised is None:
         return None

@@ -42,7 +42,7 @@ class Flights(Generic[T]):
         self.by_reason: Counter[Reason] = Counter()
         """Batches started, by reason."""
         self.changed = Signal()
-        """Fires when the drain should look again."""
+        """Fires when the drain should check again."""
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -70,12 +70,12 @@ class Flights(Generic[T]):
         self._flights.pop(flight, None)
 
     def tell_drain(self, *, every: bool) -> None:
-        """A flight has ended, or a producer stops waiting; until the cut, only the last counts."""
+        """Notify the drain of an ended flight or wait; until the cut, only the last one counts."""
         if every or not self._flights:
             self.changed.fire()
 
     def close(self) -> None:
-        """Stop the timer; every flight has ended, or is left behind."""
+        """Stop the timer: every flight has ended, or is left behind."""
         self._timer.cancel()
 
     def _cut_late(self) -> None:
@@ -90,7 +90,7 @@ class Flights(Generic[T]):
 
     @property
     def hold_back(self) -> bool:
-        """Whether the next batch waits for one in a backoff without a slot, for total order."""
+        """Return whether the next batch waits for one in a backoff without a slot, for total order."""
         if not self._is_ordered or not self._flights:
             return False
         return not all(flight.batch.delivery.lets_pass for flight in self._flights)
@@ -106,7 +106,7 @@ class Flights(Generic[T]):
         return all(flight.left == 0 for flight in self._flights)
 
     def left_until(self, number: int) -> int:
-        """Items without an outcome, of batches up to this number."""
+        """Count the items without an outcome in batches up to this number."""
         return sum(flight.left for flight in self._flights if flight.sealed.number <= number)
 
     @property

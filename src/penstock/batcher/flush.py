@@ -1,4 +1,4 @@
-"""`flush`: a fence behind everything accepted so far, and the wait for it."""
+"""`flush`: a fence after all items accepted so far, and the wait for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def _fence(dispatcher: Dispatcher[Any]) -> Fence:
-    """Seal the open batch; return a fence behind everything accepted so far."""
+    """Seal the open batch; return a fence after all items accepted so far."""
     now = dispatcher.clock.now()
     dispatcher.window.close()
     dispatcher.gathering.gatherer.seal(Reason.MANUAL, now)
@@ -24,7 +24,7 @@ def _fence(dispatcher: Dispatcher[Any]) -> Fence:
 
 
 async def flushed(dispatcher: Dispatcher[Any], seconds: float | None) -> FlushReport:
-    """Write everything accepted so far; suspends and raises as `Batcher.flush`."""
+    """Write all items accepted so far; suspends and raises like `Batcher.flush`."""
     lifecycle = dispatcher.lifecycle
     lifecycle.check_here()
     if lifecycle.broken is not None:
@@ -36,7 +36,7 @@ async def flushed(dispatcher: Dispatcher[Any], seconds: float | None) -> FlushRe
         async with clock.timeout_at(None if seconds is None else clock.now() + seconds):
             await fence.passed
     except TimeoutError:
-        pass  # the report says what remained
+        pass  # the report has the remaining items
     finally:
         dispatcher.fences.remove(fence)
     if lifecycle.broken is not None:

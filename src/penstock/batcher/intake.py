@@ -1,7 +1,7 @@
 """The slow path of adding: measure, let other tasks run, wait for room, then append.
 
-*Yield first, append last*: a producer waits before its item is appended, and awaits nothing after.
-So a cancelled `add` has not put its item in.
+*Yield first, append last*: a producer waits before its item is appended, and never after. So a
+cancelled `add` has not accepted its item.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RETRY_AFTER = 5.0
 
 
 class Intake(Generic[T]):
-    """Admits groups of items, or makes their producers wait, or refuses or drops them."""
+    """Admits groups of items, makes their producers wait, or refuses or drops them."""
 
     def __init__(self, dispatcher: Dispatcher[T]) -> None:
         self._dispatcher = dispatcher
@@ -50,9 +50,9 @@ class Intake(Generic[T]):
         seconds: float | None,
         known: Known = NOTHING,
     ) -> None:
-        """The slow path: accept all items or none. Suspends and raises as `Batcher.add`.
+        """The slow path: accept all items or none. Suspends and raises like `Batcher.add`.
 
-        `known` is what the fast path has looked up of a single item.
+        `known` has the values that the fast path has looked up for a single item.
         """
         lifecycle, window = self._lifecycle, self._window
         lifecycle.check_open()
@@ -79,7 +79,7 @@ class Intake(Generic[T]):
             await self._wait_for_room(group, seconds)
 
     def try_add(self, item: T, known: Known) -> bool:
-        """Accept the item if there is room now, as `Batcher.try_add`."""
+        """Accept the item if there is room now, like `Batcher.try_add`."""
         if not self._lifecycle.takes_items:
             self._ledger.refuse(1)
             return False
@@ -101,7 +101,9 @@ class Intake(Generic[T]):
         receipts: tuple[Resolvable | None, ...] | None,
         known: Known,
     ) -> AddGroup[T]:
-        """Measure and key the items; `ItemTooLarge`, `KeyFailedError` and user errors pass."""
+        """Measure and key the items; raises `ItemTooLarge`, `KeyFailedError` and errors of
+        functions.
+        """
         if self._is_plain and len(items) <= self._ledger.max_items:
             check_item(items[0])
             return AddGroup(items, None, receipts)
@@ -119,7 +121,7 @@ class Intake(Generic[T]):
         *,
         together: bool = True,
     ) -> AddGroup[T]:
-        """As `group`, without counting refused items. May be called in any thread.
+        """Like `group`, without counting refused items. May be called in any thread.
 
         Unless `together`, the items need not fit at the same time.
         """
@@ -140,7 +142,7 @@ class Intake(Generic[T]):
         return AddGroup(items, sizes, receipts, keys)
 
     def _check_sizes(self, items: int, sizes: tuple[int, ...], *, together: bool) -> None:
-        """Raise `ItemTooLarge` for items that are refused for their size, or could never fit."""
+        """Raise `ItemTooLarge` for items that are refused for their size or could never fit."""
         most, ledger = self._setup.limits.max_bytes, self._ledger
         if self._setup.oversize == "reject" and most is not None and max(sizes) > most:
             raise ItemTooLarge(f"an item of {max(sizes)} bytes is larger than max_bytes={most}")
@@ -151,7 +153,7 @@ class Intake(Generic[T]):
             raise ItemTooLarge(f"{items} items of {sum(sizes)} bytes can never fit: {caps}")
 
     def _takes_at_once(self, group: AddGroup[T]) -> bool:
-        """Accept the group if there is room, or enough older items that the policy may evict."""
+        """Accept the group if there is room, or if the policy may evict enough older items."""
         dispatcher = self._dispatcher
         tenants = () if self._setup.tenant is None else self._tenants(group)
         if self._ledger.admits(len(group.items), group.bytes) and (
@@ -181,7 +183,7 @@ class Intake(Generic[T]):
         return [leftover.item for leftover in gone]
 
     def drop(self, group: AddGroup[T]) -> None:
-        """Accept items and drop them at once."""
+        """Accept items and drop them immediately."""
         books = self._dispatcher.books
         books.drop([Leftover(item, receipt, 0) for item, _, receipt, _ in group.rows()])
         books.tell_dropped(group.items)
@@ -198,7 +200,7 @@ class Intake(Generic[T]):
     def _reservations(
         self, group: AddGroup[T], tenants: Sequence[TenantReservation[T]]
     ) -> list[Reservation]:
-        """All ledgers' reservations, in the order of waiting."""
+        """Return the reservations of all ledgers, in the order of waiting."""
         gathering, items = self._dispatcher.gathering, len(group.items)
         return [*tenants, WholeReservation(self._ledger, gathering, items, group.bytes)]
 
@@ -211,7 +213,7 @@ class Intake(Generic[T]):
         raise kind(f"batcher {self._setup.name!r}: {full}", retry_after=self._retry_after())
 
     async def _wait_for_room(self, group: AddGroup[T], seconds: float | None) -> None:
-        """Reserve room in one ledger after the other; if the wait ends early, hand it on."""
+        """Reserve room in one ledger after the other; if the wait ends early, pass the room on."""
         dispatcher, clock = self._dispatcher, self._lifecycle.clock
         joined: list[tuple[Reservation, Waiter]] = []
         is_in = False
@@ -222,7 +224,7 @@ class Intake(Generic[T]):
             else:
                 async with clock.timeout_at(clock.now() + seconds):
                     await self._reserve(group, joined)
-            self._ledger.leave(joined[-1][1])  # the items take the room that was granted
+            self._ledger.leave(joined[-1][1])  # the items use the granted room
             dispatcher.accept(group)
             is_in = True
         except TimeoutError:
@@ -240,8 +242,8 @@ class Intake(Generic[T]):
                 dispatcher.flights.tell_drain(every=self._lifecycle.gave_up)
 
     def fitting(self, group: AddGroup[T], *, first: bool) -> int:
-        """How many of the first items there is room for now, without overtaking a waiter; `first`
-        says that none is in front.
+        """Return how many of the first items fit now without overtaking a waiter; `first`: none is
+        in front.
         """
         ledger, count = self._ledger, len(group.items)
         if ledger.contended and not first:
@@ -260,7 +262,7 @@ class Intake(Generic[T]):
         joined: list[tuple[Reservation, Waiter]],
         take: Callable[[], object],
     ) -> None:
-        """Wait for the group's room, then have `take` use it, without having suspended since."""
+        """Wait for the group's room, then call `take` to use it, without suspending in between."""
         dispatcher = self._dispatcher
         dispatcher.producers.waits_again()
         try:
@@ -274,7 +276,7 @@ class Intake(Generic[T]):
             dispatcher.notify()
 
     async def _reserve(self, group: AddGroup[T], joined: list[tuple[Reservation, Waiter]]) -> None:
-        """Wait for room, in the whole ledger last; return without having suspended since."""
+        """Wait for room, in the whole ledger last; do not suspend after the last grant."""
         for reservation in self._reservations(group, self._tenants(group)):
             future = self._lifecycle.loop.create_future()
             waiter = Waiter(reservation.items, reservation.size, future)
@@ -284,7 +286,7 @@ class Intake(Generic[T]):
                 await self._granted(waiter)
 
     async def _granted(self, waiter: Waiter) -> None:
-        """Return once the room is granted, without having suspended since."""
+        """Return once the room is granted, without suspending afterwards."""
         producers = self._dispatcher.producers
         producers.join(waiter)
         self._dispatcher.producer_waits()

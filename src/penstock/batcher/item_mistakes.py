@@ -1,7 +1,7 @@
-"""Items that are no items, and functions of items that raise: what to write instead.
+"""Checks for invalid items and for functions of items that raise, with advice in their errors.
 
-One item of a call is looked at, and only on the slow path: the fast path costs nothing more. The
-first item of each batch takes the slow path, so a program that makes the mistake meets its error.
+One item of a call is checked, and only on the slow path: the fast path has no extra cost. The first
+item of each batch takes the slow path, so a program with the mistake gets the error.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ _STREAMS: frozenset[type] = frozenset(
         *map(type, (_EMPTY.keys(), _EMPTY.values(), _EMPTY.items())),
     }
 )
-"""Types whose values hold items and are none: no sink could write one, let alone twice."""
+"""Types with values that contain items but are not items: no sink could write one, least of all
+twice.
+"""
 _FIELDS = ("model_fields", "__attrs_attrs__", "__struct_fields__", "_fields")
-"""Marks of a class with named fields: pydantic, attrs, msgspec, named tuples."""
+"""Attributes of classes with named fields: pydantic, attrs, msgspec, named tuples."""
 _OURS = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120  # pathlib is slow to import
 
 
@@ -52,7 +54,7 @@ def check_item(item: object) -> None:
             )
     elif kind in _STREAMS:
         raise TypeError(
-            f"an item must not be a {kind.__name__}, which holds items; to add each of them write "
+            f"an item must not be a {kind.__name__}, which contains items; to add each of them write "
             "add_many(items), or add_from(items) for a long or async one"
         )
     elif kind is CoroutineType:
@@ -61,7 +63,7 @@ def check_item(item: object) -> None:
 
 
 def _is_list_of_records(items: list[object]) -> bool:
-    """Whether a list looks like several items, not like a row of values."""
+    """Return whether a list looks like several items rather than a row of values."""
     if len(items) < 2:  # a list of one may be a row of one value
         return False
     first = items[0]
@@ -75,7 +77,7 @@ def _is_list_of_records(items: list[object]) -> bool:
 
 
 def several(items: ItemsT, method: str = "add_many") -> ItemsT:
-    """The items of a call that takes several. Raises `TypeError` for what holds none."""
+    """Check the items of a call that takes several. Raises `TypeError` for an object without items."""
     given: object = items
     if isinstance(given, (str, bytes, bytearray, Mapping)):
         kind = type(cast("object", given)).__name__
@@ -90,23 +92,23 @@ def several(items: ItemsT, method: str = "add_many") -> ItemsT:
 
 @dataclass(frozen=True, slots=True)
 class FailedFunction:
-    """Reports what a function of an item raised, and tells its producer which function it was."""
+    """Reports the error of a function of an item, and names the function to the producer."""
 
     setup: Setup[Any]
     log: Unlisted
 
     def __call__(self, error: BaseException) -> None:
-        """Log the error, and raise `ItemFunctionError` from it unless it is one of ours."""
+        """Log the error, and raise `ItemFunctionError` from it unless it is Penstock's own."""
         self.log.raised_by_function(error)
         if not isinstance(error, Exception) or _is_ours(error):
             return
         name = self.setup.name
         message = f"batcher {name!r}: {self._at_fault(error)} raised {repr_of(error)}"
-        rule = "the item was not accepted; the function must have an answer for every item"
+        rule = "the item was not accepted; the function must return a value for every item"
         raise ItemFunctionError(f"{message}: {rule}") from error
 
     def _at_fault(self, error: BaseException) -> str:
-        """The argument whose function raised, as far as the traceback tells."""
+        """Name the argument whose function raised, as far as the traceback shows it."""
         setup, codes = self.setup, _codes(error)
         given = {
             "key=": setup.key,
@@ -130,6 +132,6 @@ def _codes(error: BaseException) -> list[object]:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether our code raised it, and not a function of the user's."""
+    """Return whether Penstock's code raised it, and not a function of the user."""
     codes = _codes(error)
     return bool(codes) and cast("Any", codes[-1]).co_filename.startswith(_OURS)

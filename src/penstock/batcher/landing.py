@@ -21,7 +21,7 @@ def errors_of(task: asyncio.Task[dict[int, BaseException]]) -> dict[int, BaseExc
 
 
 def behind_failed(flight: Flight[Any], errors: dict[int, BaseException]) -> list[int]:
-    """Return the items known not to be applied that only stand behind a failed one of their key."""
+    """Return the items known not to be applied that only follow a failed one of their key."""
     delivery = flight.batch.delivery
     if not delivery.keeps_prefix or delivery.closed or not errors:
         return []
@@ -41,7 +41,7 @@ def book_failures(
 ) -> dict[int, BaseException]:
     """Give every remaining item its outcome; return the errors of the failed ones.
 
-    Items withdrawn since their write ended are unsent as well, and none of them is a failure.
+    Items withdrawn since their write ended are also unsent, and are not failures.
     """
     if gone := flight.batch.delivery.withdrawn:
         error = WithdrawnError(f"not sent again: {WITHDRAWN}")

@@ -1,8 +1,8 @@
 """The life of an open batcher, from opening to its report.
 
 new -> opening -> open -> closing -> closed; a forked child's copy is `forked`. A broken batcher
-that is open takes no items; it still has to be shut down. One that opens its sink lazily is open,
-takes items, launches nothing, and is shown as `opening`.
+that is open accepts no items, and must still be shut down. A batcher that opens its sink lazily is
+open, accepts items, launches nothing, and is shown as `opening`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Lifecycle:
         self.state = "new"
         self.accepting = True
         self.admitting = False
-        """Whether a closing batcher still admits producers that waited before."""
+        """Whether a closing batcher still admits producers that were already waiting."""
         self.broken: BaseException | None = None
         self.launches = True
         """Whether batches may be launched: it is not broken, and its sink is open."""
         self.stopping = False
         self.gave_up = False
-        """Whether queued items are handed back unsent."""
+        """Whether queued items are returned unsent."""
         self.deadline: float | None = None
-        """When a shutdown cuts writes."""
+        """The time at which a shutdown cuts writes."""
         self.throttled_until = 0.0
         self.loop: asyncio.AbstractEventLoop
         """The loop on which it was opened."""
@@ -89,7 +89,7 @@ class Lifecycle:
 
     @property
     def _is_on_its_loop(self) -> bool:
-        """Whether its loop runs in this thread: much cheaper than to ask which loop does."""
+        """Whether its loop runs in this thread; much cheaper than a query of the running loop."""
         return self._thread == get_ident() and self.loop.is_running()
 
     def check_entered(self) -> None:
@@ -107,7 +107,7 @@ class Lifecycle:
             raise self.closed_error()
 
     def closed_error(self) -> ClosedError:
-        """The error for items that come too late."""
+        """Return the error for items added too late."""
         if self.broken is None:
             return ClosedError(f"batcher {self.name!r} is closed and takes no more items")
         message = f"batcher {self.name!r} has stopped after a failure: {repr_of(self.broken)}"
@@ -126,7 +126,7 @@ class Lifecycle:
         self.context = contextvars.copy_context()
         self._thread = get_ident()
         if isinstance(self.clock, LoopClock):
-            self.clock = LoopClock(loop)  # a thread that scrapes metrics can read it as well
+            self.clock = LoopClock(loop)  # a thread that scrapes metrics can also read it
         self.state = "opening"
 
     def hold_launches(self) -> None:
@@ -138,17 +138,17 @@ class Lifecycle:
         self.launches = self.broken is None
 
     def stop_accepting(self, *, admit_waiting: bool = False) -> None:
-        """Accept no more items; with `admit_waiting` except from producers that wait already."""
+        """Accept no more items; with `admit_waiting`, except from producers that already wait."""
         self.accepting = False
         self.admitting = admit_waiting
 
     def give_up(self) -> None:
-        """Hand back queued items from now on."""
+        """Return queued items from now on."""
         self.admitting = False
         self.gave_up = True
 
     def begin_stop(self) -> None:
-        """End every backoff with an immediate try, and shorten later ones."""
+        """End every backoff with an immediate attempt, and shorten later ones."""
         self.stopping = True
         self._stop_signal.fire()
 
@@ -157,7 +157,7 @@ class Lifecycle:
         self.deadline = deadline
 
     def move_cut(self, deadline: float) -> None:
-        """Cut writes earlier than planned, and have backoffs take note."""
+        """Cut writes earlier than planned, and notify backoffs."""
         self.deadline = deadline
         self._stop_signal.fire()
 

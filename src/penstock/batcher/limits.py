@@ -24,28 +24,28 @@ class Limits:
     """
 
     max_items: int = 500
-    """Items in a batch."""
+    """Maximum number of items in a batch."""
     max_bytes: int | None = None
-    """Bytes in a batch, as measured by `size_of`; no limit by default. An estimate for packing, no
-    ceiling for a request body.
+    """Maximum bytes in a batch, as measured by `size_of`; no limit by default. An estimate for
+    packing, not a ceiling for a request body.
     """
     max_delay: float | timedelta = 0.2
     """Seconds from a batch's first item until it is due. With 0 it is due at the next step of the
-    loop: items go as soon as a worker is free, and gather into larger batches while none is.
+    loop: items are written as soon as a worker is free, and gather into larger batches until then.
     """
     max_pending_items: int | None = None
-    """Items inside at once: open, sealed, in flight and backing off. Default: the larger of 10,000
-    and 2 x (workers + 1) x max_items.
+    """Maximum number of items inside: open, sealed, in flight and backing off. Default: the larger
+    of 10,000 and 2 x (workers + 1) x max_items.
     """
     max_pending_bytes: int | None = None
-    """Bytes inside at once, as measured by `size_of`; no limit by default."""
+    """Maximum bytes inside, as measured by `size_of`; no limit by default."""
     workers: int = 1
-    """Batches in flight at once. One worker keeps total order; with more, batches may end out of
-    order.
+    """Maximum number of batches in flight. One worker keeps total order; with more, batches may end
+    out of order.
     """
     flush_timeout: float | timedelta = 30.0
-    """Seconds for each stretch of a write between backoffs: a backstop, so it must be longer than
-    any `Timeout` in the stack.
+    """Maximum seconds for each stretch of a write between backoffs. It is a backstop, so it must be
+    longer than any `Timeout` in the stack.
     """
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Limits:
 
     @property
     def ledger_items(self) -> int:
-        """The maximum of items inside: `max_pending_items` or its default."""
+        """The maximum number of items inside: `max_pending_items` or its default."""
         if self.max_pending_items is not None:
             return self.max_pending_items
         return max(LEAST_LEDGER, 2 * (self.workers + 1) * self.max_items)

@@ -1,10 +1,10 @@
 """The batcher's own log lines: on by default, one per event that matters to an operator.
 
-1. A line holds no item's values: errors are shown by `for_log`.
-2. An exception that neither the stack's classifiers nor ours list is probably a bug. Its kind (type
-   and place) is logged once with its traceback, where it is first met, even if it is retried or
-   dead-lettered.
-3. Nothing here raises: filters and handlers of the program may, and do not end a batcher.
+1. A line contains no item's values: errors are formatted by `for_log`.
+2. An exception that neither the stack's classifiers nor Penstock's own ones list is probably a bug.
+   Its kind (type and place) is logged with its traceback at its first occurrence, even if it is
+   retried or dead-lettered.
+3. No function here raises: filters and handlers of the program may raise, but do not end a batcher.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Kind = tuple[str, str, str, int]
 def failed_flush(batch: Batch[Any], errors: Mapping[int, BaseException]) -> None:
     """Log the number of failed items of a flush, and their first error.
 
-    At level `DEBUG` if all are handed back by a stop: the shutdown's own line counts those.
+    At level `DEBUG` if a stop returns all of them: the shutdown's own line counts those.
     """
     is_stop = all(isinstance(error, StoppedError) for error in errors.values())
     distinct = {id(error): error for error in errors.values()}.values()
@@ -110,9 +110,10 @@ class Unlisted:
     """The unlisted exceptions of one batcher: each kind is logged once, with its traceback, at most
     `MOST_KINDS` of them.
 
-    An exception is unlisted if no `classify` in the stack knows it, and it is none of our classes
-    and none of the network's. The cause of one of our errors counts as well if it is one of
-    Python's own exceptions: a function of an item raised it, or a task group of the sink.
+    An exception is unlisted if no `classify` in the stack knows it, and it is neither one of
+    Penstock's classes nor one of the network's. The cause of one of Penstock's errors also counts
+    if it is one of Python's own exceptions: a function of an item or a task group of the sink
+    raised it.
     """
 
     def __init__(self, name: str, sink: object) -> None:
@@ -121,7 +122,7 @@ class Unlisted:
         self._kinds: set[Kind] = set()
 
     def look_at(self, errors: Iterable[BaseException]) -> None:
-        """Log those of a write's errors that are unlisted and of a new kind."""
+        """Log a write's errors that are unlisted and of a new kind."""
         for error in {id(error): error for error in errors}.values():
             found, cause = error, error.__cause__
             if isinstance(error, SinkError) and cause is not None and _is_pythons_own(cause):
@@ -154,7 +155,7 @@ class Unlisted:
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The first error of a group: groups are all raised in one place."""
+    """Return the first error of a group: all groups are raised in one place."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     errors = cast("tuple[BaseException, ...]", error.exceptions)  # pyright: ignore[reportUnknownMemberType]  # of any type
@@ -176,7 +177,7 @@ def _is_pythons_own(error: BaseException) -> bool:
 
 
 def _is_a_servers(error: BaseException) -> bool:
-    """Whether it has a server's code: its message, shown by a traceback, may quote a row."""
+    """Return whether it has a server's code: its message, shown by a traceback, may quote a row."""
     try:
         return isinstance(getattr(error, "sqlstate", None), str)
     except Exception:
@@ -184,5 +185,5 @@ def _is_a_servers(error: BaseException) -> bool:
 
 
 def _traced(error: BaseException) -> BaseException | None:
-    """The error if its traceback should be shown: for an unlisted one, the place tells more."""
+    """Return the error if its traceback should be shown, as for an unlisted error."""
     return error if not _is_a_servers(error) and classified(error) is ErrorClass.UNLISTED else None

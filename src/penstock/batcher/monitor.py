@@ -1,4 +1,4 @@
-"""A shell around `Conditions`: the destination's state in log lines, observers and `stats()`."""
+"""A shell around `Conditions`: reports the destination's state to log, observers and `stats()`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MonitoredBatcher(Protocol):
 
     @property
     def producers(self) -> Sized:
-        """Producers that wait for room."""
+        """The producers that wait for room."""
         ...
 
 
@@ -82,7 +82,7 @@ class Monitor:
     # -- reports of decorators and writes ----------------------------------------------------------
 
     def reported(self, source: object, condition: Condition | None) -> None:
-        """Note the state of a decorator's destination; `None` is available."""
+        """Note the state of a decorator's destination; `None` means available."""
         if self._is_closed or (condition is None and not self._conditions.troubles):
             return
         now, before = self._batcher.clock.now(), self._conditions.state
@@ -96,14 +96,14 @@ class Monitor:
             self._tell_state()
 
     def retrying(self, batch: Batch[Any], kind: ErrorClass, items: int, delay: float) -> None:
-        """Count a retry of a batch, and tell observers."""
+        """Count a retry of a batch, and notify observers."""
         self.retries += 1
         self._batcher.observers.tell(lambda seen: seen.on_retry(batch, kind.value, items, delay))
 
     def heard(self, errors: Iterable[BaseException]) -> None:
         """Note the first error of a write, and its class."""
         error = next(iter(errors), None)
-        if error is None or isinstance(error, StoppedError):  # which is not the destination's
+        if error is None or isinstance(error, StoppedError):  # not an error of the destination
             return
         try:
             kind = classified(error, self._classify)
@@ -147,13 +147,13 @@ class Monitor:
         return replace(shown, age=max(0.0, now - at))
 
     def last_error_since(self, when: float) -> str:
-        """Type and text of the last error of any write since `when`; empty without one."""
+        """Return type and text of the last error of any write since `when`; empty without one."""
         if self._last_error is None or self._last_error[0] < when:
             return ""
         return self._last_error[1].message
 
     def seconds(self, now: float) -> Mapping[DestinationState, float]:
-        """Seconds in each state other than available, since the batcher opened."""
+        """Return the seconds in each state other than available since the batcher opened."""
         return self._conditions.seconds(now)
 
     # -- reporting ---------------------------------------------------------------------------------

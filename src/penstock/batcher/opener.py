@@ -1,15 +1,17 @@
-"""Opening a batcher's sinks: at once, until a timeout, or in the background.
+"""Opening a batcher's sinks: immediately, until a timeout, or in the background.
 
-1. `open="eager"`: entering opens the sinks. Without `open_timeout` there is one try. With it, an
-   unavailable destination is tried again until it ends; any other error is raised at once.
-2. `open="lazy"`: entering returns at once, and a task opens the sink. Items are accepted meanwhile
-   and no batch is launched. Every error is told and tried again, since an operator may repair a
-   missing table or a wrong password; only `open_timeout`, if there is one, breaks the batcher.
-3. A destination that cannot be opened is an outage: logged at once and every minute, reported to
-   observers and `stats()`, and once more when it has ended.
-4. Waits double up to `LONGEST`, less a part that differs from batcher to batcher. A shutdown ends the wait with an immediate try; later
-   ones follow after shortened waits, for as long as another one fits before the cut.
-5. The last resort is opened first, with one try.
+1. `open="eager"`: entering opens the sinks. Without `open_timeout` there is one attempt. With it,
+   an unavailable destination is retried until it expires; any other error is raised immediately.
+2. `open="lazy"`: entering returns immediately, and a task opens the sink. Meanwhile items are
+   accepted and no batch is launched. Every error is reported and retried, since an operator may
+   repair a missing table or a wrong password; only `open_timeout`, if there is one, breaks the
+   batcher.
+3. A destination that cannot be opened is an outage: it is logged immediately, every minute, and
+   once more when it has ended, and reported to observers and `stats()`.
+4. Waits double up to `LONGEST`, less a fraction that differs between batchers. A shutdown ends the
+   wait with an immediate attempt; later ones follow after shortened waits, for as long as another
+   one fits before the cut.
+5. The last resort is opened first, with one attempt.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from .dispatch import Dispatcher
 
 LONGEST = 5.0
-"""The longest wait between two tries, in seconds."""
+"""The longest wait between two attempts, in seconds."""
 _TEMPORARY = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.TRANSIENT, ErrorClass.THROTTLE})
 
 
@@ -49,11 +51,12 @@ class Opener:
         self._classifiers = [classifier_of(part) for part in walk(dispatcher.setup.sink)]
         self._backoff = DoublingBackoff(longest=LONGEST)
         self._share = 0.5 + uuid4().int / 2**129
-        """This batcher's part of each wait, so that many processes do not try at the same time."""
+        """This batcher's fraction of each wait, so that many processes do not retry simultaneously.
+        """
         self._stack = AsyncExitStack()
         self._task: asyncio.Task[None] | None = None
         self._until = math.inf
-        """When `open_timeout` ends."""
+        """The time at which `open_timeout` expires."""
         self._began = 0.0
         self._tries = 0
         self._last_error = ""
@@ -62,12 +65,14 @@ class Opener:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether entering does not wait for the sink."""
+        """Whether the batcher opens its sink in the background."""
         return self._setup.open == "lazy"
 
     @property
     def never_opened(self) -> str:
-        """Why the sink was never open, on one line without secrets; empty if it was."""
+        """The reason why the sink was never open, on one line without secrets; empty if it was
+        open.
+        """
         if self._is_open:
             return ""
         return self._last_error or "no try to open it has ended"
@@ -78,7 +83,9 @@ class Opener:
         return [] if self._task is None or self._task.done() else [self._task]
 
     async def open(self) -> None:
-        """Open the sinks, without the sink itself if it is opened lazily; or leave none open."""
+        """Open the sinks, without the sink itself if it is opened lazily; on an error leave none
+        open.
+        """
         self._began = self._lifecycle.clock.now()
         if self._setup.open_timeout is not None:
             self._until = self._began + self._setup.open_timeout
@@ -93,7 +100,7 @@ class Opener:
             raise
 
     def entered(self) -> None:
-        """Begin to open in the background, if lazily: no batch is launched before that has ended."""
+        """If lazy, begin to open in the background: no batch is launched before that has ended."""
         if not self.is_lazy:
             return
         self._lifecycle.hold_launches()
@@ -101,13 +108,13 @@ class Opener:
         self._task = loop.create_task(self._open_lazily(), name=name, context=own_context())
 
     def cancel(self) -> None:
-        """Open no more in the background."""
+        """Stop opening in the background."""
         self._is_closing = True
         for task in self.running:
             task.cancel()
 
     async def close(self) -> None:
-        """Close what is open, once the task has ended."""
+        """Close the open sinks, once the task has ended."""
         self.cancel()
         if self.running:
             await asyncio.wait(self.running)
@@ -122,13 +129,13 @@ class Opener:
         except Exception as error:
             cut = self._lifecycle.deadline
             if self._lifecycle.stopping and cut is not None and cut <= self._until:
-                return  # the shutdown's deadline comes first, and its report says why
+                return  # the shutdown's deadline is earlier, and its report has the reason
             dispatcher.break_down(error)
         except Exit as error:
             dispatcher.break_down(error)
             exit_later(error)
         except asyncio.CancelledError:
-            if not self._is_closing:  # by the program, as `asyncio.run` does at its end
+            if not self._is_closing:  # cancelled by the program, as by `asyncio.run` at its end
                 dispatcher.break_down(StoppedError("the task that opens the sink was cancelled"))
             raise
         else:
@@ -139,7 +146,7 @@ class Opener:
         dispatcher.notify()
 
     async def _until_open(self) -> None:
-        """Try until the sink is open. Raises the last error, with a note of the wait."""
+        """Retry until the sink is open. Raises the last error, with a note of the wait."""
         clock = self._lifecycle.clock
         while True:
             began = clock.now()
@@ -158,7 +165,7 @@ class Opener:
             await self._lifecycle.pause(at, through_stop=False)
 
     async def _try(self, now: float) -> None:
-        """Open the sink once, within `flush_timeout` if a failed try is tried again."""
+        """Open the sink once, within `flush_timeout` if a failed attempt is retried."""
         self._tries += 1
         limit = min(self._until, now + self._setup.limits.stretch) if self._repeats else None
         timeout = self._lifecycle.clock.timeout_at(limit)
@@ -182,7 +189,7 @@ class Opener:
         return self.is_lazy or self._setup.open_timeout is not None
 
     def _tell(self, error: Exception) -> bool:
-        """Report a failed try; return whether another one follows, if there is time."""
+        """Report a failed attempt; return whether another one follows, if there is time."""
         kind = classified(error, *self._classifiers)
         is_temporary = kind in _TEMPORARY and not isinstance(error, ConfigError)
         if not self.is_lazy and (self._setup.open_timeout is None or not is_temporary):
@@ -198,7 +205,7 @@ class Opener:
         return True
 
     def _next_at(self, now: float, lasted: float) -> float | None:
-        """The time of the next try; `None` if none fits."""
+        """Return the time of the next attempt; `None` if none fits."""
         cut = self._lifecycle.deadline if self._lifecycle.stopping else None
         until = self._until if cut is None else min(self._until, cut)
         return next_try(now, now + self._share * self._backoff(self._tries), until, lasts=lasted)

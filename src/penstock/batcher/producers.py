@@ -1,4 +1,4 @@
-"""The producers that wait for room, in any ledger."""
+"""The producers that wait for room in any ledger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Producers:
     def __init__(self) -> None:
         self._waiters: set[Waiter] = set()
         self.waits = 0
-        """The number of waits so far."""
+        """Number of waits so far."""
 
     def __len__(self) -> int:
         return len(self._waiters)

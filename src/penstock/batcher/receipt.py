@@ -1,4 +1,4 @@
-"""Receipts: one item's outcome, to be waited for without a future or task per item."""
+"""Receipts: an item's outcome, awaitable without a future or task per item."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class ReceiptBase:
         self.outcome: Outcome | None = None
         """The item's outcome; `None` while it is inside."""
         self.detail: object = None
-        """The sink's answer for this item: a returned row, an offset, an id; `None` without one."""
+        """The sink's result for this item: a returned row, an offset, an id; `None` without one."""
         self._cause: BaseException | None = None
-        self._waiters: Any = ()  # one `__init__` for both classes, since one runs per `submit`
+        self._waiters: Any = ()  # one `__init__` for both classes, since it runs for each `submit`
 
     @property
     def done(self) -> bool:
@@ -34,7 +34,7 @@ class ReceiptBase:
         return self.outcome is not None
 
     def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
-        """Set the outcome, once; the batcher's to call."""
+        """Set the outcome once; called by the batcher."""
         self.detail = detail
         self._cause = cause
         self.outcome = outcome  # before the waiters are read: another thread may join meanwhile
@@ -123,7 +123,7 @@ class BlockingReceipt(ReceiptBase):
     def _wait(self, timeout: float | None) -> None:
         arrived = threading.Lock()
         arrived.acquire()
-        with _JOINING:  # joins first, reads the outcome after; `resolve` goes the other way round
+        with _JOINING:  # joins first and reads the outcome afterwards; `resolve` does the opposite
             self._waiters = (*self._waiters, arrived)
         if self.outcome is None:
             most = threading.TIMEOUT_MAX
@@ -135,10 +135,10 @@ class BlockingReceipt(ReceiptBase):
 
 
 async def gather(receipts: Iterable[Receipt]) -> list[Outcome]:
-    """Wait for many receipts, without a task for each; return all outcomes in order, failures
-    included.
+    """Wait for many receipts without a task for each; return all outcomes in order, including
+    failures.
 
-    Suspends until the last item has its outcome. Raises nothing of its own; cancellation does not
+    Suspends until the last item has its outcome. Raises no errors of its own; cancellation does not
     affect the items.
     """
     outcomes: list[Outcome] = []

@@ -1,4 +1,4 @@
-"""`resume` and `unpark`: releasing a held key by the name that the caller gives it."""
+"""`resume` and `unpark`: release of a held key by the caller's key."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def release(
 
 
 def _known(dispatcher: Dispatcher[Any], call: str, key: object, tenant: object) -> Hashable:
-    """The identity of the key, as the gatherer has it."""
+    """Return the identity of the key in the gatherer."""
     if dispatcher.setup.tenant is None:
         if tenant is not ...:
             rule = f"{call}() takes none, since the batcher has no tenant="

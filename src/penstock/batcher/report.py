@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 SHOWN_FROM = 0.0005
-"""Minimum seconds of a phase shown in a report's line."""
+"""Minimum seconds of a phase that a report's line shows."""
 MOST_TENANTS = 20
-"""Maximum tenants listed one by one."""
+"""Maximum number of tenants that are listed individually."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,9 @@ class TenantStats:
 
     tenant: object
     inside: int
-    """Its items in the ledger; those of a write leave together, when it has ended."""
+    """Its items in the ledger; the items of a write leave together when it has ended."""
     queued: int
-    """Those of them that no worker has taken."""
+    """Its items that no worker has taken."""
     in_flight_batches: int
     """Its batches that are being written or back off."""
     held_keys: int
@@ -45,7 +45,7 @@ class TenantStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestinationStats:
-    """The destination's state as the decorators know it; of several, the worst."""
+    """The destination's state as reported by the decorators; the worst of several."""
 
     state: str = "available"
     """`available`, `throttled`, `circuit_open`, `unavailable` or `refused`."""
@@ -54,7 +54,7 @@ class DestinationStats:
     reason: str = ""
     """The last error's type and text, without items' values."""
     repair: str = ""
-    """The repair that a refusing destination needs, if the sink knows it."""
+    """The repair for a refusing destination, if the sink knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ErrorStats:
     message: str
     """Type and text, without items' values."""
     age: float
-    """Seconds ago."""
+    """Seconds since the error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,34 +86,34 @@ class Stats:
     capacity_items: int
     """The ledger's bound."""
     max_items: int
-    """Items in a batch: the limit, or the lower value in force of an adaptive batcher."""
+    """Maximum items in a batch: the limit, or an adaptive batcher's lower current value."""
     workers: int
-    """Batches in flight at once: the limit, or the lower value in force."""
+    """Maximum batches in flight: the limit, or an adaptive batcher's lower current value."""
     open_items: int
     sealed_batches: int
     in_flight_batches: int
     backing_off_batches: int
     waiting_producers: int
     waits: int
-    """The number of adds that had to wait for room."""
+    """Number of adds that had to wait for room."""
     oldest_age: float | None
     """Seconds since the oldest item that no worker has taken was accepted."""
     held_keys: int = 0
-    """Keys held because an item of theirs failed for good; see `Batcher(on_key_failure=...)`."""
+    """Keys held because one of their items failed for good; see `Batcher(on_key_failure=...)`."""
     held_items: int = 0
-    """Items of held keys; they are among the queued ones."""
+    """Items of held keys; included in the queued items."""
     tenants: int = 0
     """Tenants with items inside or a held key."""
     busiest_tenants: tuple[TenantStats, ...] = ()
-    """The twenty of them with the most items inside, in descending order."""
+    """The twenty tenants with the most items inside, in descending order."""
     flushes: Mapping[str, int] = field(default_factory=dict[str, int])
-    """Batches taken by a worker, by the reason of their sealing."""
+    """Number of batches taken by a worker, by seal reason."""
     throttled_seconds: float = 0.0
     """Remaining throttle time, in seconds."""
     destination: DestinationStats = field(default_factory=DestinationStats)
     last_error: ErrorStats | None = None
     retries: int = 0
-    """The number of times that a batch, or the rest of one, was sent again."""
+    """Number of times that a batch, or the rest of one, was sent again."""
 
     def __str__(self) -> str:
         return f"batcher {self.name!r} {self.state}: {self.tally}"
@@ -144,11 +144,11 @@ class FlushReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpent:
-    """A shutdown's seconds by phase, which add up to the whole, and the destination's state."""
+    """A shutdown's seconds by phase, which add up to its duration, and the destination's states."""
 
     drain: float = 0.0
     """Writing the items inside, with retries and backoffs, until none was left or writes were
-    cut.
+    cut off.
     """
     cut: float = 0.0
     """Waiting for cut writes to end."""
@@ -161,7 +161,7 @@ class TimeSpent:
     breaker (`circuit_open`).
     """
     retries: int = 0
-    """The number of times that a batch was sent again."""
+    """Number of times that a batch was sent again."""
     last_error: str = ""
     """The last error of a write during the shutdown: type and text without items' values."""
 
@@ -198,18 +198,18 @@ class ShutdownReport(Generic[T]):
     withdrawn: int = 0
     """Unsent items that their source had withdrawn; they are not among `unsent`."""
     parked: int = 0
-    """Items, of those that were never sent, that were held behind a failed item of their key."""
+    """Items that were never sent because a failed item of their key held them back."""
     left_behind: int = 0
     """Writes that ignored their cancellation and were still running at the deadline."""
     spent: TimeSpent = field(default_factory=TimeSpent)
     """The phases of the shutdown."""
     ended_by: str = ""
-    """What ended the drain before every item was written: `the deadline`, `a cancellation`, or the
-    failure that had broken the batcher (type and text, no values). Empty if nothing did: then held
-    items and unknown outcomes are all that is missing.
+    """The reason why the drain ended before every item was written: `the deadline`, `a
+    cancellation`, or the failure that had broken the batcher (type and text, no values). Empty if
+    it ran to its end: then only held items and unknown outcomes are missing.
     """
     never_opened: str = ""
-    """Why the sink was never open, where it was opened lazily and never was; without secrets."""
+    """The reason why a lazily opened sink was never open, without secrets; empty otherwise."""
 
     @property
     def complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""Room for a group: in the ledgers of its tenants, where those are bounded, and in the whole."""
+"""Room for a group: in the ledgers of its tenants, if those are bounded, and in the whole."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Reservation(Protocol):
 
     @property
     def full(self) -> str:
-        """That the ledger is full, in words."""
+        """A text saying that the ledger is full."""
         ...
 
     @property
@@ -41,11 +41,11 @@ class Reservation(Protocol):
         ...
 
     def evict(self) -> Evicted[Any] | None:
-        """Evict the oldest queued item here; `None` if there is none."""
+        """Evict the oldest queued item here; return `None` if there is none."""
         ...
 
     def join(self, waiter: Waiter) -> None:
-        """Have the waiter granted the room, now or when it comes free."""
+        """Grant the room to the waiter, now or when it becomes free."""
 
     def leave(self, waiter: Waiter) -> None:
         """End the wait; unused room goes to the next waiters."""
@@ -62,7 +62,7 @@ class WholeReservation(Generic[T]):
 
     @property
     def full(self) -> str:
-        """That it is full, in words."""
+        """A text saying that the ledger is full."""
         ledger = self._ledger
         held = _held(self._gathering.held_keys)
         return f"the ledger is full ({ledger.inside} of {ledger.max_items} items){held}"
@@ -82,18 +82,18 @@ class WholeReservation(Generic[T]):
         return self._gathering.gatherer.evict_oldest()
 
     def join(self, waiter: Waiter) -> None:
-        """Wait behind all others."""
+        """Wait after all others."""
         self._ledger.join(waiter)
         self._ledger.grant()
 
     def leave(self, waiter: Waiter) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         self._ledger.leave(waiter)
         self._ledger.grant()
 
 
 class TenantReservation(Generic[T]):
-    """Room in a tenant's ledger. A tenant with nothing inside has no entry, and room for all."""
+    """Room in a tenant's ledger. A tenant without items has no entry, and all its room is free."""
 
     def __init__(self, tenants: TenantGatherer[T], key: TenantKey) -> None:
         self._tenants = tenants
@@ -102,7 +102,7 @@ class TenantReservation(Generic[T]):
         self.size = 0
 
     def add(self, size: int) -> None:
-        """One more item."""
+        """Add one more item."""
         self.items += 1
         self.size += size
 
@@ -112,7 +112,7 @@ class TenantReservation(Generic[T]):
 
     @property
     def full(self) -> str:
-        """That it is full, in words."""
+        """A text saying that the ledger is full."""
         queue = self._tenants.known(self.key)
         inside, held = (0, 0) if queue is None else (queue.ledger.inside, queue.held_keys)
         full = f"and its part of the ledger is full{_held(held)}"
@@ -150,7 +150,7 @@ class TenantReservation(Generic[T]):
         self._tenants.settle_room(queue)
 
     def leave(self, waiter: Waiter) -> None:
-        """Wait no longer."""
+        """Stop waiting."""
         queue = self._tenants.queue(self.key)
         queue.ledger.leave(waiter)
         self._tenants.settle_room(queue)
@@ -160,7 +160,7 @@ class TenantReservation(Generic[T]):
 def tenant_reservations(
     gathering: Gathering[T], group: AddGroup[T], whole: Ledger
 ) -> list[TenantReservation[T]]:
-    """Room needed in the tenants' ledgers, in the order to wait for; empty without caps.
+    """Return the room needed in the tenants' ledgers, in the order of waiting; empty without caps.
 
     Raises `ItemTooLarge` for a group that could never fit.
     """
@@ -180,5 +180,5 @@ def tenant_reservations(
 
 
 def _held(keys: int) -> str:
-    """The held keys, which may keep a ledger full for long."""
+    """Name the held keys, which may keep a ledger full for a long time."""
     return f"; held keys: {keys}" if keys else ""

@@ -1,4 +1,4 @@
-"""What a batcher needs of a receipt, and receipts of items that may have been applied before."""
+"""The protocol of receipts, and receipts of items that may have been applied before."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 class Resolvable(Protocol):
-    """The receipt of one item, or of several: any object with this method."""
+    """The receipt of one or more items: any object with this method."""
 
     def resolve(self, outcome: Outcome, cause: BaseException | None, detail: object) -> None:
-        """Take an item's outcome, once per accepted item; the batcher's to call.
+        """Receive an item's outcome, once per accepted item; called by the batcher.
 
         It runs in the middle of a step of the batcher: it must not raise, and must not use the
         batcher.
@@ -52,7 +52,7 @@ class Doubts:
         self.count -= 1
 
     def launched(self, receipts: dict[int, Resolvable]) -> list[int]:
-        """Unwrap the marked receipts of a batch that is launched; return their indices."""
+        """Unwrap the marked receipts of a launched batch; return their indices."""
         marked = {i: each for i, each in receipts.items() if isinstance(each, Doubtful)}
         receipts.update({i: each.receipt for i, each in marked.items()})
         self.count -= len(marked)
@@ -60,5 +60,5 @@ class Doubts:
 
 
 def original(receipt: Resolvable) -> Resolvable:
-    """The receipt as it was given."""
+    """Return the receipt as given."""
     return receipt.receipt if isinstance(receipt, Doubtful) else receipt

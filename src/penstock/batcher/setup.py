@@ -1,4 +1,4 @@
-"""A batcher's arguments: named once, checked once, passed whole."""
+"""A batcher's arguments: declared once, checked once, and passed as a whole."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Setup(Generic[T]):
     overflow: Overflow
     oversize: Oversize
     measure: Callable[[T], int] | None
-    """Measures an item in bytes; `None` if nothing bounds bytes."""
+    """Measures an item in bytes; `None` if bytes are not bounded."""
     key: Callable[[T], object] | None
     on_key_failure: OnKeyFailure
     max_parked_items: int
@@ -93,9 +93,9 @@ class Setup(Generic[T]):
     observers: tuple[Observer, ...]
     clock: Clock
     oversize_sink: Sink[T] | None
-    """Takes items that are too large to the dead letters."""
+    """The sink that writes too large items to the dead letters."""
     parked_sink: Sink[T] | None
-    """Takes parked items beyond the bound to the dead letters."""
+    """The sink that writes parked items beyond the bound to the dead letters."""
 
     @property
     def sized(self) -> bool:
@@ -109,12 +109,12 @@ class Setup(Generic[T]):
 
     @property
     def orders_itself(self) -> bool:
-        """Whether items stay in order though a batch in a backoff gives its slot away."""
+        """Whether items stay in order although a batch in a backoff releases its slot."""
         return self.key is not None or self.tenant is not None
 
     @property
     def is_ordered(self) -> bool:
-        """Whether order rests on one batch after the other, and not on the gatherer."""
+        """Whether order depends on sequential batches, and not on the gatherer."""
         return self.limits.workers == 1 and self.key is None and self.tenant is None
 
     @property
@@ -123,7 +123,7 @@ class Setup(Generic[T]):
         return capabilities_of(self.sink).key_prefix_safe
 
     def sink_for(self, sealed: Sealed[T]) -> Sink[T]:
-        """The sink that writes a batch."""
+        """Return the sink that writes a batch."""
         if sealed.spilled and self.parked_sink is not None:
             return self.parked_sink
         most = self.limits.max_bytes

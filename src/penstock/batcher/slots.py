@@ -1,8 +1,9 @@
 """Flush slots, first come first served.
 
-1. A flight holds at most one slot. Flights that return from a backoff go before fresh batches, in
-   the order of their return.
-2. A flight may force a slot over the limit. Then no other gets one until the count is below it.
+1. A flight has at most one slot. Flights that return from a backoff precede fresh batches, in the
+   order of their return.
+2. A flight may force a slot over the limit. Then no other flight gets one until the count is below
+   the limit.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ class FifoSlots:
 
     @property
     def free(self) -> bool:
-        """Whether fewer slots are used than the limit."""
+        """Whether a slot is free."""
         return self.used < self.limit
 
     def resize(self, limit: int) -> None:
-        """Change the limit; slots in use stay so."""
+        """Change the limit; slots in use are kept."""
         self.limit = limit
 
     def take(self) -> None:
@@ -36,7 +37,7 @@ class FifoSlots:
         self.used += 1
 
     def give(self) -> None:
-        """Give a slot back."""
+        """Release a slot."""
         self.used -= 1
 
     def queue(self, waiter: asyncio.Future[None]) -> None:

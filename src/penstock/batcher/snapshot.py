@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def stats_of(dispatcher: Dispatcher[Any]) -> Stats:
-    """A snapshot. May be taken in any thread."""
+    """Return a snapshot. May be called in any thread."""
     lifecycle, ledger, gathering = dispatcher.lifecycle, dispatcher.ledger, dispatcher.gathering
     now = lifecycle.clock.now() if lifecycle.has_loop else 0.0
     held = gathering.gatherer.snapshot()

@@ -1,10 +1,10 @@
-"""Items that are submitted with the caller's receipts, as many at a time as there is room for.
+"""Items that are submitted with the caller's receipts, as many at a time as fit.
 
-1. Items go in in order, in pieces. A submission that waits for room waits for its next item alone,
-   so that held keys cannot block it for more room than there will ever be.
-2. An item that is refused concerns no other: it is listed with its error.
+1. Items are accepted in order, in pieces. A submission waits for the room of its next item alone,
+   so that held keys cannot make it wait for more room than there can ever be.
+2. A refused item does not affect others: it is listed with its error.
 3. *Yield first, append last*: a submission suspends before it accepts a piece, never after.
-4. Withdrawn items are refused, also those whose room was granted already.
+4. Withdrawn items are refused, even if their room is already granted.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PIECE = 1024
-"""Items that are measured and keyed at a time."""
+"""Number of items that are measured and keyed at a time."""
 
 
 class Submission(Generic[T]):
-    """Items on their way in: `await` it until all are accepted or refused.
+    """Submitted items: `await` it until all are accepted or refused.
 
     Awaiting returns `refused`. It raises `ClosedError` if the batcher closes meanwhile. After that,
-    and after a cancellation, `taken` and `refused` tell which items were accepted; awaited again, it
-    goes on with the others.
+    and after a cancellation, `taken` and `refused` show which items were accepted; if it is awaited
+    again, it continues with the others.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class Submission(Generic[T]):
         self._waiting = waiting
         """The submissions of a feed that may be waiting."""
         self._keyed = 0
-        """Items that were measured and keyed, or skipped."""
+        """Number of items that were measured and keyed, or skipped."""
         self._skipped: set[int] = set()
-        """Withdrawn ones among the others."""
+        """The withdrawn items among the others."""
         self._indices: Sequence[int] = ()
         self._ready: AddGroup[T] = AddGroup(())
         """Measured and keyed items, with their indices."""
@@ -69,7 +69,7 @@ class Submission(Generic[T]):
 
     @property
     def taken(self) -> int:
-        """How many of the first items are accepted, or among `refused`."""
+        """How many of the first items are accepted or among `refused`."""
         return self._indices[0] if self._indices else self._keyed
 
     def __await__(self) -> Generator[object, None, list[tuple[int, Exception]]]:
@@ -107,7 +107,7 @@ class Submission(Generic[T]):
             indices = [index for index in indices if index not in self._skipped]
         try:
             self._indices, self._ready = indices, self._group(indices)
-        except Exception:  # one item's own error; it is met again
+        except Exception:  # one item's own error; it occurs again
             self._prepare_each(indices)
 
     def _prepare_each(self, indices: Sequence[int]) -> None:
@@ -135,7 +135,7 @@ class Submission(Generic[T]):
         self._dispatcher.ledger.refuse(1)
 
     def _take(self, *, first: bool) -> int:
-        """Accept as many items as there is room for; return how many."""
+        """Accept as many items as fit; return their number."""
         count = self._intake.fitting(self._ready, first=first) if self._indices else 0
         if count:
             head = self._ready.part(0, count)
@@ -145,7 +145,7 @@ class Submission(Generic[T]):
         return count
 
     async def _wait(self) -> None:
-        """Wait for the room of the next item, and use what there is then."""
+        """Wait for the room of the next item, and use all room available then."""
         head = self._ready.part(0, 1)
         try:
             await self._intake.wait_to_submit(head, self._joined, lambda: self._take(first=True))
@@ -155,7 +155,7 @@ class Submission(Generic[T]):
     # -- withdrawn ---------------------------------------------------------------------------------
 
     def turn_away(self, matches: Matches) -> None:
-        """Refuse the items whose receipts match, of those that are not accepted yet."""
+        """Refuse the items with matching receipts that are not accepted yet."""
         left = range(self._keyed, len(self._items))
         rest = [i for i in left if i not in self._skipped and matches(self._receipts[i])]
         gone = [i for i in self._indices if matches(self._receipts[i])]
@@ -167,14 +167,14 @@ class Submission(Generic[T]):
 
     def _leave_out(self, gone: set[int]) -> None:
         if self._indices[0] in gone and self._joined:
-            self._joined[-1][1].fail(WithdrawnError("the item that waited is withdrawn"))
+            self._joined[-1][1].fail(WithdrawnError("the waiting item was withdrawn"))
         kept = [place for place, index in enumerate(self._indices) if index not in gone]
         self._ready = _joined([self._ready.part(place, place + 1) for place in kept])
         self._indices = [self._indices[place] for place in kept]
 
 
 def _joined(groups: Sequence[AddGroup[T]]) -> AddGroup[T]:
-    """One group of several."""
+    """Join several groups into one."""
     if not groups:
         return AddGroup(())
     first = groups[0]

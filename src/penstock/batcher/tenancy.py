@@ -26,18 +26,18 @@ class Tenants:
     weights: Mapping[Any, float] | Callable[[Any], float] = field(
         default_factory=dict[object, float]
     )
-    """Each tenant's share of the flush slots: a mapping, or a function from a tenant. At least 0.01;
-    1 for a tenant that is not in the mapping.
+    """Each tenant's share of the flush slots: a mapping, or a function from a tenant. At least
+    0.01; 1 for a tenant that is not in the mapping.
 
-    It is looked up at each item of a tenant that has none inside. Shares are of bytes if items are
-    measured, otherwise of items. They matter while several tenants have items to send.
+    It is looked up at each item of a tenant without items inside. Shares are of bytes if items are
+    measured, otherwise of items. They only have an effect while several tenants have items to send.
     """
     max_pending_items: int | None = None
-    """Items of one tenant inside at once: queued, held, in flight and backing off. Items in flight
-    count until their write has ended.
+    """Maximum number of items of one tenant inside: queued, held, in flight and backing off. Items
+    in flight count until their write has ended.
     """
     max_pending_bytes: int | None = None
-    """Bytes of one tenant inside at once, as measured by `size_of`."""
+    """Maximum bytes of one tenant inside, as measured by `size_of`."""
 
     def __post_init__(self) -> None:
         checks.optional_count("max_pending_items", self.max_pending_items)
@@ -53,11 +53,13 @@ class Tenants:
 
     @property
     def has_caps(self) -> bool:
-        """Whether tenants have caps of their own."""
+        """Whether tenants have their own caps."""
         return self.max_pending_items is not None or self.max_pending_bytes is not None
 
     def weight(self, tenant: object) -> float:
-        """A tenant's current share. Raises `ConfigError` unless it is a number of at least 0.01."""
+        """Return a tenant's current share. Raises `ConfigError` unless it is a number of at least
+        0.01.
+        """
         weights: object = self.weights
         if callable(weights):
             found: object = weights(tenant)

@@ -1,4 +1,4 @@
-"""The command `penstock`."""
+"""The `penstock` command."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ _EXTRAS = {
     "pipeline": {"pyspark": "pipeline", "rich": "pipeline"},
     "tune": {"matplotlib": "tune"},
 }
-"""The extra that provides a package, by command."""
-_DLQ_HELP = "list, show, replay or purge dead letters, or create their table"
+"""The extra that provides each package, by command."""
+_DLQ_HELP = "list, show, replay or purge dead letters; create their table"
 _DLQ = (
     "List the dead letters in a file or a table, show them, replay them through a stack of "
     "sinks, or purge them; create the table."
 )
 _PG_HELP = "install streams and queues in PostgreSQL, upgrade or check them"
 _PG = (
-    "Create the schema of streams and queues in PostgreSQL, give roles rights on it, upgrade it, or "
-    "find what is wrong with it."
+    "Create the schema of streams and queues in PostgreSQL, grant rights on it to roles, upgrade it, "
+    "or check it for problems."
 )
-_STREAM_HELP = "look at subscriptions of a stream log, pause, reset or delete them, replay messages"
+_STREAM_HELP = "inspect, pause, reset or delete subscriptions of a stream log; replay messages"
 _STREAM = (
-    "Show how far the subscriptions of a stream log in PostgreSQL are and why they stand; pause, "
+    "Show the progress of subscriptions of a stream log in PostgreSQL, and why they wait; pause, "
     "reset or delete them, skip a message, replay messages, delete old ones."
 )
-_QUEUE_HELP = "make queues, see what waits in them and why, unblock, park, redrive, purge"
+_QUEUE_HELP = "create and inspect queues; unblock, park, redrive, purge"
 _QUEUE = (
-    "Make queues in PostgreSQL and change them; show what waits in them and why; continue, park or "
-    "skip keys, move slots between consumers, enqueue dead letters again, delete jobs."
+    "Create and change queues in PostgreSQL; show waiting jobs and why they wait; continue, park "
+    "or skip keys, move slots between consumers, enqueue dead letters again, delete jobs."
 )
 _PIPELINE_HELP = "validate, explain or run a pipeline on Spark"
 _PIPELINE = "Validate a pipeline's file, explain its steps, or run it on Spark."
-_TUNE_HELP = "measure a sink at several batch sizes and print limits that fit"
+_TUNE_HELP = "measure a sink at several batch sizes and recommend limits"
 _TUNE = (
     "Write made-up items to your sink in batches of several sizes, find the knee of its "
-    "throughput if there is one, and print limits that fit."
+    "throughput if there is one, and recommend limits."
 )
-_DEMO_HELP = "write a year of flights into a PostgreSQL that is killed half-way"
+_DEMO_HELP = "write a year of flights into a PostgreSQL server that is killed half-way"
 _DEMO = (
     "Write 336,776 real flights, with some spoiled ones among them, through a full stack "
     "into PostgreSQL; kill the server half-way; "
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
         extra = _extra(options, package)
-        if extra is None:  # of the user's own modules, or a mistake of ours
+        if extra is None:  # a module of the user, or a bug in Penstock
             raise
         print(
             f"penstock {options.command} needs the package {package}: pip install "
@@ -105,14 +105,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _extra(options: argparse.Namespace, package: str) -> str | None:
-    """The extra that provides the package to this command."""
+    """Return the extra that provides the package for this command."""
     if options.command == "demo":
         return "demo-spark" if options.spark else "demo"
     return _EXTRAS[options.command].get(package)
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose messages hide passwords: they may quote a misplaced DSN."""
+    """A parser that hides passwords in its messages, which may quote a misplaced DSN."""
 
     def error(self, message: str) -> NoReturn:
         super().error(printable(without_secrets(message)))
@@ -120,7 +120,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="penstock", description="Batching with every item accounted for.")
-    version = sys.modules[__name__.partition(".")[0]].__version__  # of what runs, installed or not
+    version = sys.modules[__name__.partition(".")[0]].__version__  # of the code that runs
     parser.add_argument("--version", action="version", version=f"penstock {version}")
     commands = parser.add_subparsers(dest="command", required=True)
     _demo_options(commands.add_parser("demo", help=_DEMO_HELP, description=_DEMO))
@@ -136,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
 def _demo_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dsn",
-        help="use this database, in a schema of its own, instead of an embedded one; it is "
+        help="use this database, in a separate schema, instead of an embedded one; it is "
         "never killed",
     )
     parser.add_argument("--rows", type=_count(), help="use only the first ROWS flights")
@@ -177,18 +177,18 @@ def _scene_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-queue",
         action="store_true",
-        help="skip the scene on a queue in PostgreSQL, of whose workers three are killed",
+        help="skip the scene on a queue in PostgreSQL, in which three workers are killed",
     )
     parser.add_argument(
         "--no-nats",
         action="store_true",
-        help="skip the scene on NATS JetStream, of whose consumers one is killed",
+        help="skip the scene on NATS JetStream, in which a consumer is killed",
     )
     scene = parser.add_mutually_exclusive_group()
     scene.add_argument(
         "--kafka",
         action="store_true",
-        help="require the scene on Kafka, of whose consumers one is killed; it needs Java 17 and "
+        help="require the scene on Kafka, in which a consumer is killed; it needs Java 17 and "
         "Maven (default: play it if Kafka can be started)",
     )
     scene.add_argument("--no-kafka", action="store_true", help="skip that scene")
@@ -196,7 +196,7 @@ def _scene_options(parser: argparse.ArgumentParser) -> None:
     scene.add_argument(
         "--spark",
         action="store_true",
-        help="require the last scene, a pipeline on Spark whose executor is killed; it needs "
+        help="require the last scene, a Spark pipeline in which an executor is killed; it needs "
         "penstock[demo-spark] and Java (default: play it if both are installed)",
     )
     scene.add_argument("--no-spark", action="store_true", help="skip that scene")

@@ -1,4 +1,4 @@
-"""Exit codes, and SIGTERM as a cancellation."""
+"""Exit codes, and cancellation by SIGTERM."""
 
 from __future__ import annotations
 

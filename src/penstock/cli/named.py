@@ -24,7 +24,7 @@ _MOST = 5
 
 
 class UseError(Exception):
-    """A mistake in the arguments. The message gives the reason."""
+    """An error in the arguments, with the reason in its message."""
 
 
 def named(name: str) -> Any:
@@ -49,7 +49,7 @@ def named(name: str) -> Any:
 
 
 def _alternatives(found: object, part: str) -> str:
-    """The public names that there are, similar ones first."""
+    """List the public names of the object, similar ones first."""
     own = getattr(found, "__name__", None)
     names = [
         name
@@ -67,14 +67,14 @@ def named_sink(name: str) -> Sink[Any]:
     try:
         made = cast("Callable[[], object]", found)() if makes_one else cast("object", found)
     except PenstockError:
-        raise  # it names the wrong argument
+        raise  # its text names the wrong argument
     except Exception as error:
         raise UseError(f"{name!r} could not make a sink: {_reason(error)}") from error
     return as_sink(cast("SinkLike[Any]", made))
 
 
 def _reason(error: Exception) -> str:
-    """An error of the user's program, with its text: there is no item yet whose values it quotes.
+    """Format an error of the user's program with its text, which cannot quote an item yet.
 
     It may quote a DSN.
     """

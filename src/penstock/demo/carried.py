@@ -2,8 +2,8 @@
 
 1. A sink produces them, keyed by aircraft. Two consumers pipe them into PostgreSQL; one is killed
    half-way, a third one joins, and only then is the rest produced.
-2. Only what is settled is stored or acknowledged, so the killed one's last rows come again: the table
-   keeps the first arrival of each (`legs.py`).
+2. Positions and acknowledgements cover settled rows only, so the last rows of the killed consumer
+   are delivered again: the table keeps the first arrival of each (`legs.py`).
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ STALLED_SECONDS = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Carrier:
-    """A broker of our own, as far as it differs from others."""
+    """The parts of the scene that depend on the broker."""
 
     broker: Broker
     name: str
     stream: str
-    """What the flights go through, in words."""
+    """The broker's channel for the flights, as text."""
     topic: str
     flights: int
-    """The most flights that go through it."""
+    """Maximum number of flights that go through it."""
     start: Callable[[ExitStack], str]
-    """Starts it, with what the flights go through; returns its address. Raises
+    """Starts the broker with its topic or stream; returns its address. Raises
     `EmbeddedUnavailable`.
     """
     producer: Callable[[str], Batcher[Leg]]
-    """A batcher that writes to it."""
+    """Makes a batcher that writes to it."""
 
 
 class CarriedScene:
@@ -71,17 +71,18 @@ class CarriedScene:
         self._legs = list(islice(legs_of(flights), carrier.flights))
         self._progress = CarriedProgress(carrier.name, len(self._legs))
         self.repeated = 0
-        """Rows that were written again after the kill."""
+        """Number of rows that were written again after the kill."""
         self.consumers = 0
-        """Consumers that stored a row."""
+        """Number of consumers that stored a row."""
 
     async def play(self) -> list[Finding]:
         """Produce, consume, and prove the result.
 
-        Raises `EmbeddedUnavailable` if the broker cannot be started here, before anything is written.
+        Raises `EmbeddedUnavailable` if the broker cannot be started here, before anything is
+        written.
         """
         carrier = self._carrier
-        self._view.say(f"starting a {carrier.name} of our own")
+        self._view.say(f"starting an embedded {carrier.name}")
         async with _in_thread(carrier.start) as address:
             connection = await asyncpg.connect(self._dsn, timeout=CONNECT_SECONDS)
             try:
@@ -126,7 +127,7 @@ class CarriedScene:
         finally:
             watching.cancel()
             with suppress(asyncio.CancelledError):
-                await watching  # its query has to end before the next one of the connection
+                await watching  # its query must end before the connection's next one
             self._view.show(self._progress)
             self._view.close()
         return await consumers.stop()
@@ -146,7 +147,7 @@ class CarriedScene:
             await self._reach(total, consumers)
 
     async def _reach(self, count: int, consumers: Consumers) -> None:
-        """Wait until so many records are settled, or nothing has moved for long."""
+        """Wait until this many records are settled, or until progress has stalled."""
         progress = self._progress
         while progress.done < count and progress.idle_seconds < STALLED_SECONDS:
             consumers.check()
@@ -173,12 +174,12 @@ class CarriedProgress:
         self._consumers: Consumers | None = None
 
     def begin(self, consumers: Consumers) -> None:
-        """Start to count the seconds."""
+        """Start the clock."""
         self._consumers = consumers
         self._began = self._moved = LOOP_CLOCK.now()
 
     def update(self, stored: int, letters: int) -> None:
-        """Take the numbers of stored flights and of dead letters."""
+        """Update the numbers of stored flights and of dead letters."""
         if stored + letters != self.done:
             self._moved = LOOP_CLOCK.now()
         self._stored, self._letters = stored, letters
@@ -195,7 +196,7 @@ class CarriedProgress:
 
     @property
     def done(self) -> int:
-        """Records that are stored or with the dead letters."""
+        """Number of records that are stored or dead letters."""
         return self._stored + self._letters
 
     def figures(self) -> dict[str, str]:
@@ -210,9 +211,9 @@ class CarriedProgress:
 
 @asynccontextmanager
 async def _in_thread(start: Callable[[ExitStack], str]) -> AsyncGenerator[str]:
-    """Start a server in a thread, stop it at the end.
+    """Start a server in a thread, and stop it at the end.
 
-    A thread cannot be cancelled: the end waits for it first, and stops the server only then.
+    A thread cannot be cancelled: the exit waits for it first, and stops the server only then.
     """
     thread = ThreadPoolExecutor(1, thread_name_prefix="penstock demo broker")
     opened = ExitStack()

@@ -1,7 +1,7 @@
-"""A consumer of the scenes on brokers, in a process of its own: the flights in order per aircraft.
+"""A consumer of the scenes on brokers, in its own process: the flights in order per aircraft.
 
-It reads its settings from a line of JSON on stdin, prints `ready` as soon as the group has given it
-partitions, and drains on SIGTERM.
+It reads its settings from a line of JSON on stdin, prints `ready` as soon as the group has assigned
+partitions to it, and drains on SIGTERM.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MODULE = "penstock.demo.consumer"
 GROUP = "legs"
 LETTER = ("line", "tailnum", "why")
 SESSION_SECONDS = 2.0
-"""Seconds without a heartbeat after which the broker gives a killed consumer's partitions away."""
+"""Seconds without a heartbeat after which the broker reassigns a killed consumer's partitions."""
 ACK_SECONDS = 2.0
 """Seconds after which the server delivers a killed consumer's messages again."""
 PARTITIONS = 6
-"""Those of the divided stream."""
+"""Number of partitions of the divided stream."""
 TRY_SECONDS = 10.0
 BREAKER_SECONDS = 1.0
 DRAIN_SECONDS = 10.0
@@ -48,7 +48,7 @@ BATCH = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the consumers read and write."""
+    """The places that the consumers read from and write to."""
 
     broker: Broker
     address: str
@@ -59,10 +59,10 @@ class Place:
 
 
 def make_pipe(place: Place, name: str) -> Pipe:
-    """The pipe of the consumer `name`.
+    """Make the pipe of the consumer `name`.
 
-    A record that is no JSON is refused by the transform, a flight that the table refuses by the
-    stack; both become rows of one table of dead letters.
+    A record that is not JSON is refused by the transform, an invalid flight by the table; both
+    become rows of one table of dead letters.
     """
     legs = PostgresSink(
         place.dsn,

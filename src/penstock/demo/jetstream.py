@@ -25,7 +25,7 @@ SUBJECT = "flights"
 
 
 def unavailable_reason() -> str | None:
-    """The reason why the scene cannot run here, as far as it shows without starting NATS."""
+    """The reason why the scene cannot run, as far as it is known without starting NATS."""
     if importlib.util.find_spec("nats") is None:
         return 'nats-py is not installed: pip install "penstock[demo]"'
     return None

@@ -25,7 +25,7 @@ _SETTINGS = {"group.min.session.timeout.ms": "1000"}
 
 
 def unavailable_reason() -> str | None:
-    """The reason why the scene cannot run here, as far as it shows without starting Kafka."""
+    """The reason why the scene cannot run, as far as it is known without starting Kafka."""
     if importlib.util.find_spec("aiokafka") is None:
         return 'aiokafka is not installed: pip install "penstock[demo]"'
     return None

@@ -1,8 +1,9 @@
-"""Flights as legs of their aircraft: made, stored as they arrive, and proven by SQL.
+"""Flights as legs of their aircraft: created, stored as they arrive, and proven by SQL.
 
-1. The table numbers its rows as they arrive, and keeps the first arrival of a repeated one. So it
+1. The table numbers its rows as they arrive, and keeps the first arrival of a repeated row. So it
    records the order across all consumers, and counts the repetitions.
-2. The proof compares with the flights that the first scene has proven to be in the same database.
+2. The proof compares the legs with the flights that the first scene has proven to be in the same
+   database.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ _LETTERS = "SELECT coalesce(array_agg(line), '{{}}') FROM {schema}.leg_letters"
 _REPEATED = "SELECT coalesce(sum(repeated), 0), count(DISTINCT consumer) FROM {schema}.legs"
 
 Leg = dict[str, Any]
-"""The fields by name; a spoiled one has a negative line, and no position of its own."""
+"""The fields by name; a spoiled leg has a negative line, and no position of its own."""
 
 
 def legs_of(flights: Iterable[Flight]) -> Iterator[Leg]:
-    """The flights with an aircraft, spoiled ones included."""
+    """Make legs of the flights with an aircraft, including spoiled ones."""
     places = {name: NAMES.index(name) for name in LEG if name in NAMES}
     seen: Counter[str] = Counter()
     for flight in flights:
@@ -69,35 +70,37 @@ def legs_of(flights: Iterable[Flight]) -> Iterator[Leg]:
 
 
 def tailnum_of(leg: Leg) -> str:
-    """The aircraft, which is the key."""
+    """Return the aircraft, which is the key."""
     tailnum: str = leg["tailnum"]
     return tailnum
 
 
 def as_value(leg: Leg) -> str:
-    """A flight as JSON; every second spoiled one as text that is none."""
-    return f"{leg['line']} is no flight" if leg["line"] < 0 and leg["line"] % 2 else json.dumps(leg)
+    """Encode a leg as JSON, every second spoiled one as invalid JSON."""
+    return (
+        f"{leg['line']} is not a flight" if leg["line"] < 0 and leg["line"] % 2 else json.dumps(leg)
+    )
 
 
 async def create_legs(connection: Connection[Record], schema: str) -> None:
-    """Create the tables of legs and of their dead letters, without those of an earlier scene."""
+    """Create the tables of legs and of their dead letters; drop those of an earlier scene."""
     await connection.execute(_TABLES.format(schema=schema))
 
 
 async def count_stored(connection: Connection[Record], schema: str) -> tuple[int, int]:
-    """The numbers of stored legs and of dead letters."""
+    """Count the stored legs and the dead letters."""
     return await _two(connection, _STORED.format(schema=schema))
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenLegs:
-    """What the tables show."""
+    """The findings from the tables."""
 
     findings: list[Finding]
     repeated: int
-    """Writes of legs that were stored already."""
+    """Number of writes of legs that were already stored."""
     consumers: int
-    """Consumers that have stored a leg."""
+    """Number of consumers that have stored a leg."""
 
 
 async def prove_legs(connection: Connection[Record], schema: str, legs: list[Leg]) -> ProvenLegs:
@@ -111,11 +114,11 @@ async def prove_legs(connection: Connection[Record], schema: str, legs: list[Leg
     stored, _ = await count_stored(connection, schema)
     letters = set(await ask(_LETTERS))
     findings = [
-        Finding("flights that came through", len(legs) - len(spoiled), stored),
-        Finding("flights missing, changed or twice", 0, await ask(_DIFFERENT, last)),
+        Finding("flights stored", len(legs) - len(spoiled), stored),
+        Finding("flights missing, changed or stored twice", 0, await ask(_DIFFERENT, last)),
         Finding("flights out of their aircraft's order", 0, await ask(_OUT_OF_ORDER)),
-        Finding("spoiled records with the dead letters", len(spoiled), len(spoiled & letters)),
-        Finding("other records there", 0, len(letters - spoiled)),
+        Finding("spoiled records among the dead letters", len(spoiled), len(spoiled & letters)),
+        Finding("other records among the dead letters", 0, len(letters - spoiled)),
     ]
     return ProvenLegs(findings, *await _two(connection, _REPEATED.format(schema=schema)))
 

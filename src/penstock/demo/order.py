@@ -38,18 +38,18 @@ WHERE step <= 0
 """
 
 Leg = tuple[str, int, int]
-"""An aircraft, the position in its history, and the flight's number."""
+"""An aircraft, the flight's position in its history, and the flight's number."""
 
 
 class OrderScene:
-    """One run of the scene, in a schema of its own."""
+    """One run of the scene, in its own schema."""
 
     def __init__(self, dsn: str, schema: str, flights: Iterable[Flight]) -> None:
         self._dsn = dsn
         self._schema = schema
         self._legs, self._refused = _spoil(_legs(flights))
         self.parked = 0
-        """Flights that were parked behind a refused one."""
+        """Number of flights that were parked behind a refused one."""
 
     async def play(self) -> list[Finding]:
         """Write, unpark, and prove the result."""
@@ -65,7 +65,7 @@ class OrderScene:
                     await self._ask(con, "count(*)"),
                 ),
                 Finding(
-                    "flights behind a later one of their aircraft",
+                    "flights written after a later one of their aircraft",
                     0,
                     await con.fetchval(_TURNED.format(schema=self._schema)),
                 ),
@@ -108,10 +108,10 @@ class OrderScene:
             await batcher.flush()
         return [
             Finding(
-                "refused flights with the dead letters", len(self._refused), len(letters.items)
+                "refused flights among the dead letters", len(self._refused), len(letters.items)
             ),
             Finding("flights written past a refused one of their aircraft", 0, passed),
-            Finding("flights parked behind one", behind, self.parked),
+            Finding("flights parked behind a refused one", behind, self.parked),
         ]
 
     async def _ask(
@@ -143,7 +143,7 @@ def _legs(flights: Iterable[Flight]) -> list[Leg]:
 
 
 def _spoil(legs: list[Leg]) -> tuple[list[Leg], dict[str, int]]:
-    """Spoil a flight in the middle of the busiest histories; return the legs and its positions."""
+    """Spoil a flight in the middle of each of the busiest histories; return legs and positions."""
     busiest = Counter(tailnum for tailnum, _, _ in legs).most_common(STOPPED)
     refused = {tailnum: max(1, count // 2) for tailnum, count in busiest}
     return [

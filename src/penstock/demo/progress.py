@@ -129,7 +129,7 @@ class View(Protocol):
     """A display of progress."""
 
     def open(self) -> None:
-        """Begin the display of another scene; the first needs no `open`."""
+        """Begin the display of another scene; the first one needs no `open`."""
         ...
 
     def show(self, progress: Shown) -> None:
@@ -152,7 +152,7 @@ class PlainView:
         self._shown = -1
 
     def open(self) -> None:
-        """Begin with another first second."""
+        """Restart the count of seconds."""
         self._shown = -1
 
     def show(self, progress: Shown) -> None:
@@ -166,11 +166,11 @@ class PlainView:
             )
 
     def say(self, text: str) -> None:
-        """Print it."""
+        """Print a line."""
         print(text, flush=True)
 
     def close(self) -> None:
-        """Nothing to take down."""
+        """Do nothing."""
 
 
 class LiveView:
@@ -187,7 +187,7 @@ class LiveView:
 
     def show(self, progress: Shown) -> None:
         """Draw a bar and the figures below it."""
-        bar = Table.grid(expand=True)  # a bar by itself does not end its line
+        bar = Table.grid(expand=True)  # a bar alone does not end its line
         bar.add_row(ProgressBar(total=progress.total, completed=progress.done))
         table = Table.grid(padding=(0, 3))
         for name, figure in progress.figures().items():
@@ -195,7 +195,7 @@ class LiveView:
         self._live.update(Panel(Group(bar, table), title="penstock demo"), refresh=True)
 
     def say(self, text: str) -> None:
-        """Print it above the display."""
+        """Print a line above the display."""
         self._live.console.print(Text(text))
 
     def close(self) -> None:
@@ -204,7 +204,7 @@ class LiveView:
 
 
 def make_view(*, plain: bool) -> View:
-    """The view for standard output, by the stream itself: the environment can mislead rich."""
+    """Choose the view from the output stream itself: the environment can mislead rich."""
     if plain or not sys.stdout.isatty():
         return PlainView()
     console = Console()

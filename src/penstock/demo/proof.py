@@ -65,7 +65,7 @@ _MARK_OF = "SELECT COALESCE(obj_description(oid), '') FROM pg_namespace WHERE ns
 
 async def create_table(dsn: str, schema: str) -> None:
     """Create empty tables of flights and dead letters in a new schema, replacing that of an earlier
-    demo. Raises `ConfigError` for a schema of anyone else.
+    demo. Raises `ConfigError` if the schema has another origin.
     """
     columns = ", ".join(f"{column.name} {column.sql}" for column in COLUMNS)
     connection = await _connect(dsn)
@@ -82,14 +82,14 @@ async def create_table(dsn: str, schema: str) -> None:
 
 
 async def replace_schema(connection: Connection[Record], schema: str) -> None:
-    """Create an empty schema, replacing that of an earlier demo, in the transaction of `connection`.
-    Raises `ConfigError` for a schema of anyone else.
+    """Create an empty schema, replacing that of an earlier demo, in the transaction of
+    `connection`. Raises `ConfigError` if the schema has another origin.
     """
     mark = await connection.fetchval(_MARK_OF, schema)
     if mark not in {None, _MARK}:
         raise ConfigError(
-            f"the schema {schema} exists and is none of an earlier demo, which alone would "
-            "be replaced: rename it, or name another database"
+            f"the schema {schema} exists, and was not created by this demo, so it is "
+            "not replaced: rename it, or name another database"
         )
     await connection.execute(
         f"DROP SCHEMA IF EXISTS {schema} CASCADE; CREATE SCHEMA {schema}; "

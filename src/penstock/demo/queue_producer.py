@@ -1,4 +1,4 @@
-"""Flights and their jobs for the scene on the queue, enqueued in transactions of a user's own."""
+"""Flights and their jobs for the scene on the queue, inserted in the user's own transactions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRODUCERS = 2
 TOGETHER = 40
 """Flights per transaction."""
 ROLLED_BACK = 10
-"""One transaction in so many is rolled back."""
+"""One transaction in this many is rolled back."""
 _FLIGHTS = """
 INSERT INTO {schema}.flight (line, tailnum, number) SELECT * FROM unnest($1::bigint[], $2::text[], $3::int[])
 """
@@ -43,8 +43,8 @@ class Bundle:
 
 
 def shares_of(legs: Iterable[Leg]) -> list[list[Bundle]]:
-    """The transactions of each producer, which has aircraft of its own: so their flights are
-    enqueued in order, although the producers' transactions overlap.
+    """Divide the flights into transactions of each producer. A producer has its own aircraft, so
+    their flights are enqueued in order although the producers' transactions overlap.
     """
     shares: defaultdict[int, list[Leg]] = defaultdict(list)
     for leg in legs:
@@ -59,7 +59,7 @@ def shares_of(legs: Iterable[Leg]) -> list[list[Bundle]]:
 
 
 def planned(shares: list[list[Bundle]]) -> Planned:
-    """The numbers of flights that are enqueued, rolled back and spoiled."""
+    """Count the flights that are enqueued, rolled back and spoiled."""
     bundles = [each for share in shares for each in share]
     committed = [leg for each in bundles if each.commits for leg in each.legs]
     return Planned(

@@ -1,9 +1,9 @@
-"""The tables of the scene on the queue, and the proof by SQL of what was handled.
+"""The tables of the scene on the queue, and the proof by SQL that the flights were handled.
 
-1. A worker inserts a row per handling and changes none, so the rows are numbered in the order of the
-   handlings, and those of a flight that was handled again are there as well.
-2. The server takes numbers of rows that are rolled back, too, and never gives them out again. So the
-   rolled back flights are counted by the server, although nothing else is left of them.
+1. A worker inserts a row each time it handles a flight, and changes none. So the rows are numbered
+   in the order of handling, and a flight that was handled again has several rows.
+2. The sequence also advances for rows that are rolled back, and never goes back. So the gaps in it
+   count the rolled-back flights, which leave no other trace.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _WORKERS = "SELECT count(DISTINCT worker) FROM {schema}.handled"
 
 
 class QueueCounts(NamedTuple):
-    """What the tables hold now."""
+    """The current counts of the tables."""
 
     handled: int = 0
     repeated: int = 0
-    """Handlings of flights that were handled before."""
+    """Number of times that a flight was handled again."""
     dead: int = 0
     jobs: int = 0
     keys: int = 0
@@ -62,7 +62,7 @@ class QueueCounts(NamedTuple):
 
     @property
     def ended(self) -> int:
-        """Flights that are handled or dead letters."""
+        """Number of flights that are handled or dead letters."""
         return self.handled + self.dead
 
 
@@ -73,23 +73,23 @@ class Planned:
     committed: int
     rolled_back: int
     spoiled: int
-    """Of the committed ones."""
+    """Number of spoiled flights among the committed ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTables:
-    """The tables of a run, on a connection of the proof's own."""
+    """The tables of a run, on a separate connection."""
 
     connection: Connection[Record]
     schema: str
     queues: str
 
     async def create(self) -> None:
-        """Create the tables of flights and of handlings."""
+        """Create the tables of flights and of handled flights."""
         await self.connection.execute(_TABLES.format(schema=self.schema))
 
     async def count(self) -> QueueCounts:
-        """Count what the tables hold."""
+        """Count the rows of the tables."""
         return QueueCounts(*await self._row(_COUNTED))
 
     async def workers(self) -> int:

@@ -1,12 +1,12 @@
-"""The demo's scene on the queue: flights enqueued in the transactions of a table, and worked off in
-order per aircraft by processes that are killed and resized.
+"""The demo's scene on the queue: flights enqueued in the transactions of a table, and handled in
+order per aircraft by processes that are killed and whose number changes.
 
-1. Producers insert flights into a table and their jobs into the queue, in the same transactions; some
-   of these are rolled back.
+1. Producers insert flights into a table and their jobs into the queue, in the same transactions;
+   some of these are rolled back.
 2. One worker becomes eight; three of them are killed, three others drain. The queue is sticky: each
-   worker has a share of the aircraft, and the shares follow.
-3. The table of handled flights refuses a spoiled one. The queue is set to skip it: it becomes a dead
-   letter, and later flights of its aircraft are handled.
+   worker has a share of the aircraft, and the shares are reassigned.
+3. The table of handled flights refuses a spoiled flight. The queue is configured to skip it: it
+   becomes a dead letter, and later flights of its aircraft are handled.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ DRAINED = ("4", "5", "6")
 FIRST_PART = 0.4
 """The part of the flights that is enqueued before all workers have joined."""
 JOIN_AT, KILL_AT, DRAIN_AT = 0.1, 0.55, 0.75
-"""Parts of the flights that are handled by then."""
+"""The parts of the flights that are handled before each change of the workers."""
 MAX_ATTEMPTS = 20
-"""A flight must not become a dead letter because its workers were killed."""
+"""High enough that no flight becomes a dead letter because its workers were killed."""
 STALLED_SECONDS = 30.0
 """Seconds without progress after which the proof shows what is missing."""
 
 
 def unavailable_reason() -> str | None:
-    """The reason why the scene cannot run here."""
+    """The reason why the scene cannot run."""
     if importlib.util.find_spec("psutil") is None:
         return 'psutil is not installed: pip install "penstock[demo]"'
     return None
@@ -72,12 +72,12 @@ class QueueScene:
         self._progress = QueueProgress(self._planned.committed)
         self._have_joined = asyncio.Event()
         self.repeated = 0
-        """Handlings of flights that were handled before."""
+        """Number of times that a flight was handled again."""
         self.workers = 0
-        """Workers that have handled a flight."""
+        """Number of workers that have handled a flight."""
 
     async def play(self) -> list[Finding]:
-        """Enqueue, work off, and prove the result."""
+        """Enqueue and handle all flights, and prove the result."""
         place = self._place
         connection = await asyncpg.connect(place.dsn, timeout=CONNECT_SECONDS)
         tables = QueueTables(connection, place.schema, place.queues)
@@ -106,12 +106,12 @@ class QueueScene:
         plan = self._planned
         self._view.say(
             f"{plan.committed:,} flights for a sticky queue in PostgreSQL, keyed by aircraft, each job "
-            f"in one transaction with its row; {plan.spoiled:,} are spoiled, which the queue is set "
-            f"to skip, and {plan.rolled_back:,} more are rolled back"
+            f"in one transaction with its row; {plan.spoiled:,} are spoiled, and the queue skips them; "
+            f"{plan.rolled_back:,} more are rolled back"
         )
 
     async def _work(self, workers: Consumers, tables: QueueTables) -> list[int]:
-        """Enqueue and work off all flights; return the exit codes of the drained workers."""
+        """Enqueue and handle all flights; return the exit codes of the drained workers."""
         await workers.start(WORKERS[0])
         self._view.open()
         self._progress.begin(workers)
@@ -125,7 +125,7 @@ class QueueScene:
         finally:
             watching.cancel()
             with suppress(asyncio.CancelledError):
-                await watching  # its query has to end before the next one of the connection
+                await watching  # its query must end before the connection's next one
             self._view.show(self._progress)
             self._view.close()
         return [*codes, *await workers.stop()]
@@ -141,7 +141,7 @@ class QueueScene:
             connection.terminate()
 
     async def _resize(self, workers: Consumers) -> list[int]:
-        """From one worker to eight to two; return the exit codes of those that drained."""
+        """Change from one worker to eight to two; return the exit codes of the drained ones."""
         await self._reach(JOIN_AT, workers)
         self._view.say(f"one worker becomes {len(WORKERS)}")
         async with asyncio.TaskGroup() as group:
@@ -159,8 +159,8 @@ class QueueScene:
         return await workers.stop(*DRAINED)
 
     async def _reach(self, part: float, workers: Consumers) -> None:
-        """Wait until this part of the flights has ended, and at the end until the queue is empty; or
-        until nothing has moved for long.
+        """Wait until this part of the flights has ended, and for the whole until the queue is
+        empty; or until progress has stalled.
         """
         progress = self._progress
         count = round(part * progress.total)
@@ -189,12 +189,12 @@ class QueueProgress:
         self._workers: Consumers | None = None
 
     def begin(self, workers: Consumers) -> None:
-        """Start to count the seconds."""
+        """Start the clock."""
         self._workers = workers
         self._began = self._moved = LOOP_CLOCK.now()
 
     def update(self, counts: QueueCounts) -> None:
-        """Take the counts of the tables."""
+        """Update the counts of the tables."""
         if counts != self._counts:
             self._moved = LOOP_CLOCK.now()
         self._counts = counts
@@ -206,17 +206,17 @@ class QueueProgress:
 
     @property
     def idle_seconds(self) -> float:
-        """Seconds since the counts have changed."""
+        """Seconds since the counts last changed."""
         return LOOP_CLOCK.now() - self._moved
 
     @property
     def done(self) -> int:
-        """Flights that are handled or dead letters."""
+        """Number of flights that are handled or dead letters."""
         return self._counts.ended
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left in the queue."""
+        """Whether the queue is empty."""
         return not self._counts.jobs + self._counts.keys + self._counts.bells
 
     def figures(self) -> dict[str, str]:

@@ -1,10 +1,10 @@
-"""A worker of the scene on the queue, in a process of its own: it writes a row per handled flight.
+"""A worker of the scene on the queue, in its own process: it writes a row per handled flight.
 
-It handles batches. One with a spoiled flight is refused by the table as a whole; the consumer tries
-smaller ones, until that flight is alone.
+It handles batches. The table refuses a batch with a spoiled flight as a whole; the consumer then
+tries smaller ones, until that flight is alone.
 
-It reads its settings from a line of JSON on stdin, prints `ready` as soon as it consumes, and drains
-on SIGTERM.
+It reads its settings from a line of JSON on stdin, prints `ready` as soon as it consumes, and
+drains on SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MODULE = "penstock.demo.queue_worker"
 QUEUE = "flights"
 LEASE_SECONDS = 1.0
-"""Seconds after which the aircraft of a killed worker pass to others."""
+"""Seconds after which the aircraft of a killed worker pass to other workers."""
 POLL_SECONDS = 0.1
 DRAIN_SECONDS = 5.0
 COMMIT_SECONDS = 0.5
@@ -45,7 +45,7 @@ SELECT line, tailnum, number, $4 FROM unnest($1::bigint[], $2::text[], $3::int[]
 
 @dataclass(frozen=True, kw_only=True)
 class QueuePlace:
-    """Where the workers read and write."""
+    """The places that the workers read from and write to."""
 
     dsn: str
     queues: str

@@ -1,4 +1,4 @@
-"""The scenes after the first, each with its own tables, proof and closing line."""
+"""The scenes after the first one, each with its own tables, proof and closing line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .progress import View
     from .proof import Finding
 
-_NOT_ASKED_FOR = "not asked for"
+_NOT_ASKED_FOR = "skipped by an option"
 
 
 def check_options(options: argparse.Namespace) -> None:
@@ -59,7 +59,7 @@ class Scenes:
         self._flights = flights
 
     async def play(self) -> bool:
-        """Play one after the other, up to the first whose proof fails; return whether all hold."""
+        """Play the scenes up to the first failed proof; return whether all proofs hold."""
         return (
             await self._order()
             and await self._tenants()
@@ -79,18 +79,18 @@ class Scenes:
 
     async def _tenants(self) -> bool:
         scene = TenantsScene(self._dsn, self._schema, self._flights)
-        if not self._holds(await scene.play(), "the carriers' flights are not what was sent"):
+        if not self._holds(await scene.play(), "the table does not match the carriers' flights"):
             return False
         waits = ", ".join(
             f"{seconds * 1000:,.0f} ms with {way}" for way, seconds in scene.waits.items()
         )
         return self._say(
-            "beside a carrier that sends all at once, a flight of a small one waited, in 99 "
+            "beside a carrier that sends all at once, a flight of a small carrier waited, in 99 "
             f"of 100 cases, at most {waits}"
         )
 
     async def _queue(self) -> bool:
-        """Play it if processes can be started here."""
+        """Play the scene if processes can be started."""
         reason = _NOT_ASKED_FOR if self._options.no_queue else queue_scene.unavailable_reason()
         if reason is not None:
             return self._say(f"no scene on a queue: {reason}")
@@ -98,7 +98,7 @@ class Scenes:
         queues = f"{self._schema}_queue"
         scene = QueueScene(self._dsn, self._schema, queues, self._flights, self._view)
         return self._holds(
-            await scene.play(), "the handled flights are not what was enqueued"
+            await scene.play(), "the handled flights do not match the enqueued ones"
         ) and self._say(
             f"every committed flight was handled, in order per aircraft, by {scene.workers} of "
             f"{len(queue_scene.WORKERS)} workers, and every spoiled one is a dead letter; "
@@ -107,7 +107,7 @@ class Scenes:
         )
 
     async def _jetstream(self) -> bool:
-        """Play it if NATS can be started here."""
+        """Play the scene if NATS can be started."""
         reason = _NOT_ASKED_FOR if self._options.no_nats else jetstream.unavailable_reason()
         if reason is not None:
             return self._say(f"no scene on NATS: {reason}")
@@ -119,14 +119,16 @@ class Scenes:
             if is_required("nats"):
                 raise
             return self._say(f"no scene on NATS: {error}")
-        return self._holds(findings, "the table is not what NATS was given") and self._say(
+        return self._holds(
+            findings, "the table does not match the records sent to NATS"
+        ) and self._say(
             f"every aircraft's flights came through JetStream once and in order, stored by "
             f"{scene.consumers} members of a group; {scene.repeated:,} were written again after the "
             f"kill: {LOOP_CLOCK.now() - began:.0f} s"
         )
 
     async def _kafka(self) -> bool:
-        """Play it if Kafka can be started here."""
+        """Play the scene if Kafka can be started."""
         reason = _NOT_ASKED_FOR if self._options.no_kafka else kafka.unavailable_reason()
         if reason is not None:
             return self._say(f"no scene on Kafka: {reason}")
@@ -138,14 +140,16 @@ class Scenes:
             if _needs_kafka(self._options):
                 raise
             return self._say(f"no scene on Kafka: {error}")
-        return self._holds(findings, "the table is not what Kafka was given") and self._say(
+        return self._holds(
+            findings, "the table does not match the records sent to Kafka"
+        ) and self._say(
             f"every aircraft's flights came through Kafka once and in order, stored by "
             f"{scene.consumers} consumers; {scene.repeated:,} were written again after the kill: "
-            f"{LOOP_CLOCK.now() - began:.0f} s with Kafka's start"
+            f"{LOOP_CLOCK.now() - began:.0f} s including Kafka's start"
         )
 
     async def _spark(self) -> bool:
-        """Play it if Spark can run here."""
+        """Play the scene if Spark can run."""
         reason = _NOT_ASKED_FOR if self._options.no_spark else spark.unavailable_reason()
         if reason is not None:
             return self._say(f"no scene on Spark: {reason}")
@@ -153,16 +157,16 @@ class Scenes:
         scene = SparkScene(
             self._dsn, self._schema, FlightFile(find_file(), self._options.rows), self._view.say
         )
-        if not self._holds(await scene.play(), "the table is not what Spark was given"):
+        if not self._holds(await scene.play(), "the table does not match the rows given to Spark"):
             return False
         how = (
-            "though an executor was killed"
+            "although an executor was killed"
             if scene.killed
-            else "and it was over before an executor could be killed"
+            else "and the write ended before an executor could be killed"
         )
         return self._say(
             f"every aircraft has its latest flight, {how}: {LOOP_CLOCK.now() - began:.0f} s "
-            "with Spark's start"
+            "including Spark's start"
         )
 
     def _holds(self, findings: list[Finding], otherwise: str) -> bool:

@@ -2,8 +2,9 @@
 
 1. The executors are separate processes, and each bucket of aircraft is one transaction that commits
    once. So a killed executor loses only its uncommitted work, which another executor repeats.
-2. The table itself counts the cases in which a flight replaced a later one.
-3. The proof compares with the flights that the first scene has proven to be in the same database.
+2. The table itself counts how often a flight replaced a later one.
+3. The proof compares the table with the flights that the first scene has proven to be in the same
+   database.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 EXECUTORS = 2
 BUCKETS = 8
 CARRIERS = ("B6", "MQ")
-"""Their aircraft fly the most."""
+"""The carriers whose aircraft fly the most."""
 CHUNK_ROWS = 250
 """Few, so that the flights of every second aircraft are several upserts, whose order then matters."""
 LOOK_SECONDS = 0.05
@@ -72,8 +73,8 @@ FROM (SELECT tailnum, {at} AS at, carrier, flight, origin, dest FROM {schema}.fl
 ORDER BY tailnum, at DESC, carrier COLLATE "C" DESC, flight DESC, origin COLLATE "C" DESC, dest COLLATE "C" DESC
 """
 _SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for a minute does not profit from its second compiler, nor from a collector with
-threads of its own.
+"""A JVM that lives for a minute does not benefit from its second compiler, nor from a garbage
+collector with its own threads.
 """
 _QUIET = """
 appender.none.type = Null
@@ -87,7 +88,7 @@ executor.
 
 
 def unavailable_reason() -> str | None:
-    """The reason why the scene cannot run here; `None` if it can."""
+    """The reason why the scene cannot run; `None` if it can."""
     if importlib.util.find_spec("pyspark") is None:
         return 'PySpark is not installed: pip install "penstock[demo-spark]"'
     return None if has_java() else "Spark needs Java: no `java` on the PATH, no JAVA_HOME"
@@ -102,10 +103,10 @@ class SparkScene:
         self._file = file
         self._say = say
         self.killed = 0
-        """Number of killed executors; 0 if the write ended before."""
+        """Number of killed executors; 0 if the write ended before the kill."""
 
     async def play(self) -> list[Finding]:
-        """Write, and prove the result; cancellation ends Spark's jobs without remains."""
+        """Write, and prove the result; cancellation ends Spark's jobs and cleans up."""
         folder = Path(tempfile.mkdtemp(prefix="penstock-demo-spark-"))
         before = _work_folders()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -130,12 +131,12 @@ class SparkScene:
                     "spark.ui.enabled": False,
                     "spark.driver.host": "127.0.0.1",
                     "spark.driver.bindAddress": "127.0.0.1",
-                    # blocks of a killed executor do not come back
+                    # blocks of a killed executor are lost
                     "spark.shuffle.io.retryWait": "100ms",
                     "spark.driver.extraJavaOptions": f"{_SHORT} "
                     f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}",
                     "spark.executor.extraJavaOptions": _SHORT,
-                    # they import PySpark as this process does, not from Spark's zip, which has no
+                    # they import PySpark like this process, not from Spark's zip, which has no
                     # bytecode
                     "spark.executorEnv.SPARK_HOME": str(folder),
                 },
@@ -239,7 +240,7 @@ class SparkScene:
             Finding("flights, counted by Spark's report", legs, report.delivered),
             Finding("aircraft in the table", aircraft, rows),
             Finding("aircraft whose row is not their latest flight", 0, different),
-            Finding("times that an older flight came after a later one", 0, older),
+            Finding("times that an older flight replaced a later one", 0, older),
         ]
 
 
@@ -251,7 +252,7 @@ def _is_executor(process: psutil.Process) -> bool:
 
 
 def _work() -> Path:
-    """The folder where workers of a local cluster keep the logs of their executors."""
+    """The folder in which workers of a local cluster keep the logs of their executors."""
     found = importlib.util.find_spec("pyspark")
     assert found is not None
     assert found.origin is not None
@@ -263,7 +264,7 @@ def _work_folders() -> set[Path]:
 
 
 def _remove_work(before: set[Path]) -> None:
-    """Remove the new folders, and their parent if it is empty then."""
+    """Remove the new folders, and their parent if it is empty afterwards."""
     for folder in _work_folders() - before:
         shutil.rmtree(folder, ignore_errors=True)
     try:

@@ -1,7 +1,7 @@
 """The demo's scene on tenants: one carrier floods the batcher, small ones send single flights.
 
-It runs twice, with one queue for all and with each carrier as a tenant, to compare the waiting time
-of the small ones.
+It runs twice, with one queue for all and with each carrier as a tenant, to compare the waiting
+times of the small carriers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EACH = 40
 PAUSE = 0.02
 """Seconds between two flights of a quiet carrier."""
 NOISY = 40_000
-"""Most flights that the largest carrier sends at once."""
+"""Maximum number of flights that the largest carrier sends at once."""
 
 Item = tuple[str, int]
 """A carrier, and a flight's line in the file."""
@@ -56,14 +56,14 @@ class _Mixed(Observer):
 
 
 class TenantsScene:
-    """One run of the scene, in a schema of its own."""
+    """One run of the scene, in its own schema."""
 
     def __init__(self, dsn: str, schema: str, flights: Iterable[Flight]) -> None:
         self._dsn = dsn
         self._schema = schema
         self._noisy, self._quiet = _shares(flights)
         self.waits: dict[str, float] = {}
-        """99th percentile of a quiet flight's wait in seconds, in one queue and with tenants."""
+        """99th percentile of a quiet carrier's wait in seconds, with one queue and with tenants."""
 
     async def play(self) -> list[Finding]:
         """Write both ways, and prove the result."""
@@ -114,7 +114,7 @@ def _carrier(item: Item) -> str:
 
 
 async def _send(batcher: Batcher[Item], noisy: list[Item], quiet: list[list[Item]]) -> float:
-    """Send the flood and the quiet flights; return the 99th percentile of the latter's wait."""
+    """Send the flood and the quiet flights; return the 99th percentile of the quiet ones' wait."""
     waits: list[float] = []
 
     async def one(item: Item) -> None:
@@ -133,7 +133,7 @@ async def _send(batcher: Batcher[Item], noisy: list[Item], quiet: list[list[Item
 
 
 def _shares(flights: Iterable[Flight]) -> tuple[list[Item], list[list[Item]]]:
-    """Flights of the largest carrier, and some of each of the smallest ones."""
+    """Select flights of the largest carrier, and some of each of the smallest ones."""
     carrier, line = NAMES.index("carrier"), NAMES.index("line")
     by_carrier: defaultdict[str, list[Item]] = defaultdict(list)
     for each in flights:

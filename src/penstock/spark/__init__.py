@@ -1,4 +1,4 @@
-"""Writing DataFrames and streams of Spark to sinks."""
+"""Writing Spark DataFrames and streams to sinks."""
 
 from .._core.errors import MissingExtra
 from .._core.public import publish

@@ -1,8 +1,8 @@
 """Jars of Spark connectors that PySpark does not include.
 
-They are listed one by one in our own pom, without their dependencies, which PySpark includes. So
-they fit the PySpark for which they were chosen, and newer ones as far as tested: Spark keeps the
-interface of its connectors over minor versions.
+They are listed individually in Penstock's own pom, without their dependencies, which PySpark
+includes. They fit the PySpark for which they were chosen, and newer ones that were tested: Spark
+keeps the interface of its connectors across minor versions.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Connector = Literal["kafka", "postgresql"]
 
 POMS = Path(__file__).parent / "_poms"
 _OLDEST = {"kafka": (4, 2), "postgresql": (3, 5)}
-"""The PySpark for which the jars were chosen. Older ones have another Kafka connector, and some use
-another Scala.
+"""The PySpark version for which the jars were chosen. Older ones have another Kafka connector, and
+some use another Scala version.
 """
 
 
 def connector_jars(*connectors: Connector) -> str:
-    """The jars of these connectors for the setting `spark.jars`: files separated by commas.
+    """Return the jars of these connectors for the setting `spark.jars`: comma-separated files.
 
     A session reads the setting at its creation: `SparkSession.builder.config("spark.jars",
     connector_jars("kafka"))`. The first call blocks while Maven downloads the jars; they are kept
@@ -52,7 +52,7 @@ def _check(connector: str) -> None:
     oldest = _OLDEST[connector]
     if tuple(int(number) for number in installed.split(".")[:2]) < oldest:
         rule = (
-            f"is chosen for PySpark {'.'.join(map(str, oldest))} and newer, and {installed} "
-            "is installed; name its own by spark.jars.packages"
+            f"is for PySpark {'.'.join(map(str, oldest))} and newer, and {installed} "
+            "is installed; set the jars for that version in spark.jars.packages"
         )
         raise checks.bad("connectors", connector, rule)

@@ -1,4 +1,4 @@
-"""A sink as a format of Spark under a chosen name."""
+"""A sink as a Spark format under a chosen name."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Registration:
 
     @property
     def reports(self) -> Mapping[str, SparkWriteReport]:
-        """The reports of the last 100 writes by name, in the order of their first tasks.
+        """Return the reports of the last 100 writes by name, in the order of their first tasks.
 
         Does not suspend. The name of a batch write is arbitrary; that of a micro-batch is the
         query's id, `-`, and the batch's number. The report is complete when Spark has ended the
@@ -50,15 +50,14 @@ class Registration:
         """
         if self._arrived is None:
             message = (
-                "Spark Connect brings no reports back from a data source; "
-                "write_dataframe returns one"
+                "Spark Connect returns no reports from a data source; write_dataframe returns one"
             )
             raise PenstockError(message)
         return {write: read_report(lines) for write, lines in self._arrived.value.items()}
 
     @property
     def report(self) -> SparkWriteReport | None:
-        """The report of the last write, if there was one; as `reports`."""
+        """Return the report of the last write, if any; see `reports`."""
         return next(reversed([*self.reports.values()]), None)
 
     def __repr__(self) -> str:
@@ -98,8 +97,8 @@ def register(
             `write_dataframe`. The option `check` replaces it for one write. Streams are not
             checked.
 
-    Rows are written at least once, without order of keys; `write_dataframe` and `foreach_batch`
-    can keep the rows of a key in order.
+    Rows are written at least once, without order per key; `write_dataframe` and `foreach_batch` can
+    keep the rows of a key in order.
 
     Raises `ConfigError` for a bad argument or a PySpark older than 4.0, and `NotPicklableError` for
     a sink that cannot be pickled.
@@ -108,7 +107,7 @@ def register(
         raise checks.bad(
             "pyspark",
             pyspark.__version__,
-            "has no data sources of Python; use write_dataframe and foreach_batch",
+            "has no Python data sources; use write_dataframe and foreach_batch",
         )
     from .source import Plan, RegisteredSource
 
@@ -139,10 +138,10 @@ def register(
 
 
 class _Lines(AccumulatorParam[dict[str, "list[Line]"]]):
-    """Adds up the lines of reports, by write."""
+    """An accumulator that collects the lines of reports, by write."""
 
     def zero(self, value: dict[str, list[Line]]) -> dict[str, list[Line]]:
-        """No lines."""
+        """Return the empty value."""
         return {}
 
     def addInPlace(  # noqa: N802

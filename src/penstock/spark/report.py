@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 MOST_LINES = 20
-"""Units printed by a report."""
+"""Maximum number of units that a report prints."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkWriteReport(WriteCounts):
-    """The exact counts of one write over all its tasks; shown as a table in terminals and notebooks."""
+    """The exact counts of a write over all its tasks; shown as a table in terminals and notebooks."""
 
     def save_html(self, path: str | os.PathLike[str]) -> None:
         """Write a self-contained page with the figures and pictures of this run to `path`.
@@ -33,7 +33,7 @@ class SparkWriteReport(WriteCounts):
         Path(path).write_text(write_page(self), encoding="utf-8")
 
     def __str__(self) -> str:
-        """One line, and a table of at most `MOST_LINES` units."""
+        """Return one line, and a table of at most `MOST_LINES` units."""
         head, *body = self.table()
         lines = [head, *body[:MOST_LINES]]
         widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
@@ -49,7 +49,9 @@ class SparkWriteReport(WriteCounts):
         return "\n".join([self.summary, *shown, *more])
 
     def _repr_html_(self) -> str:
-        """For notebooks: the outcomes as a bar, the units as a table, and the first failures."""
+        """Return HTML for notebooks: the outcomes as a bar, the units as a table, and first
+        failures.
+        """
         return report_html(self)
 
 
@@ -59,9 +61,9 @@ class StreamReport:
 
     keep: int = 1000
     count: int = 0
-    """All micro-batches so far."""
+    """Number of micro-batches so far."""
     batches: dict[int, SparkWriteReport] = field(default_factory=dict[int, SparkWriteReport])
-    """The last ones. A repeated micro-batch is kept once, with its last report."""
+    """The reports of the last micro-batches; of a repeated one, only the last report."""
 
     def add(self, number: int, report: SparkWriteReport) -> None:
         """Add the report of a micro-batch."""
@@ -73,7 +75,7 @@ class StreamReport:
 
     @property
     def total(self) -> SparkWriteReport:
-        """The kept micro-batches as one report, with the first dead rows."""
+        """Combine the kept micro-batches into one report, with the first dead rows."""
         reports = [*self.batches.values()]
         dead = tuple(row for report in reports for row in report.dead_rows)
         settings = reports[-1].settings if reports else {}

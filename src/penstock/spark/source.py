@@ -1,12 +1,12 @@
 """Spark's data source API: a sink under the name of a format.
 
 1. The driver plans: it builds the writer, which checks everything, and sends it to the executors. A
-   task writes its partition as `write_dataframe` does, and returns the lines of its report.
+   task writes its partition like `write_dataframe`, and returns the lines of its report.
 2. The commit runs in a separate process, so the caller of `save()` does not see its changes to
    objects. It adds up the lines, logs the report, and fails a write with too many dead letters. The
    caller gets the lines through an accumulator, if `register` made one.
-3. A task of a stream asks Spark for its query and micro-batch. If Spark does not know them, the
-   task fails; it does not guess.
+3. A task of a stream gets its query and micro-batch from Spark. If Spark does not provide them, the
+   task fails.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class Plan:
             report.raise_for_dead_letters()
 
     def abort(self, what: str, messages: Iterable[CommitMessage | None]) -> None:
-        """Log the rows that remain written."""
+        """Log the rows that stay written."""
         logger.warning(
-            "%s was given up; rows that its tasks had written stay: %s", what, _merged(messages)
+            "%s was aborted; rows that its tasks had written stay: %s", what, _merged(messages)
         )
 
 
@@ -164,7 +164,7 @@ class SinkSource(DataSource):
         return cls.format_name
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """A writer of a DataFrame with this schema. Raises `ConfigError`."""
+        """Return a writer of a DataFrame with this schema. Raises `ConfigError`."""
         if overwrite:
             instead = "write_dataframe(df, sink, mode='overwrite', delivery='atomic', ...)"
             raise bad(
@@ -179,7 +179,7 @@ class SinkSource(DataSource):
         return BatchWriter(self.name(), plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        """A writer of a stream with this schema. Raises `ConfigError`."""
+        """Return a writer of a stream with this schema. Raises `ConfigError`."""
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):
             raise bad(
                 "writeStream.format",
@@ -196,7 +196,7 @@ class SinkSource(DataSource):
         return StreamWriter(self.name(), self.plan(schema))
 
     def plan(self, schema: StructType) -> Plan:
-        """The plan for the tasks. Raises `ConfigError`."""
+        """Return the plan for the tasks. Raises `ConfigError`."""
         raise NotImplementedError
 
 

@@ -43,12 +43,12 @@ def foreach_batch(
         sink: as in `write_dataframe`.
         on_report: called with each report.
         app_id: the name under which micro-batches are committed; default: the id of the query,
-            which its checkpoint keeps over restarts. A query with a new checkpoint, or with a copy
-            of another one's, counts from the position of that checkpoint, so under an old name its
-            batches would have names that are already committed (`NonDeterministicReplay`). So each
-            checkpoint needs its own name; writers to several tables in one micro-batch share it.
+            which its checkpoint keeps across restarts. Each checkpoint needs its own name: a query
+            with a new or copied checkpoint counts from the position of that checkpoint, so under an
+            old name its batches would have names that are already committed
+            (`NonDeterministicReplay`). Writers to several tables in one micro-batch share the name.
             Required on Spark Connect, which does not provide the id.
-        options: those of `write_dataframe`; `version` is the number of the micro-batch. With
+        options: arguments of `write_dataframe`; `version` is the number of the micro-batch. With
             `check`, the sink is opened on the driver for the first micro-batch only.
 
     Spark runs a micro-batch again if its end was not recorded: it is then written again at
@@ -57,7 +57,9 @@ def foreach_batch(
     for `version`, and the errors of `write_dataframe`, which end the query.
     """
     if "version" in options:
-        raise checks.bad("version", options["version"], "is the number of the micro-batch")
+        raise checks.bad(
+            "version", options["version"], "cannot be set: it is the number of the micro-batch"
+        )
     check = options.pop("check", True)
     is_named = (
         options.get("key") is not None
@@ -81,7 +83,7 @@ def foreach_batch(
 
 
 def _query_id(df: DataFrame) -> str:
-    """The id of the micro-batch's query."""
+    """Return the id of the micro-batch's query."""
     try:
         found = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
     except Exception:  # Spark Connect has no context, and its error differs between versions

@@ -1,4 +1,4 @@
-"""A DataFrame through a stack of sinks."""
+"""Write a DataFrame through a stack of sinks."""
 
 from __future__ import annotations
 
@@ -62,41 +62,41 @@ def write_dataframe(
             per worker process, which keeps it open for later tasks. It receives `ArrowBatch`es; a
             sink that does not read columns iterates over rows as dictionaries, which is slower.
         key: the columns that define order: the rows of a key are written by one task, in the order
-            of `order_by`. Names are taken literally, dots and backticks included. Arrays, maps,
+            of `order_by`. Names are taken literally, including dots and backticks. Arrays, maps,
             structs and variants cannot be keys. Keys are equal if Spark groups them together. If a
             column has a collation, only Spark can compare its values: chunks are then written one
             after the other, and `on_key_failure` must be `"skip"`.
         order_by: the columns that order the rows of a key; maps and variants are not possible.
-        buckets: partitions to spread the keys over; default: `spark.sql.shuffle.partitions`. Only
-            with `key`.
-        latest_only: only the last row of each key by `order_by` is written, NULL being first and
-            NaN last; the earlier rows are counted as `superseded`, and not sent. For a destination
-            that replaces rows by `key`, and keys of several rows: it costs an aggregation, and
-            saves the transport of the earlier rows. Needs `key`, which must have all columns of the
-            destination's key, and `order_by`; of several last rows one is written. Rows with NULL
-            in their key are all written. The earlier rows never reach the destination: not its
+        buckets: number of partitions to spread the keys over; default:
+            `spark.sql.shuffle.partitions`. Only with `key`.
+        latest_only: whether only the last row of each key by `order_by` is written, with NULL first
+            and NaN last; the earlier rows are counted as `superseded`, and not sent. Useful if the
+            destination replaces rows by `key`, and keys have several rows: it costs an aggregation,
+            and saves the transport of the earlier rows. Needs `order_by`, and a `key` with all
+            columns of the destination's key; of several last rows one is written. Rows with NULL in
+            their key are all written. The earlier rows never reach the destination: not its
             triggers, not columns that an update leaves unchanged, and not even if the last row of
-            their key turns out to be a dead letter.
+            their key becomes a dead letter.
         chunk_rows: maximum number of rows in a batch; default 50,000.
         chunk_bytes: approximate maximum size of a batch in bytes; default 8 MiB.
-        max_in_flight: batches that a task writes concurrently; default 4. With `key`, no two of
-            them share a key.
-        max_tasks: tasks that write concurrently, which bounds connections; default: as many as
-            Spark runs.
-        dead_letters: what happens to rows that fail for good and that no `DeadLetter` in the stack
-            takes: `"raise"` fails the write, `"return"` returns them in the report.
+        max_in_flight: number of batches that a task writes concurrently; default 4. With `key`, no
+            two of them share a key.
+        max_tasks: number of tasks that write concurrently, which bounds connections; default: as
+            many as Spark runs.
+        dead_letters: the treatment of rows that fail for good, if no `DeadLetter` in the stack
+            takes them: `"raise"` fails the write, `"return"` returns them in the report.
         max_dead_letters: the number of such rows allowed before the write fails (default 0), or the
             number that each task returns (1,000). At `delivery="bucket"` it applies to each bucket:
             a bucket with more is rolled back, others are committed.
-        patience: seconds for which a batch backs off before one last try; must end before Spark
-            gives the task up. Default 300.
+        patience: seconds for which a batch backs off before one last attempt; must end before Spark
+            abandons the task. Default 300.
         delivery: `"at_least_once"`: Spark runs a failed task again, so rows may be written twice
-            unless the sink is idempotent (an upsert, or keys). `"bucket"`: the rows of each key
-            bucket are committed together and once, however often they are written; needs `key`,
+            unless the sink is idempotent (by an upsert, or by keys). `"bucket"`: the rows of each
+            key bucket are committed together and once, however often they are written; needs `key`,
             `app_id`, `version` and a sink with transactions, and writes the chunks of a bucket one
-            after the other. `"atomic"`: all rows become visible at once, and once; needs `app_id`,
-            `version` and a sink with stages (`PostgresSink`), whose destination the driver must
-            reach as well.
+            after the other. `"atomic"`: all rows become visible at once, and only once; needs
+            `app_id`, `version` and a sink with stages (`PostgresSink`), whose destination the
+            driver must also reach.
         mode: `"overwrite"`, at `"atomic"` only, replaces all existing rows: a reader sees the old
             rows or the new ones.
         app_id: the name of the writing job or query, the same after a restart. It must be unique
@@ -106,20 +106,20 @@ def write_dataframe(
             also name the batches at `"at_least_once"`, so that a repeated write sends the same
             idempotency keys; `order_by` must then order the rows of a key fully.
         content: the columns that a repeated write must repeat; default: all. A hash of them is
-            stored for each bucket, or for the whole, and compared when the write is repeated. Leave
-            out columns that are computed anew in each run (`current_timestamp()`). With `()`, and
-            when the columns or their types have changed (with a warning), only the numbers of rows
+            stored for each bucket, or for the whole write, and compared when the write is repeated.
+            Omit columns that are computed anew in each run (`current_timestamp()`). With `()`, or
+            if the columns or their types have changed (with a warning), only the numbers of rows
             are compared. At `"at_least_once"` with `app_id`, the hash of a batch's rows is part of
             its idempotency key, so that a destination does not accept other rows under the same
             name.
-        unit_buffer_bytes: bytes of a bucket kept in memory, to be written again inside the task
-            when its transaction is lost; default 32 MiB. A larger bucket is written again by Spark.
-        on_key_failure: what happens to the later rows of a key after one of its rows has failed for
-            good; needs `key`. `"skip"`: they are written all the same. `"stop"`: none is written;
-            they are returned as dead rows, `KeyStopped`, and never go to a dead-letter sink.
-            `"park"`: none is written; they go to the stack's `DeadLetter` in their order,
-            `ParkedBehind`. A sink that is not `key_prefix_safe` is then written to row by row of
-            each key.
+        unit_buffer_bytes: bytes of a bucket kept in memory, so that the task can repeat the write
+            if its transaction is lost; default 32 MiB. Spark repeats the write of a larger bucket.
+        on_key_failure: the treatment of later rows of a key after one of its rows has failed for
+            good; needs `key`. `"skip"`: they are written nevertheless. `"stop"`: they are not
+            written, but returned as dead rows with `KeyStopped`, and never go to a dead-letter
+            sink. `"park"`: they are not written, but go to the stack's `DeadLetter` in order, with
+            `ParkedBehind`. With `"stop"` and `"park"`, a sink that is not `key_prefix_safe`
+            receives the rows of each key one by one.
         check: whether the sink is opened once here, before the job, so that a wrong address, table
             or column fails before a row is written. Pass `False` if only the executors can reach
             the destination.
@@ -129,16 +129,16 @@ def write_dataframe(
     Before anything runs, raises `ConfigError` for a bad argument or a column type that the sink
     cannot write, and `NotPicklableError` for a sink that cannot be pickled; with `check` also the
     errors of opening the sink (`UnavailableError` if the destination does not answer). Raises
-    `DeadLettersError` for more dead letters than allowed. A destination that refuses every write
-    (`RefusedError`) ends the task, whatever `dead_letters` says. An error that ends a task is
+    `DeadLettersError` for more dead letters than allowed. If the destination refuses every write
+    (`RefusedError`), the task ends, regardless of `dead_letters`. An error that ends a task is
     raised as Spark's error, with the task's traceback: `UnitRefused` for a version that was written
     with another number of `buckets`, another `key` or a key of another type, to a table of this
-    name that was dropped and created again since, or to the table under another name;
-    `NonDeterministicReplay` for a bucket that was committed with other rows. At `"atomic"` these
-    two are raised as they are. Raises `StagesLost` at `"atomic"` if staged rows were lost or
-    altered in each of three runs of the job, with nothing published; after the first and the second
-    it logs a warning. At `"bucket"` a job during which a standby is promoted runs
-    again in the same way; `UnknownOutcomeError` after three such runs.
+    name that was since dropped and created again, or to the table under another name;
+    `NonDeterministicReplay` for a bucket that was committed with other rows. At `"atomic"`, these
+    two are raised unchanged, and `StagesLost` is raised if staged rows were lost or altered in each
+    of three runs of the job, with nothing published; the first and the second time, a warning is
+    logged. At `"bucket"`, a job during which a standby is promoted also runs again;
+    `UnknownOutcomeError` is raised after three such runs.
     """
     sink = as_sink(sink)
     check_names(df)

@@ -1,4 +1,4 @@
-"""Tools to test your own code: a fake clock, scripted sinks, real servers started from packages."""
+"""Tools for testing your own code: a fake clock, scripted sinks, and real embedded servers."""
 
 from .._core.clock import LoopClock
 from .._core.public import publish

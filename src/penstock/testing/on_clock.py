@@ -1,12 +1,12 @@
 """Async tests and fixtures on a fake clock, beside any other plugin for async tests.
 
-1. A test runs on its clock's virtual loop, never on a loop of another plugin: there its time would
-   be real. Where that is not possible, the test fails and says why.
+1. A test runs on its clock's virtual loop, never on a loop of another plugin, on which its time
+   would be real. If that is not possible, the test fails with the reason.
 2. Other plugins act on coroutine functions. So those of a test with a fake clock are replaced by
    plain functions before other plugins see them, in the outermost hook of each kind.
-3. An async fixture of the test's own scope runs on the clock too. One of a wider scope, or with a
-   wider loop scope of pytest-asyncio, stays on the loop of its plugin, as it has to outlive the
-   clock.
+3. An async fixture of the test's own scope also runs on the clock. A fixture of a wider scope, or
+   with a wider loop scope of pytest-asyncio, stays on the loop of its plugin, because it must
+   outlive the clock.
 4. A context variable that an async fixture sets keeps its value until the end of the test.
 """
 
@@ -31,12 +31,12 @@ _FUNCTION = pytest.StashKey[Any]()
 _RAN = pytest.StashKey[bool]()
 
 _ELSEWHERE = (
-    "this test uses fake_clock, but another plugin ran it on a loop of its own, in real time: "
+    "this test uses fake_clock, but another plugin ran it on its own loop, in real time: "
     "disable that plugin for it"
 )
 _UNITTEST = (
-    "fake_clock cannot run a test of unittest.IsolatedAsyncioTestCase, which makes a loop of its "
-    "own: write the test as a function or in a plain class, or call FakeClock().run(...) in a "
+    "fake_clock cannot run a test of unittest.IsolatedAsyncioTestCase, which makes its own "
+    "loop: write the test as a function or in a plain class, or call FakeClock().run(...) in a "
     "unittest.TestCase"
 )
 _BACKEND = (
@@ -46,7 +46,7 @@ _BACKEND = (
 
 
 def clock_of(item: pytest.Item) -> FakeClock | None:
-    """The fake clock that a test uses, itself or through a fixture."""
+    """Return the fake clock that a test uses, directly or through a fixture."""
     arguments: dict[str, Any] = getattr(item, "funcargs", None) or {}
     clock = arguments.get("fake_clock", item.stash.get(CLOCK, None))
     return clock if isinstance(clock, FakeClock) else None
@@ -58,7 +58,7 @@ def clock_of(item: pytest.Item) -> FakeClock | None:
 def remember_function(item: pytest.Item) -> None:
     """Keep the test's own coroutine function, which other plugins are about to wrap.
 
-    Fails the test if its class runs it on a loop of its own.
+    Fails the test if its class runs it on another loop.
     """
     if clock_of(item) is None or not isinstance(item, pytest.Function):
         return
@@ -78,7 +78,7 @@ def check_that_it_ran(item: pytest.Item) -> None:
 
 @contextmanager
 def put_on_clock(item: pytest.Function, clock: FakeClock) -> Iterator[None]:
-    """Let the coroutine function of a test run on the clock."""
+    """Make the coroutine function of a test run on the clock."""
     function = item.stash.get(_FUNCTION, None)
     if not inspect.iscoroutinefunction(function):
         yield
@@ -96,7 +96,7 @@ def put_on_clock(item: pytest.Function, clock: FakeClock) -> Iterator[None]:
 
 
 def _place(item: pytest.Function) -> tuple[Any, str]:
-    """The attribute that holds the test's function: Hypothesis calls an inner one."""
+    """Find the attribute with the test's function: Hypothesis calls an inner one."""
     handle = getattr(item.obj, "hypothesis", None)
     return (item, "obj") if handle is None else (handle, "inner_test")
 
@@ -112,7 +112,7 @@ def _check_backend(item: pytest.Function) -> None:
 
 
 def belongs_on_clock(definition: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> bool:
-    """Whether an async fixture is set up for a test with a fake clock, and for that test only."""
+    """Return whether an async fixture is set up only for one test, which has a fake clock."""
     function = definition.func
     if definition.scope != "function" or "fake_clock" not in request.fixturenames:
         return False
@@ -126,7 +126,7 @@ def belongs_on_clock(definition: pytest.FixtureDef[Any], request: pytest.Fixture
 
 
 def _loop_scope(function: object, config: pytest.Config) -> str:
-    """The loop scope of an async fixture under pytest-asyncio; empty without it."""
+    """Return the loop scope of an async fixture under pytest-asyncio; empty without it."""
     own = getattr(getattr(function, "__func__", function), "_loop_scope", None)
     if own is None and config.pluginmanager.has_plugin("asyncio"):
         own = config.getini("asyncio_default_fixture_loop_scope")
@@ -136,10 +136,10 @@ def _loop_scope(function: object, config: pytest.Config) -> str:
 def as_plain_function(
     function: Callable[..., Any], clock: FakeClock, request: pytest.FixtureRequest
 ) -> Callable[..., Any]:
-    """The async function of a fixture as one that runs on the clock."""
+    """Convert the async function of a fixture to a plain function that runs on the clock."""
     instance = request.instance
     if instance is not None and inspect.ismethod(function):
-        bound = function.__func__.__get__(instance)  # its own instance is the collector's
+        bound = function.__func__.__get__(instance)  # the collector owns the instance
     else:
         bound = function
 
@@ -175,7 +175,7 @@ async def _finish(made: AsyncGenerator[Any, None]) -> None:
 
 
 def _adopt(context: Context) -> Callable[[], None]:
-    """Take over the variables that were set in `context`; returns the function to reset them."""
+    """Adopt the variables that were set in `context`; return a function that resets them."""
     missing = object()
     tokens: list[tuple[ContextVar[Any], Token[Any]]] = [
         (variable, variable.set(value))

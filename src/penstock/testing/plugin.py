@@ -1,10 +1,10 @@
 """The pytest plugin: fixtures `fake_clock`, `real_clock`, `embedded_postgres`,
 `embedded_opensearch`, `embedded_kafka` and `embedded_nats`.
 
-An `async def` test that uses `fake_clock`, itself or through a fixture, runs on that clock's
-virtual loop, also under pytest-asyncio and anyio (`on_clock` has the rules). One that uses
-`real_clock` runs on a loop of its own, unless another plugin runs it. The plugin ignores other
-async tests. It loads only the standard library until a fixture needs more.
+An `async def` test that uses `fake_clock`, directly or through a fixture, runs on that clock's
+virtual loop, also under pytest-asyncio and anyio (the rules are in `on_clock`). A test that uses
+`real_clock` runs on its own loop, unless another plugin runs it. The plugin ignores other async
+tests. It loads only the standard library until a fixture needs more.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _refuse_running_loop() -> None:
     except RuntimeError:
         return
     pytest.fail(
-        "fake_clock was requested while the test runs on another loop already: make it an "
+        "fake_clock was requested while the test is already running on another loop: make it an "
         "argument of the test, not getfixturevalue() inside it",
         pytrace=False,
     )
@@ -134,7 +134,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 @pytest.hookimpl(specname="pytest_pyfunc_call", wrapper=True, tryfirst=True)
 def pytest_pyfunc_call_on_clock(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Run an async test that uses a fake clock on it."""
+    """Run an async test that uses a fake clock on that clock."""
     clock = on_clock.clock_of(pyfuncitem)
     if clock is None:
         return (yield)
@@ -148,7 +148,7 @@ def pytest_pyfunc_call_on_clock(pyfuncitem: pytest.Function) -> Generator[None, 
 
 @pytest.hookimpl(specname="pytest_pyfunc_call")
 def pytest_pyfunc_call_in_real_time(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test that uses the real clock, unless another plugin does."""
+    """Run an async test that uses the real clock, unless another plugin runs it."""
     if "real_clock" not in pyfuncitem.funcargs or not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters

@@ -1,6 +1,6 @@
 """Scripted sinks: destinations that follow a test's script and record every call.
 
-`applied` is the ground truth: the items that took effect, whatever the answer was.
+`applied` is the ground truth: the items that took effect, whatever result was returned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Call(Generic[T]):
     write_key: str
     started: float
     ended: float | None = None
-    """`None` while it runs."""
+    """The end; `None` while it runs."""
     error: BaseException | None = None
 
     def __enter__(self) -> Self:
@@ -50,13 +50,13 @@ class Call(Generic[T]):
 
 @dataclass(slots=True)
 class Scene(Generic[T]):
-    """The input of a step: the batch, and a function that lets items take effect."""
+    """The input of a step: the batch, and a function that applies items."""
 
     batch: Batch[T]
     apply: Callable[[Iterable[int]], None]
 
     def apply_all(self) -> None:
-        """Let every item take effect."""
+        """Apply every item."""
         self.apply(range(len(self.batch)))
 
 
@@ -64,7 +64,7 @@ Step = Callable[[Scene[T]], Awaitable[WriteResult | None]]
 
 
 def ok() -> Step[T]:
-    """Everything takes effect."""
+    """Apply every item."""
 
     async def step(scene: Scene[T]) -> None:
         scene.apply_all()
@@ -73,7 +73,7 @@ def ok() -> Step[T]:
 
 
 def fail(error: BaseException | None = None) -> Step[T]:
-    """Nothing takes effect; raises `error` (default: a `TransientError`)."""
+    """Apply nothing; raise `error` (default: a `TransientError`)."""
 
     async def step(scene: Scene[T]) -> None:
         raise TransientError("scripted") if error is None else error
@@ -82,7 +82,7 @@ def fail(error: BaseException | None = None) -> Step[T]:
 
 
 def partial(errors: Mapping[int, BaseException]) -> Step[T]:
-    """Items at these indices fail with their errors, if the batch has them; the rest succeed."""
+    """Fail the items at these indices with their errors, if the batch has them; apply the rest."""
 
     async def step(scene: Scene[T]) -> WriteResult:
         failed = {index: error for index, error in errors.items() if index < len(scene.batch)}
@@ -104,7 +104,7 @@ def slow(seconds: float, then: Step[T] | None = None) -> Step[T]:
 
 
 def hang() -> Step[T]:
-    """Never answer; ends on cancellation."""
+    """Never return; end on cancellation."""
 
     async def step(scene: Scene[T]) -> None:
         await asyncio.get_running_loop().create_future()
@@ -129,7 +129,7 @@ def ignore_cancel(seconds: float, then: Step[T] | None = None) -> Step[T]:
 
 
 def answer(count: int) -> Step[T]:
-    """Everything takes effect, and the answer is for `count` items, whatever the batch's size."""
+    """Apply every item, but return a result for `count` items, whatever the batch's size."""
 
     async def step(scene: Scene[T]) -> WriteResult:
         scene.apply_all()
@@ -140,7 +140,7 @@ def answer(count: int) -> Step[T]:
 
 @dataclass(eq=False)
 class ScriptedSink(Generic[T]):
-    """A sink that performs one step per call, in order, then `default` (everything takes effect).
+    """A sink that performs one step per call, in order, then `default` (apply every item).
 
     `calls` is the trace of flushes; `applied` the items that took effect, in order, with repeats.
     """
@@ -174,7 +174,7 @@ class ScriptedSink(Generic[T]):
             self.running -= 1
 
     async def wait_for_call(self, number: int = 1) -> Call[T]:
-        """Suspend until the sink has been called `number` times in all; return that call."""
+        """Suspend until the sink has been called `number` times in total; return that call."""
         while len(self.calls) < number:
             self._called.clear()
             await self._called.wait()
@@ -182,7 +182,7 @@ class ScriptedSink(Generic[T]):
 
     @property
     def trace(self) -> list[tuple[float, tuple[T, ...], str]]:
-        """Start, items and seal reason of each write."""
+        """The start, items and seal reason of each write."""
         return [(call.started, call.items, call.reason) for call in self.calls]
 
     def __repr__(self) -> str:

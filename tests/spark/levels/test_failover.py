@@ -103,7 +103,7 @@ def test_a_job_over_a_failover_runs_again_and_every_row_is_there(
     ]
     assert [record.getMessage() for record in caplog.records] == [
         "the job runs again: another server took over while units were committed (00000001, "
-        "00000002), and may lack those of the server before"
+        "00000002), and may lack those of the earlier server"
     ]
 
 

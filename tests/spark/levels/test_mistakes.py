@@ -24,8 +24,8 @@ class Plain:
     [
         ({"delivery": "exactly_once"}, "delivery='exactly_once'"),
         ({"key": ()}, "delivery='bucket': needs key"),
-        ({"app_id": None}, "app_id=None: is needed beside the other one"),
-        ({"version": None}, "version=None: is needed beside the other one"),
+        ({"app_id": None}, "app_id=None: must be given together with the other one"),
+        ({"version": None}, "version=None: must be given together with the other one"),
         ({"app_id": None, "version": None}, "app_id=None: is needed for delivery='bucket'"),
         ({"version": -1}, "version=-1"),
         ({"app_id": ""}, "application=''"),
@@ -34,7 +34,10 @@ class Plain:
         ({"mode": "upsert"}, "mode='upsert'"),
         ({"mode": "overwrite"}, "mode='overwrite': needs delivery=\"atomic\""),
         ({"delivery": "atomic"}, "has no stages that become visible at once"),
-        ({"delivery": "atomic", "version": None}, "version=None: is needed beside the other one"),
+        (
+            {"delivery": "atomic", "version": None},
+            "version=None: must be given together with the other one",
+        ),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(changed: dict[str, Any], told: str) -> None:
@@ -52,5 +55,7 @@ def test_mistakes_are_told_before_anything_runs(changed: dict[str, Any], told: s
 
 
 def test_a_stream_counts_its_versions_itself() -> None:
-    with pytest.raises(ConfigError, match="version=3: is the number of the micro-batch"):
+    with pytest.raises(
+        ConfigError, match="version=3: cannot be set: it is the number of the micro-batch"
+    ):
         foreach_batch(MemorySink(), version=3)

@@ -82,16 +82,16 @@ FOUND = """\
 : name: is missing
 :1: nam: is unknown here; did you mean 'name'?
 :3: sources.flights.path: is missing, and csv needs it
-:3: sources.flights.schema: is missing: csv in a stream does not say what its columns are
+:3: sources.flights.schema: is missing: csv in a stream does not define its columns
 :5: sources.flights.paht: is unknown here; did you mean 'path'?
-:6: sources.flights.dedupe: must be text or a list of text, and is a whole number
-:9: steps.a.sql: reads b, which comes later; a step reads what stands before it: a cycle, a -> b -> a
-:11: steps.b.sql: reads flihgts, and there is no such view; did you mean 'flights'?
+:6: sources.flights.dedupe: must be text or a list of text, but is a whole number
+:9: steps.a.sql: reads b, which comes later; a step reads only views before it: a cycle, a -> b -> a
+:11: steps.b.sql: reads flihgts, but there is no such view; did you mean 'flights'?
 :13: steps.c.sql: cannot be read as SQL: *
 :16: write.view: there is no view 'bb'; did you mean 'b'?
 :17: write.sink: there is no sink 'aircaft'; did you mean 'aircraft'?
 :18: write.order_by: has no meaning without key
-:19: write.delivery: must be one of 'at_least_once', 'atomic', 'bucket', and is 'bucketed'
+:19: write.delivery: must be one of 'at_least_once', 'atomic', 'bucket', but is 'bucketed'
 :20: write.chunk_rows: chunk_rows=0: must be a whole number of at least 1
 :22: stream.checkpoint: is missing
 :23: stream.trigger: 'often' is neither a duration such as '10 seconds' nor 'available_now'
@@ -100,15 +100,15 @@ FOUND = """\
 :29: sinks.aircraft.statement: statement='x': must be one of 'auto', 'values', 'insert', 'unnest', 'copy'
 :30: sinks.aircraft.conflict_colums: is unknown to postgres; did you mean 'conflict_columns'?
 :31: sinks.aircraft.pool_size: pool_size=0: must be a whole number of at least 1
-:33: sinks.aircraft.stack[0].kind: 'timeot' is no decorator; did you mean 'timeout'?
+:33: sinks.aircraft.stack[0].kind: 'timeot' is not a decorator; did you mean 'timeout'?
 :34: sinks.aircraft.stack[1].backoff.base: base=-1: must be at least 0 seconds (a number or a timedelta)
 :34: sinks.aircraft.stack[1].attempts: attempts=0: must be a whole number of at least 1
 :34: sinks.aircraft.stack[1].max_seconds: max_seconds='x': must be more than 0 seconds (a number or a timedelta)
-:35: sinks.aircraft.stack[2].target: there is no sink 'other'; there is: aircraft, f, g
+:35: sinks.aircraft.stack[2].target: there is no sink 'other'; known: aircraft, f, g
 :36: sinks.aircraft.stack[3].target: a cycle of sinks: aircraft -> aircraft
 :37: sinks.aircraft.stack[4]: items_per_second=None: must be given, *
 :39: sinks.f.path: is missing
-:43: sinks.g.sinks[1]: there is no sink 'nn'; there is: aircraft, f, g
+:43: sinks.g.sinks[1]: there is no sink 'nn'; known: aircraft, f, g
 """
 
 
@@ -126,7 +126,7 @@ def test_a_text_that_is_no_toml_says_where(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text("a = 1\nb = = 2\n")
     with pytest.raises(
-        PipelineError, match=r"bad\.toml: is no TOML: Invalid value \(at line 2, column 5\)"
+        PipelineError, match=r"bad\.toml: is not valid TOML: Invalid value \(at line 2, column 5\)"
     ):
         Pipeline.read(file)
 
@@ -167,24 +167,21 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
     ("changes", "expected"),
     [
         ({}, []),
-        ({"name": 5}, ["name: must be text, and is a whole number"]),
+        ({"name": 5}, ["name: must be text, but is a whole number"]),
         (
             {"sources": {}},
             [
                 "sources: must have at least one",
-                "steps.even.sql: reads numbers, and there is no such view; there is: none",
+                "steps.even.sql: reads numbers, but there is no such view; known: none",
             ],
         ),
         (
             {"sources": {"numbers": Source(format="csv", path="x")}},
-            ["sources.numbers.schema: is missing: csv does not say what its columns are"],
+            ["sources.numbers.schema: is missing: csv does not define its columns"],
         ),
         (
             {"sources": {"numbers": Source(format="parquet", path="x")}, "stream": STREAM},
-            [
-                "sources.numbers.schema: is missing: parquet in a stream does not say what its "
-                "columns are"
-            ],
+            ["sources.numbers.schema: is missing: parquet in a stream does not define its columns"],
         ),
         (
             {"sources": {"numbers": Source(format="kafka")}},
@@ -211,14 +208,14 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
             },
             [
                 "sources.numbers.watermark: has no meaning without [stream]",
-                "sources.numbers.watermark.delay: 'late' is no duration such as '10 minutes'",
+                "sources.numbers.watermark.delay: 'late' is not a duration such as '10 minutes'",
             ],
         ),
         (
             {"sources": {"numbers": Source(format="rate", dedupe="value")}, "stream": STREAM},
             [
-                "sources.numbers.dedupe: needs a watermark in a stream, which would otherwise "
-                "remember every row for ever"
+                "sources.numbers.dedupe: needs a watermark in a stream, which otherwise must "
+                "remember every row forever"
             ],
         ),
         ({"stream": Stream(checkpoint=" ")}, ["stream.checkpoint: must not be empty"]),
@@ -228,11 +225,11 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
         ),
         (
             {"steps": {"even": Step(sql="DROP TABLE numbers")}},
-            ["steps.even.sql: must be one SELECT, and is a statement of another kind (DROP)"],
+            ["steps.even.sql: must be one SELECT, but is another kind of statement (DROP)"],
         ),
         (
             {"steps": {"even": Step(sql="SELECT 1; SELECT 2")}},
-            ["steps.even.sql: must be one SELECT, and is 2 statements"],
+            ["steps.even.sql: must be one SELECT, but is 2 statements"],
         ),
         ({"steps": {"even": Step(sql=" ")}}, ["steps.even.sql: must not be empty"]),
         ({"steps": {"even": Step(sql="SOMETHING NEW FROM numbers", unchecked=True)}}, []),
@@ -242,7 +239,7 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
         ),
         (
             {"steps": {"even": Step(sql="SELECT 1"), "1st": Step(sql="SELECT 2")}},
-            ["steps.1st: is no name for a view: *"],
+            ["steps.1st: is not a valid view name: *"],
         ),
         (
             {"write": Write(view="even", sink="memory", latest_only=True)},
@@ -250,7 +247,7 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
         ),
         (
             {"write": Write(view="even", sink="memory", key="value", latest_only=True)},
-            ["write.latest_only: needs order_by, which says what the last row of a key is"],
+            ["write.latest_only: needs order_by, which defines the last row of a key"],
         ),
         (
             {"write": Write(view="even", sink="memory", delivery="bucket")},
@@ -292,11 +289,11 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
         ),
         (
             {"write": Write(view="even", sink="memory", key="value", version=-1)},
-            ["write.version: -1 is no whole number of at least 0"],
+            ["write.version: -1 is not a whole number of at least 0"],
         ),
         (
             {"write": Write(view="even", sink="memory", key="value", version=1), "stream": STREAM},
-            ["write.version: is the number of the micro-batch in a stream"],
+            ["write.version: cannot be set in a stream: it is the number of the micro-batch"],
         ),
         (
             {"write": Write(view="even", sink="memory", key="valeu", order_by=["at"])},
@@ -305,7 +302,7 @@ POSTGRES = {"dsn": "postgresql://h/d", "table": "t"}
         ({"sinks": {"memory": 5}}, ["sinks.memory: must be a table, or in Python a sink"]),
         (
             {"sinks": {"memory": Destination(kind="memry")}},
-            ["sinks.memory.kind: 'memry' is no sink; *"],
+            ["sinks.memory.kind: 'memry' is not a sink; *"],
         ),
         (
             {"sinks": {"memory": Destination(kind="fan_out")}},
@@ -362,7 +359,7 @@ def test_a_missing_extra_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     sinks = {"memory": Destination(kind="postgres", arguments=POSTGRES)}
     assert said(declared(sinks=sinks)) == [
-        'sinks.memory: needs what is not installed: pip install "penstock[postgres]"'
+        'sinks.memory: needs a missing package: pip install "penstock[postgres]"'
     ]
 
 
@@ -398,7 +395,7 @@ def test_a_literal_secret_is_not_explained() -> None:
 
 def test_what_nobody_reads_is_doubted() -> None:
     pipeline = declared(sources={"numbers": Source(format="rate"), "spare": Source(format="rate")})
-    assert [str(doubt) for doubt in pipeline.doubts()] == ["sources.spare: nothing reads it"]
+    assert [str(doubt) for doubt in pipeline.doubts()] == ["sources.spare: it is never read"]
 
 
 def test_without_sqlglot_the_sql_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -406,7 +403,7 @@ def test_without_sqlglot_the_sql_is_left_to_spark(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("penstock.spark.pipeline.check.can_read", lambda: False)
     pipeline = declared(steps={"even": Step(sql="SELECT * FROM nowhere")})
     assert pipeline.mistakes() == ()
-    assert "the SQL was not looked at" in str(pipeline.doubts()[0])
+    assert "the SQL was not checked" in str(pipeline.doubts()[0])
 
 
 def test_checking_loads_neither_spark_nor_java() -> None:

@@ -75,4 +75,4 @@ def test_plain_publishing_is_explained_as_at_most_once(tmp_path: Path) -> None:
     file.write_text(f'{text}\ndelivery = "core"\n')
     pipeline = Pipeline.read(file)
     pipeline.validate(environment={})
-    assert "at most once: nothing stores a message" in pipeline.explain()
+    assert "at most once: messages are not stored" in pipeline.explain()

@@ -50,4 +50,4 @@ def test_metrics_are_explained_as_at_most_once(tmp_path: Path) -> None:
     pipeline.validate(environment={})
     told = pipeline.explain()
     assert "sink    statsd: udp(host='statsd.internal', port=8125, encode='line'" in told
-    assert "at most once: nothing tells whether a datagram has arrived" in told
+    assert "at most once: the arrival of a datagram is unknown" in told

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark.sql.connect")
 
 from tests.spark.sql import query
 
-NO_REPORT = "Spark Connect brings no reports back from a data source; write_dataframe returns one"
+NO_REPORT = "Spark Connect returns no reports from a data source; write_dataframe returns one"
 
 
 def written(dsn: str, folder: Path, *more: str) -> tuple[dict[str, Any], dict[str, int]]:

@@ -143,7 +143,7 @@ def test_how_it_is_written() -> None:
         ),
         ({"writemode": "merge"}, "writeMode='merge': must be one of append, upsert, ignore"),
         ({"mergekeys": "id"}, "mergeKeys='id': needs writeMode=upsert or ignore"),
-        ({"mergekeys": "id,,name"}, "mergeKeys='id,,name': must be names with commas between them"),
+        ({"mergekeys": "id,,name"}, "mergeKeys='id,,name': must be comma-separated names"),
         (
             {"mergekeys": "nope", "writemode": "upsert"},
             "mergeKeys='nope': must name columns of the DataFrame, which has id, name, version",
@@ -156,7 +156,7 @@ def test_how_it_is_written() -> None:
         ({"dbtable": "a.b.c"}, "dbtable='a.b.c': must be table or schema.table"),
         (
             {"index": "orders"},
-            "index='orders': means nothing for sink='postgres', only for elasticsearch",
+            "index='orders': has no meaning for sink='postgres', only for elasticsearch",
         ),
         ({"delivery": "bucket"}, "delivery='bucket': .*Use write_dataframe or foreach_batch"),
         ({"deadletters": " "}, "deadLetters=' ': must not be empty"),
@@ -169,7 +169,7 @@ def test_how_it_is_written() -> None:
         ({"url": f"postgresql://host/db?{SECRET}"}, "url='...': what follows"),
         (
             {"sink": "http", "url": "http://host", "password": SECRET},
-            "dbtable='shop.orders': means nothing for sink='http'",
+            "dbtable='shop.orders': has no meaning for sink='http'",
         ),
     ],
 )
@@ -188,7 +188,7 @@ def test_mistakes(options: dict[str, str], told: str) -> None:
         ({"sink": "file"}, "path=None: must be given for sink='file'"),
         (
             {"sink": "http", "url": "http://host", "password": SECRET},
-            "password='...': needs user beside it",
+            "password='...': also needs user",
         ),
         (
             {"sink": "http", "url": "http://host", "deadletters": "letters"},
@@ -196,7 +196,7 @@ def test_mistakes(options: dict[str, str], told: str) -> None:
         ),
         (
             {**TO_ELASTICSEARCH, "writemode": "upsert"},
-            "writeMode=upsert needs one column, which is the id",
+            "must be the id column, if sink='elasticsearch' and writeMode=upsert",
         ),
         (
             {**TO_ELASTICSEARCH, "writemode": "ignore", "mergekeys": "id"},
@@ -205,15 +205,18 @@ def test_mistakes(options: dict[str, str], told: str) -> None:
         ({"sink": "kafka", "topic": "t"}, "bootstrapServers=None: must be given for sink='kafka'"),
         (
             {"sink": "kafka", "bootstrapServers": "h:1"},
-            "topic=None: or topicColumn must be given, one of them",
+            "topic=None: must be given, or topicColumn, but not both",
         ),
-        ({**TO_KAFKA, "topiccolumn": "name"}, "topic='orders': or topicColumn must be given"),
+        ({**TO_KAFKA, "topiccolumn": "name"}, "topic='orders': must be given, or topicColumn"),
         ({**TO_KAFKA, "keycolumn": "nope"}, "keyColumn='nope': must name columns of the DataFrame"),
         ({"sink": "nats", "subject": "a"}, "url=None: must be given for sink='nats'"),
-        ({**TO_NATS, "subjectcolumn": "name"}, "subject='orders.new': or subjectColumn must be"),
-        ({**TO_NATS, "user": "u"}, "user='...': needs password beside it"),
-        ({**TO_NATS, "topic": "t"}, "topic='t': means nothing for sink='nats'"),
-        ({**TO_KAFKA, "writemode": "upsert"}, "writeMode='upsert': means nothing for sink='kafka'"),
+        ({**TO_NATS, "subjectcolumn": "name"}, "subject='orders.new': must be given, or"),
+        ({**TO_NATS, "user": "u"}, "user='...': also needs password"),
+        ({**TO_NATS, "topic": "t"}, "topic='t': has no meaning for sink='nats'"),
+        (
+            {**TO_KAFKA, "writemode": "upsert"},
+            "writeMode='upsert': has no meaning for sink='kafka'",
+        ),
         (
             {**TO_KAFKA, "user": "u", "password": SECRET},
             "user='u': needs a securityProtocol with sasl",

@@ -103,7 +103,7 @@ def test_advice_comes_for_a_module_of_the_users(spark: Any, only_here: Any) -> N
     """P-T13: the three fixes, and the third one works."""
     with pytest.raises(
         Exception,
-        match=r"the module only_here is not there on an executor. Install .*addPyFile "
+        match=r"the module only_here is missing on an executor. Install .*addPyFile "
         r".*register_pickle_by_value",
     ):
         write_dataframe(spark.range(1), only_here.write)

@@ -1,13 +1,14 @@
 """The number of workers and the batch size, from the results of writes. No clock, task or I/O.
 
 1. Decisions lie between the floors of `Adaptive` and the limits, which always hold.
-2. Single tries count, not their series: backoff time is no property of the destination.
+2. Each attempt counts separately: backoff time is not a property of the destination.
 3. Three kinds of errors signal load: a timeout, a throttle, and a write refused as too large, which
    is no evidence about the workers. Any other error suspends the decision in progress, since the
    write is no evidence.
-4. A try after a pause counts only if it failed because of load: an idle batcher neither learns nor
-   forgets.
-5. A try that began before the last step down belongs to the earlier setting, and does not count.
+4. An attempt after a pause counts only if it failed because of load: the setting of an idle batcher
+   does not change.
+5. An attempt that began before the last step down belongs to the earlier setting, and does not
+   count.
 
 The two decisions are independent: see `workers.py` and `items.py`.
 """
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
 
 
 class Load(enum.IntEnum):
-    """The load that the errors of a try signal; of several, the highest counts."""
+    """The load signalled by the errors of an attempt; the highest of several counts."""
 
     FINE = 0
     """No error."""
     SILENT = 1
-    """Errors that say nothing about load."""
+    """Errors without information about load."""
     TOO_LARGE = 2
     """A write refused as too large."""
     TOO_MUCH = 3
@@ -43,13 +44,13 @@ class Load(enum.IntEnum):
 @known_arguments()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive:
-    """Adapt a batcher's concurrency and batch size below its limits to the results of its writes.
+    """Adaptation of a batcher's concurrency and batch size to the results of its writes.
 
-    Concurrency rises by one for each round trip no slower than those before, falls by a tenth when
-    round trips become slower or the destination objects, and halves when they take half as long
-    again as at best. The batch size halves when the destination objects (a timeout, a throttle, a
-    refusal as too large), and grows back by a quarter. Raises `ConfigError` for a value out of
-    range.
+    Both stay within the limits. Concurrency rises by one for each round trip that is no slower than
+    the earlier ones, falls by a tenth if round trips become slower or a write is throttled or times
+    out, and halves if they take 1.5 times as long as the fastest ones. The batch size halves after
+    a timeout, a throttle or a refusal as too large, and grows back by a quarter. Raises
+    `ConfigError` for a value out of range.
     """
 
     min_items: int = 10
@@ -94,14 +95,14 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """An ended try of a write. Times are seconds of the clock."""
+    """An ended attempt of a write. Times are in seconds of the clock."""
 
     ended: float
     seconds: float
     items: int
     load: Load = Load.FINE
     in_flight: int = 1
-    """Writes that were running when it ended, itself included."""
+    """Number of writes that were running when it ended, including itself."""
     idle: bool = False
     """Whether it followed a pause at least as long as itself, in which no write was running."""
     sizes: bool = True
@@ -109,7 +110,7 @@ class Try:
 
 
 class AdaptiveControl:
-    """Turns the results of tries into a setting."""
+    """Derives the setting from the results of attempts."""
 
     def __init__(self, rules: Adaptive, limits: Limits, *, patience: float) -> None:
         most = limits.max_items
@@ -126,7 +127,7 @@ class AdaptiveControl:
         return Setting(self._workers.now, self._items.now)
 
     def heard(self, one: Try) -> Setting:
-        """Take an ended try into account; return the setting from now on."""
+        """Evaluate an ended attempt; return the setting from now on."""
         if one.idle and one.load < Load.TOO_LARGE:
             return self.setting
         ended, began, items, load = one.ended, one.ended - one.seconds, one.items, one.load

@@ -1,9 +1,9 @@
 """A temporary ceiling below a value that the destination has objected to. Pure.
 
 1. Growth stops just below the last objection for a number of decisions (the hold). Then the whole
-   range is open again: only a try shows whether the destination has changed.
-2. An objection soon after the hold doubles the next one, up to `LONGEST`. One during a hold lowers
-   the ceiling and does not lengthen the hold, so that a recovered destination is probed.
+   range is open again: only an attempt shows whether the destination has changed.
+2. An objection soon after a hold doubles the next hold, up to `LONGEST`. An objection during a hold
+   lowers the ceiling and does not lengthen the hold, so that a recovered destination is probed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ LONGEST = 640
 
 
 class Ceiling:
-    """The highest value that growth may reach now."""
+    """The highest value that growth may currently reach."""
 
     def __init__(self, most: int) -> None:
         self.now = most  # the ceiling in force
@@ -22,7 +22,7 @@ class Ceiling:
         self._left = -HOLD
 
     def objected(self, at: int) -> None:
-        """Start a hold below this value, which the destination objected to."""
+        """Start a hold below this value, to which the destination objected."""
         self.now = max(1, at - 1)
         if self._left <= 0:
             soon = self._left > -HOLD

@@ -1,11 +1,12 @@
-"""The tries of one batcher: when each begins and ends, and the load that its errors signal.
+"""The attempts of one batcher: their starts and ends, and the load that their errors signal.
 
-A try is one stretch of a batch's write with a flush slot, from the slot to the backoff or the end.
-Two kinds do not count: those that end in a backoff without an error (a rate limit, say), and those
-that a shutdown cuts off. Other tries of a stopping batcher count: draining may need more workers.
+An attempt is one stretch of a batch's write with a flush slot, from the slot to the backoff or the
+end. Two kinds do not count: attempts that end in a backoff without an error (for example a rate
+limit), and attempts that a shutdown cuts off. Other attempts of a stopping batcher count: draining
+may need more workers.
 
-With tenants, a throttle affects only its tenant, as in a `Retry`, and its try does not count. Nor
-does a tenant's batch count for the batch size unless it was full: with many tenants most are not.
+With tenants, a throttle affects only its tenant, as in a `Retry`, and its attempt does not count. A
+tenant's batch counts for the batch size only if it was full: with many tenants most are not.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Running:
-    """A running try."""
+    """A running attempt."""
 
     began: float
-    pause: float  # seconds before it in which no try was running
+    pause: float  # seconds before it without a running attempt
     items: int
     of_tenant: bool  # whether its items belong to one of several tenants
     full: bool  # whether its batch was full
@@ -47,7 +48,7 @@ class Running:
     is_tenant_throttled: bool = False
 
     def heard(self, errors: Iterable[BaseException], classify: Classifier | None) -> None:
-        """Take errors into account, each object once."""
+        """Evaluate errors, each object once."""
         for error in {id(error): error for error in errors}.values():
             if self.of_tenant and classified(error, classify) is ErrorClass.THROTTLE:
                 self.is_tenant_throttled = True
@@ -55,7 +56,7 @@ class Running:
                 self.load = max(self.load, load_of(error, classify))
 
     def ended(self, now: float, in_flight: int) -> Try:
-        """The try as it has ended."""
+        """Return the attempt as ended."""
         lasted, sizes = now - self.began, self.full or not self.of_tenant
         return Try(
             ended=now, seconds=lasted, items=self.items, load=self.load, in_flight=in_flight,
@@ -64,7 +65,7 @@ class Running:
 
 
 class Governor:
-    """Measures the tries of one batcher, and holds the setting."""
+    """Measures the attempts of one batcher, and keeps the setting."""
 
     def __init__(self, rules: Adaptive, limits: Limits, sink: object) -> None:
         self._control = AdaptiveControl(rules, limits, patience=_patience(limits, sink))
@@ -80,17 +81,19 @@ class Governor:
     def begins(
         self, items: int, now: float, *, of_tenant: bool = False, full: bool = True
     ) -> Running:
-        """Begin a try of a batch that has a flush slot."""
+        """Begin an attempt of a batch that has a flush slot."""
         pause = 0.0 if self._running else now - self._quiet_since
         self._running += 1
         return Running(now, pause, items, of_tenant, full)
 
     def heard(self, one: Running, errors: Iterable[BaseException]) -> None:
-        """Take errors of a running try into account."""
+        """Evaluate errors of a running attempt."""
         one.heard(errors, self._classify)
 
     def ends(self, one: Running, now: float, *, rests: bool, told: bool) -> bool:
-        """End a try (in a backoff: `rests`; counted: `told`); whether the setting changed."""
+        """End an attempt (`rests`: in a backoff; `told`: counted); return whether the setting
+        changed.
+        """
         in_flight = self._running
         self._running -= 1
         if not self._running:
@@ -103,7 +106,7 @@ class Governor:
 
 
 def load_of(error: BaseException, classify: Classifier | None = None) -> Load:
-    """The load that one error signals."""
+    """Return the load that one error signals."""
     if classified(error, classify) is ErrorClass.THROTTLE:
         return Load.TOO_MUCH
     seen: set[int] = set()
@@ -119,11 +122,11 @@ def load_of(error: BaseException, classify: Classifier | None = None) -> Load:
 
 
 def _sheds_load(error: BaseException) -> bool:
-    # an unavailable server that names a delay, as HTTP 503 with `Retry-After` does
+    # an unavailable server with a delay, such as HTTP 503 with `Retry-After`
     is_other = isinstance(error, (CircuitOpenError, RefusedError))
     return isinstance(error, UnavailableError) and not is_other and error.retry_after is not None
 
 
 def _patience(limits: Limits, sink: object) -> float:
-    """Seconds that a try may take: its shortest timeout."""
+    """Return the seconds that an attempt may take: its shortest timeout."""
     return min([limits.stretch, *stretch_limits(sink)])

@@ -1,6 +1,6 @@
-"""The batch size: decided after every ten tries. Pure.
+"""The batch size: decided after every ten attempts. Pure.
 
-| the last ten tries | the size |
+| the last ten attempts | the size |
 |---|---|
 | one timed out, was throttled or too large | halves, at least the floor |
 | one failed without signalling load | stays |
@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from .ceiling import Ceiling
 
-TRIES = 10  # tries per decision
+TRIES = 10  # attempts per decision
 FULL = 0.9
 SPARSE = 0.3
 
 
 class ItemsControl:
-    """The batch size, and the tries since its last decision."""
+    """The batch size, and the attempts since its last decision."""
 
     def __init__(self, *, start: int, least: int, most: int, patience: float) -> None:
         self.now = start  # the size in force
@@ -40,7 +40,7 @@ class ItemsControl:
     def heard(
         self, ended: float, began: float, items: int, *, fine: bool, too_much: bool, too_large: bool
     ) -> None:
-        """Count an ended try, and decide at the tenth."""
+        """Count an ended attempt, and decide at the tenth."""
         if began < self._since:  # with the size before the last halving
             return
         self._tries += 1

@@ -1,4 +1,4 @@
-"""Reports tries to the governor, if any."""
+"""Reports attempts to the governor, if any."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FULL = frozenset({Reason.SIZE, Reason.BYTES})
 
 
 class TryWatch:
-    """The tries of one batcher; without `adaptive` it does nothing."""
+    """The attempts of one batcher; without `adaptive` it does nothing."""
 
     def __init__(self, setup: Setup[Any]) -> None:
         adaptive = setup.adaptive
@@ -27,23 +27,23 @@ class TryWatch:
 
     @property
     def setting(self) -> Setting | None:
-        """The governor's setting; `None` without one."""
+        """The governor's setting; `None` without a governor."""
         return None if self._governor is None else self._governor.setting
 
     def begins(self, items: int, sealed: Sealed[Any], now: float) -> Running | None:
-        """Begin a try of so many items of a batch."""
+        """Begin an attempt of this number of items of a batch."""
         if self._governor is None:
             return None
         of_tenant, is_full = sealed.owner is not None, sealed.reason in _FULL
         return self._governor.begins(items, now, of_tenant=of_tenant, full=is_full)
 
     def heard(self, running: Running | None, errors: Iterable[BaseException]) -> None:
-        """Take the errors of a try into account."""
+        """Evaluate the errors of an attempt."""
         if self._governor is not None and running is not None:
             self._governor.heard(running, errors)
 
     def ends(self, running: Running | None, now: float, *, rests: bool, told: bool) -> bool:
-        """End a try, in a backoff if it `rests`; return whether the setting has changed."""
+        """End an attempt, in a backoff if it `rests`; return whether the setting has changed."""
         if self._governor is None or running is None:
             return False
         return self._governor.ends(running, now, rests=rests, told=told)

@@ -1,19 +1,20 @@
 """The number of workers: decided once per round trip. Pure.
 
-A decision is due when the mean round trip has passed since the last one. The first rule that
-applies to the tries that ended in between decides:
+A decision is due one mean round trip after the last one. The first rule that applies to the
+attempts that ended in between decides:
 
-1. One timed out or was throttled: a tenth less, at least by one, and a ceiling at that number.
-2. Half or more failed without signalling load: no change. If fewer did, the others decide;
-   otherwise a few bad rows would stop all growth, the more so the more workers there are.
-3. The mean is half as long again as its best since the last halving, and by more than it varies:
+1. An attempt timed out or was throttled: a tenth less, at least by one, and a ceiling at that
+   number.
+2. At least half failed without signalling load: no change. If fewer failed, the others decide;
+   otherwise a few bad rows would stop all growth, especially with many workers.
+3. The mean exceeds its best since the last halving by half of that, and by more than it varies:
    half. The best is then measured anew, so that the workers grow again if load was not the cause.
-   Without this rule they would overload a destination that slows down gently; without its second
-   condition, they would idle before one with very uneven round trips.
-4. They were slower than those before by more than 2.5 standard deviations (at least by a tenth): a
-   tenth less.
-5. They were no slower than those before, and all workers were busy: one more. A number that was not
-   reached is no evidence.
+   Without this rule they would overload a destination that slows down gradually; without its second
+   condition, they would stay idle with a destination of very uneven round trips.
+4. Round trips were slower than the earlier ones by more than 2.5 standard deviations (at least by a
+   tenth): a tenth less.
+5. Round trips were no slower than the earlier ones, and all workers were busy: one more. A number
+   that was not reached is no evidence.
 
 Round trips are compared per size class (a doubling of the size), since a large batch takes longer
 than a small one. Only successful writes measure a round trip. A new mean weighs 0.4.
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
 
 LESS = 0.9  # the share of workers left after a step down
 WEIGHT = 0.4  # the weight of the newest mean
-DEVIATIONS = 2.5  # standard deviations above the mean from which a round trip is slow
+DEVIATIONS = 2.5  # standard deviations above the mean at which a round trip is slow
 LEAST_EXCESS = 0.1
-"""The minimum share by which it must be slower: steady destinations hardly deviate."""
+"""The minimum share by which it must be slower, since steady destinations hardly deviate."""
 TOO_SLOW = 1.5  # the multiple of the fastest round trip that is too slow
-LEFT = 0.5  # the share of workers left then
-LEAST_SECONDS = 0.001  # minimum of a round trip: differences below it come from the loop
-NO_SLOWER = 1 + 1e-9  # equal means differ in their last digit
+LEFT = 0.5  # the share of workers left in that case
+LEAST_SECONDS = 0.001  # minimum of a round trip: smaller differences come from the loop
+NO_SLOWER = 1 + 1e-9  # equal means may differ in the last digit
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class Past:
     variance: float = 0.0
 
     def add(self, value: float) -> None:
-        """Take a newer value in."""
+        """Add a newer value."""
         difference = value - self.mean
         step = WEIGHT * difference
         self.mean += step
@@ -84,18 +85,18 @@ class Recent:
     seconds: float = 0.0
 
     def add(self, seconds: float) -> None:
-        """Take a round trip in."""
+        """Add a round trip."""
         self.count += 1
         self.seconds += seconds
 
     @property
     def mean(self) -> float:
-        """Their mean."""
+        """The mean of the round trips."""
         return self.seconds / self.count
 
 
 class WorkersControl:
-    """The number of workers, and the tries since its last decision."""
+    """The number of workers, and the attempts since its last decision."""
 
     def __init__(self, *, start: int, least: int, most: int) -> None:
         self.now = start  # the number in force
@@ -116,7 +117,7 @@ class WorkersControl:
     def heard(
         self, ended: float, began: float, items: int, in_flight: int, *, fine: bool, too_much: bool
     ) -> None:
-        """Count an ended try, and decide when it is due."""
+        """Count an ended attempt; decide if a decision is due."""
         if began < self._since:  # with the number before the last step down
             return
         self._too_much |= too_much
@@ -163,7 +164,7 @@ class WorkersControl:
         return [(past[size], recent) for size, recent in self._recent.items() if size in past]
 
     def _learn(self) -> None:
-        """Add the new round trips. The next decision is due after their mean, or the one before."""
+        """Add the new round trips. The next decision is due after their mean, or the previous mean."""
         for size, recent in self._recent.items():
             if size in self._past:
                 self._past[size].add(recent.mean)

@@ -1,1 +1,1 @@
-"""Gathering items into batches: decided without clock, task or I/O."""
+"""Gathering of items into batches: decisions without clock, task or I/O."""

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class AddGroup(NamedTuple, Generic[T]):
-    """Items of one call, all accepted or none; a column is `None` where nothing has it."""
+    """Items of one call, all accepted or none; a column is `None` if it is not used."""
 
     items: tuple[T, ...]
     sizes: tuple[int, ...] | None = None
@@ -26,7 +26,7 @@ class AddGroup(NamedTuple, Generic[T]):
         return 0 if self.sizes is None else sum(self.sizes)
 
     def part(self, start: int, end: int | None) -> AddGroup[T]:
-        """A part of it."""
+        """Return a part of the group."""
         cut = slice(start, end)
         return AddGroup(
             self.items[cut],
@@ -36,7 +36,7 @@ class AddGroup(NamedTuple, Generic[T]):
         )
 
     def rows(self) -> Iterator[tuple[T, int, Resolvable | None, Hashable]]:
-        """Each item with its size, receipt and key."""
+        """Yield each item with its size, receipt and key."""
         count = len(self.items)
         nothing, sizes = (None,) * count, self.sizes or (0,) * count
         return zip(self.items, sizes, self.receipts or nothing, self.keys or nothing, strict=True)

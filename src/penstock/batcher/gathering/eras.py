@@ -1,7 +1,8 @@
 """Fences through lanes.
 
-A fence ends an *era*. A batch has the number of its era, and no batch mixes two. So no later item
-shares a batch with items in front of the fence, and those that waited in a lane do not linger.
+A fence ends an *era*. A batch has the number of its era, and contains items of one era only. So no
+later item shares a batch with items before the fence, and items that waited in a lane do not
+linger.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Waiting(Entry, Generic[T]):
     def __init__(
         self, key: Hashable, item: T, size: int, receipt: Resolvable | None, *, at: float, era: int
     ) -> None:
-        self.lane_key = key  # all in one: it is made for every item that waits
+        self.lane_key = key  # one statement: an entry is made for every waiting item
         self.size = size
         self.behind = None
         self.item = item
@@ -44,7 +45,7 @@ class Waiting(Entry, Generic[T]):
 
     @property
     def leftover(self) -> Leftover[T]:
-        """The item as evicted."""
+        """Return the item as evicted."""
         return Leftover(self.item, self.receipt, self.era)
 
 
@@ -55,14 +56,14 @@ class Eras(Generic[T]):
 
     def __init__(self) -> None:
         self._waiting: dict[int, int] = {}
-        """Items that wait in lanes, per era."""
+        """Number of items that wait in lanes, per era."""
         self._reasons: dict[int, Reason] = {}
         self._ready: dict[int, deque[list[Waiting[T]]]] = {}
         """Items whose turn has begun, per era and key."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether there is a batch to take."""
+        """Whether a batch is ready."""
         return bool(self._ready)
 
     @property
@@ -71,14 +72,14 @@ class Eras(Generic[T]):
         return bool(self._waiting)
 
     def end(self, era: int, reason: Reason, waiting: int) -> None:
-        """End an era; `waiting` items are in lanes, earlier eras' included."""
+        """End an era; `waiting` is the number of items in lanes, including earlier eras."""
         left = waiting - sum(self._waiting.values())
         if left:
             self._waiting[era] = left
             self._reasons[era] = reason
 
     def left_lane(self, era: int, count: int = 1) -> None:
-        """Count items of an era out of their lanes."""
+        """Note that items of an era have left their lanes."""
         if era in self._waiting:
             self._waiting[era] -= count
             if not self._waiting[era]:
@@ -100,7 +101,7 @@ class Eras(Generic[T]):
     def put_in_front(
         self, lanes: Lanes[Waiting[T]], group: AddGroup[T], key: Hashable, now: float, last: int
     ) -> None:
-        """Put accepted items of an active key in front of its lane, in the era of the first there."""
+        """Put accepted items of an active key in front of its lane, in the era of its first item."""
         lane = lanes.lane(key)
         first = None if lane is None else lane.first
         era = last + 1 if first is None else min(first.era, last + 1)
@@ -112,7 +113,7 @@ class Eras(Generic[T]):
     def begin(
         self, entry: Waiting[T], lanes: Lanes[Waiting[T]], max_items: int, max_bytes: int | None
     ) -> None:
-        """Begin a key's turn with the items of its lane that are of the same era and fit."""
+        """Begin a key's turn with the items of its lane that have the same era and fit."""
         group, size = [entry], entry.size
         while len(group) < max_items:
             behind = lanes.first(entry.lane_key)
@@ -176,17 +177,17 @@ class Eras(Generic[T]):
         return {group[0].lane_key for group in groups}
 
     def until(self, number: int) -> int:
-        """Items of eras up to this number."""
+        """Count the items of eras up to this number."""
         behind = sum(count for era, count in self._waiting.items() if era <= number)
         ready = [groups for era, groups in self._ready.items() if era <= number]
         return behind + sum(len(group) for groups in ready for group in groups)
 
     def ages(self) -> Sequence[float]:
-        """When the first item of each ready turn was accepted."""
+        """Yield the time at which the first item of each ready turn was accepted."""
         return [group[0].at for groups in tuple(self._ready.values()) for group in tuple(groups)]
 
     def sealed(self, entries: list[Waiting[T]], now: float, *, sized: bool) -> Sealed[T]:
-        """A batch of items that have waited."""
+        """Make a batch of items that have waited."""
         era = entries[0].era
         return Sealed(
             items=[entry.item for entry in entries],
@@ -202,7 +203,7 @@ class Eras(Generic[T]):
         )
 
     def clear(self) -> list[Waiting[T]]:
-        """Evict the ready items, and forget those in lanes."""
+        """Evict the ready items; stop counting those in lanes."""
         groups = [group for era in sorted(self._ready) for group in self._ready[era]]
         self._ready.clear()
         self._waiting.clear()
@@ -210,7 +211,7 @@ class Eras(Generic[T]):
 
 
 def _waiting_again(batch: Sealed[T], index: int) -> Waiting[T]:
-    """An item of a batch, as an entry of its lane."""
+    """Convert an item of a batch to an entry of its lane."""
     return Waiting(
         batch.lanes[index],
         batch.items[index],

@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Wake = Callable[[bool], float]
-"""Has the dispatcher advance at once, or when a batch that begins now is due; returns the time.
-Only the fast path calls it: all other paths end in `advance` anyway.
+"""Makes the dispatcher advance immediately, or when a batch that begins now is due; returns the
+time. Only the fast path calls it: all other paths end in `advance` anyway.
 """
 
 
 class HasClock(Protocol):
-    """Has the clock, which is another one once the batcher is open."""
+    """An object with the clock, which changes when the batcher opens."""
 
     clock: Clock
 
 
 @dataclass(slots=True)
 class Shape:
-    """When a batch is complete. Durations in seconds."""
+    """The conditions under which a batch is complete. Durations are in seconds."""
 
     max_items: int
     max_bytes: int | None
@@ -49,13 +49,13 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The queued items of a gatherer, in numbers."""
+    """Counts of a gatherer's queued items."""
 
     open_items: int
     sealed: int
-    """Sealed batches that no worker has taken."""
+    """Number of sealed batches that no worker has taken."""
     oldest_at: float | None
-    """When the oldest queued item was accepted."""
+    """The time at which the oldest queued item was accepted."""
 
 
 class Gatherer(Protocol[T]):
@@ -63,7 +63,7 @@ class Gatherer(Protocol[T]):
 
     @property
     def spare(self) -> int:
-        """Items that the fast path may append without further effect."""
+        """Number of items that the fast path may append without further effect."""
         ...
 
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
@@ -74,24 +74,25 @@ class Gatherer(Protocol[T]):
         """Seal the open batch unless it is empty; with `SIZE` only a full one."""
 
     def due_at(self) -> float | None:
-        """When the next open batch will be due; `None` without one."""
+        """Return the time at which the next open batch is due; `None` without one."""
         ...
 
     def take(self, now: float) -> Sealed[T] | None:
-        """The next batch to write; `None` if none is ready."""
+        """Return the next batch to write; `None` if none is ready."""
         ...
 
     def done(
         self, batch: Sealed[T], ended: Sequence[int] | None = None, back: Sequence[int] = ()
     ) -> Sequence[Leftover[T]]:
-        """The write of a batch has ended, or backs off while the items `ended` have an outcome.
+        """Note that the write of a batch has ended, or backs off while the items `ended` have an
+        outcome.
 
         The items `back` wait again. Returns the items that fail because of it.
         """
         ...
 
     def evict_oldest(self) -> Evicted[T] | None:
-        """Evict the oldest queued item; `None` if there is none."""
+        """Evict the oldest queued item; return `None` if there is none."""
         ...
 
     def clear(self, now: float) -> list[Leftover[T]]:
@@ -99,11 +100,11 @@ class Gatherer(Protocol[T]):
         ...
 
     def withdraw(self, matches: Matches, now: float) -> list[Leftover[T]]:
-        """Evict the queued items whose receipts match; keys that have none left are free."""
+        """Evict the queued items with matching receipts; keys without further items are free."""
         ...
 
     def resubmit(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
-        """As `offer`, for items of one key, in front of those that wait in its lane."""
+        """Like `offer`, for items of one key, in front of those that wait in its lane."""
         ...
 
     @property
@@ -112,11 +113,11 @@ class Gatherer(Protocol[T]):
         ...
 
     def queued_until(self, number: int) -> int:
-        """Queued items up to this batch number, without those of held keys."""
+        """Count the queued items up to this batch number, without those of held keys."""
         ...
 
     def snapshot(self) -> Snapshot:
-        """The current numbers, from every lane and tenant."""
+        """Return the current counts across all lanes and tenants."""
         ...
 
 
@@ -125,23 +126,23 @@ class Holding(Protocol):
 
     @property
     def keys(self) -> int:
-        """Held keys."""
+        """Number of held keys."""
         ...
 
     @property
     def items(self) -> int:
-        """Their queued items."""
+        """Number of queued items of held keys."""
         ...
 
     def until(self, number: int) -> int:
-        """Their queued items up to this batch number."""
+        """Count the queued items of held keys up to this batch number."""
         ...
 
     def stop(self, batch: Sealed[Any], indices: Sequence[int]) -> None:
-        """Hold the keys of these items: items behind them wait until `let_go`."""
+        """Hold the keys of these items: later items wait until `let_go`."""
 
     def is_going(self, key: Hashable) -> bool:
-        """Whether items of a held key are in a batch."""
+        """Return whether items of a held key are in a batch."""
         ...
 
     def let_go(self, key: Hashable, now: float) -> int:
@@ -149,4 +150,4 @@ class Holding(Protocol):
         ...
 
     def begin_stop(self) -> None:
-        """Hand held items back from now on, instead of failing or spilling them."""
+        """From now on, return held items instead of failing or spilling them."""

@@ -19,22 +19,22 @@ class Gathering(NamedTuple, Generic[T]):
     gatherer: Gatherer[T]
     shape: Shape
     pack: Pack[T]
-    """The open batch; with tenants, the way into theirs."""
+    """The open batch; with tenants, the router to their open batches."""
     identity: Callable[..., Hashable] | None = None
-    """The identity of an item's key or tenant, from the item and what the fast path has looked up;
-    `None` without.
+    """Returns the identity of an item's key or tenant, from the item and the values that the fast
+    path has looked up; `None` without keys and tenants.
     """
     identities: Callable[..., tuple[Hashable, ...]] | None = None
-    """As `identity`, of several items."""
+    """Like `identity`, for several items."""
     holds: Holding | None = None
-    """`None` without keys."""
+    """The held keys; `None` without keys."""
 
     @property
     def held_keys(self) -> int:
-        """Keys stopped by a failed item."""
+        """Number of keys stopped by a failed item."""
         return 0 if self.holds is None else self.holds.keys
 
     @property
     def held_items(self) -> int:
-        """Their queued items."""
+        """Number of queued items of held keys."""
         return 0 if self.holds is None else self.holds.items

@@ -1,4 +1,4 @@
-"""Keys stopped by a failed item (policies: see `parking`) or by one that was handed back."""
+"""Keys stopped by a failed item (for the policies, see `parking`) or by a returned one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEFT: Hashable = object()
-"""Stands for the key of an item that has left its batch."""
+"""Represents the key of an item that has left its batch."""
 
 
 class KeyHolds(Generic[T]):
-    """The held lanes. `go` begins the turn of an item that is released."""
+    """The held lanes. `go` begins the turn of a released item."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class KeyHolds(Generic[T]):
 
     @property
     def keys(self) -> int:
-        """Held keys."""
+        """Number of held keys."""
         return self._lanes.held
 
     @property
     def items(self) -> int:
-        """Their queued items."""
+        """Number of queued items of held keys."""
         if not self._lanes.held:
             return 0
         return sum(lane.length for _, lane in self._lanes.lanes() if lane.held)
 
     def until(self, number: int) -> int:
-        """Their queued items of eras up to this number."""
+        """Count the queued items of held keys in eras up to this number."""
         if not self._lanes.held:
             return 0
         held = (lane for _, lane in self._lanes.lanes() if lane.held)
@@ -75,7 +75,7 @@ class KeyHolds(Generic[T]):
                 self._lanes.hold(key)
 
     def wait(self, entries: Sequence[Waiting[T]]) -> None:
-        """Put items into their lanes, and look at those that are held."""
+        """Put items into their lanes, and check the held lanes."""
         self._lanes.wait_all(entries)
         if self._lanes.held:
             for entry in entries:
@@ -95,14 +95,16 @@ class KeyHolds(Generic[T]):
         self._parking.look_at(key, lane)
 
     def failed(self) -> Sequence[Leftover[T]]:
-        """Take the items that have failed since the last call."""
+        """Return the items that have failed since the last call."""
         if not self._failed:
             return ()
         gone, self._failed = self._failed, []
         return [entry.leftover for entry in gone]
 
     def take_spilled(self, most: int) -> list[Waiting[T]]:
-        """Take the oldest items beyond a key's bound, as its turn; empty without any."""
+        """Take the oldest items beyond a key's bound as its turn; return none if it is not
+        exceeded.
+        """
         over = self._parking.next(self._lanes)
         if over is None:
             return []
@@ -125,5 +127,5 @@ class KeyHolds(Generic[T]):
         return count
 
     def begin_stop(self) -> None:
-        """Keep held items, to be handed back: they neither fail nor spill any more."""
+        """Keep held items until they are returned: they neither fail nor spill any more."""
         self._is_stopping = True

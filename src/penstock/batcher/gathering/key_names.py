@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class KeyNames(Generic[T]):
-    """The key function. `odd`: whether identities in lanes may differ from the keys given."""
+    """The key function. `odd`: whether identities in lanes may differ from the given keys."""
 
     __slots__ = ("_odd", "key_of")
 
@@ -22,19 +22,21 @@ class KeyNames(Generic[T]):
         self._odd = odd
 
     def known(self, key: object) -> Hashable:
-        """The identity of a key. Raises `TypeError` for an object that cannot be one."""
+        """Return the identity of a key. Raises `TypeError` for an object that cannot be one."""
         if type(key) in PLAIN:
             return cast("Hashable", key)
         self._odd = True
         return identity(key)
 
     def all_known(self, items: Sequence[T]) -> tuple[Hashable, ...]:
-        """The identities of the items' keys. Raises as `known`, and the key function's errors."""
+        """Return the identities of the items' keys. Raises like `known`, and the key function's
+        errors.
+        """
         keys = tuple(map(self.key_of, items))
         if PLAIN.issuperset(map(type, keys)):
             return cast("tuple[Hashable, ...]", keys)
         return tuple(map(self.known, keys))
 
     def given(self, keys: Sequence[Hashable]) -> list[object]:
-        """The keys as given."""
+        """Return the keys as given."""
         return [shown(key) for key in keys] if self._odd else list(keys)

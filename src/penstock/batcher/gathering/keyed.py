@@ -7,9 +7,9 @@ until `done` ends the turn of their key. During a backoff only the keys of unset
 2. A fence ends an era (see `eras`).
 3. A key is free when all its items in a batch have ended and the batch is not at its destination.
    An item that was cut off has not ended until its write has: it may still take effect.
-4. With `repeats`, items behind a failed one of their key in a batch wait again, and follow it.
-5. If an item was handed back `unsent`, the items behind it in its key are handed back as well. Keys
-   that fail for good follow `parking`.
+4. With `repeats`, items that follow a failed one of their key in a batch wait again, behind it.
+5. If an item was returned `unsent`, the later items of its key are also returned. Keys that fail
+   for good follow `parking`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ T = TypeVar("T")
 class KeyedGatherer(Generic[T]):
     """Items in arrival order per key.
 
-    `repeats` lets a batch have several items of one key; `evicts` keeps what `evict_oldest` needs;
-    `on_error` gets what `key` raises on the fast path.
+    `repeats` allows several items of one key in a batch; `evicts` maintains the state for
+    `evict_oldest`; `on_error` receives the errors that `key` raises on the fast path.
     """
 
     def __init__(
@@ -85,7 +85,9 @@ class KeyedGatherer(Generic[T]):
     # -- keys --------------------------------------------------------------------------------------
 
     def identity(self, item: T) -> Hashable:
-        """Identify the item's key. Raises `TypeError`, `KeyFailedError`, the key function's."""
+        """Identify the item's key. Raises `TypeError`, `KeyFailedError` and the key function's
+        errors.
+        """
         key = self.names.key_of(item)
         known = self.names.known(key)
         if self.holds.refuses and self._lanes.is_held(known):
@@ -93,7 +95,7 @@ class KeyedGatherer(Generic[T]):
         return known
 
     def identities(self, items: Sequence[T]) -> tuple[Hashable, ...]:
-        """As `identity` of each item."""
+        """Identify the key of each item, like `identity`."""
         if self.holds.refuses:
             return tuple(map(self.identity, items))
         return self.names.all_known(items)
@@ -102,14 +104,14 @@ class KeyedGatherer(Generic[T]):
 
     @property
     def spare(self) -> int:
-        """Items that the fast path may append; none while keys may be refused."""
+        """Number of items that the fast path may append; 0 while keys may be refused."""
         if self.holds.refuses:
             return 0
         return self._shape.max_items - 1 - len(self.pack.items)
 
     def begins(self) -> None:
         """Start the batch's time: the first item follows."""
-        self._now = self._wake(False)  # not at once
+        self._now = self._wake(False)  # not immediately
         self.pack.begin(self._now)
 
     def pass_by(self, item: T, key: Hashable) -> None:
@@ -122,17 +124,17 @@ class KeyedGatherer(Generic[T]):
         if self._lanes.held and self._lanes.is_held(key):
             self.holds.look_at(key)
             if self.holds.spills:
-                self._wake(True)  # at once
+                self._wake(True)  # immediately
 
     def raised(self, place: int, error: BaseException) -> None:
-        """Report an error of the key function; the item for this place was not accepted."""
+        """Report an error of the key function; the item with this index was not accepted."""
         self.pack.receipts.pop(place, None)
         self._on_error(error)
 
     # -- in ----------------------------------------------------------------------------------------
 
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
-        """Accept items, and seal full batches. Keys are those of `identity`."""
+        """Accept items, and seal full batches. The keys are those of `identity`."""
         self._now = now
         self._ledger.entered(len(group.items), group.bytes)
         if self._shape.max_bytes is None:
@@ -158,7 +160,7 @@ class KeyedGatherer(Generic[T]):
         )
 
     def _has_place(self, key: Hashable, size: int) -> bool:
-        """Whether an item may join the open batch; seals it first if it has no room."""
+        """Return whether an item may join the open batch; seal that first if it has no room."""
         if key in self.active and key not in self.pack.opened.open_keys:
             return False
         if self.pack.exceeds(self._shape.max_bytes, size):
@@ -204,11 +206,11 @@ class KeyedGatherer(Generic[T]):
     # -- out ---------------------------------------------------------------------------------------
 
     def due_at(self) -> float | None:
-        """When the open batch is due; `None` while it is empty."""
+        """Return the time at which the open batch is due; `None` while it is empty."""
         return self.pack.oldest_at + self._shape.max_delay if self.pack.items else None
 
     def take(self, now: float) -> Sealed[T] | None:
-        """The next batch: spilled, of an ended era, the oldest sealed, or the due one."""
+        """Return the next batch: spilled, of an ended era, the oldest sealed one, or the due one."""
         self._now = now
         taken = self._take_spilled() if self.holds.spills else None
         if taken is None:
@@ -246,7 +248,7 @@ class KeyedGatherer(Generic[T]):
         return sealed
 
     def _cut(self, batch: Sealed[T], at: int) -> Sealed[T]:
-        """Cut a batch. Items of keys before the cut go back to their lanes; the rest comes next."""
+        """Cut a batch. Later items of its keys go back to their lanes; the rest is the next batch."""
         rest, back = batch.indices_from(at)
         self._put_back(batch, back)
         if rest:
@@ -254,7 +256,7 @@ class KeyedGatherer(Generic[T]):
         return batch.pick(range(at))
 
     def _put_back(self, batch: Sealed[T], indices: Sequence[int]) -> None:
-        """Return items to the front of their lanes; their keys' turns go on."""
+        """Return items to the front of their lanes; their keys' turns continue."""
         self._eras.put_back(self._lanes, batch, indices, self._numbers.last)
 
     # -- landing -----------------------------------------------------------------------------------
@@ -339,7 +341,7 @@ class KeyedGatherer(Generic[T]):
         return self._evictions.oldest(repeats=self.repeats)
 
     def withdraw(self, matches: Matches, now: float) -> list[Leftover[T]]:
-        """Evict the items whose receipts match; keys that have none left in batches are free."""
+        """Evict the items with matching receipts; keys without further items in batches are free."""
         self._now = now
         return self._evictions.withdraw(matches, self._numbers.last + 1)
 
@@ -370,7 +372,7 @@ class KeyedGatherer(Generic[T]):
     # -- state -------------------------------------------------------------------------------------
 
     def queued_until(self, number: int) -> int:
-        """Queued items of eras up to this number, without those of held keys."""
+        """Count the queued items of eras up to this number, without those of held keys."""
         return self._queue.until(number) + self._eras.until(number) - self.holds.until(number)
 
     @property
@@ -379,7 +381,7 @@ class KeyedGatherer(Generic[T]):
         return bool(self._queue) or self._eras.is_ready or self.holds.spills
 
     def snapshot(self) -> Snapshot:
-        """The current numbers, from every lane unless `evicts`."""
+        """Return the current counts; without `evicts`, from every lane."""
         ages = [*self._eras.ages(), *(entry.at for entry in self._lanes.firsts())]
         if (batched := oldest_of(self._queue, self.pack)) is not None:
             ages.append(batched)

@@ -1,4 +1,4 @@
-"""Queued items that leave a keyed gatherer without having been taken."""
+"""Evictions: queued items that leave a keyed gatherer without a worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Evictions(NamedTuple, Generic[T]):
-    """The places in which an item of a keyed gatherer may be. `release` ends a key's turn."""
+    """The possible places of an item in a keyed gatherer. `release` ends a key's turn."""
 
     lanes: Lanes[Waiting[T]]
     eras: Eras[T]
@@ -61,7 +61,7 @@ class Evictions(NamedTuple, Generic[T]):
         return evicted
 
     def withdraw(self, matches: Matches, number: int) -> list[Leftover[T]]:
-        """Evict the items whose receipts match; those of the open batch have this number.
+        """Evict the items with matching receipts; those of the open batch have this number.
 
         Lanes come first: a key that is released begins its next turn.
         """

@@ -34,7 +34,7 @@ class FastPath(Protocol[T]):
     """Whether a batch may have several items of one key."""
 
     def raised(self, place: int, error: BaseException) -> None:
-        """Report an error of the key function; the item for this place was not accepted."""
+        """Report an error of the key function; the item with this index was not accepted."""
 
     def pass_by(self, item: T, key: Hashable) -> None:
         """Put an item into its lane, past the open batch."""
@@ -89,9 +89,9 @@ class KeyedOpenBatch(list[T]):
     def join_free(
         self, rows: Iterator[Row[T]], most: int, receipts: Receipts, sizes: list[int] | None
     ) -> list[Row[T]]:
-        """Append items of free and open keys, up to `most` in the batch; return those passed over.
+        """Append items of free and open keys, up to `most` in the batch; return the skipped ones.
 
-        Receipts and sizes are noted where they are given.
+        Receipts and sizes are noted if they are given.
         """
         active, open_keys, keys, repeats = self._active, self.open_keys, self.keys, self._repeats
         behind: list[Row[T]] = []
@@ -116,7 +116,7 @@ class KeyedOpenBatch(list[T]):
 
 
 class SizedKeyedOpenBatch(KeyedOpenBatch[T]):
-    """As `KeyedOpenBatch`, for measured items."""
+    """Like `KeyedOpenBatch`, for measured items."""
 
     __slots__ = ("_pack", "_scale")
 
@@ -126,7 +126,7 @@ class SizedKeyedOpenBatch(KeyedOpenBatch[T]):
         self._scale = scale
 
     def append(self, item: T, /) -> None:
-        """Append an item or put it into its lane. Raises also as `Scale.weigh`."""
+        """Append an item or put it into its lane. Also raises like `Scale.weigh`."""
         self.weighed = size = self._scale.weigh(item, self)
         filled = len(self)
         try:
@@ -139,7 +139,7 @@ class SizedKeyedOpenBatch(KeyedOpenBatch[T]):
 
 
 class KeyedPack(Pack[T]):
-    """The columns of the open batch, keys included."""
+    """The columns of the open batch, including keys."""
 
     __slots__ = ("_repeats", "opened")
 
@@ -156,7 +156,7 @@ class KeyedPack(Pack[T]):
     def _renew(self) -> None:
         super()._renew()
         self.opened = cast("KeyedOpenBatch[T]", self.items)
-        """The open batch, as it is."""
+        """The open batch itself."""
 
     def join(
         self, item: T, size: int, receipt: Resolvable | None, at: float, key: Hashable
@@ -175,7 +175,7 @@ class KeyedPack(Pack[T]):
             self.weigh(size)
 
     def join_all(self, entries: Sequence[Waiting[T]]) -> None:
-        """As `join` for each."""
+        """Append several items, like `join`."""
         opened = self.opened
         filled, oldest_at = len(opened), min([entry.at for entry in entries])
         if not filled or oldest_at < self.oldest_at:
@@ -192,7 +192,7 @@ class KeyedPack(Pack[T]):
             self.weigh_all([entry.size for entry in entries])
 
     def join_free(self, rows: Iterator[Row[T]], most: int, at: float) -> list[Row[T]]:
-        """Append items as `KeyedOpenBatch.join_free`; return those that have to wait."""
+        """Append items like `KeyedOpenBatch.join_free`; return those that must wait."""
         opened = self.opened
         if not opened:
             self.begin(at)
@@ -202,7 +202,7 @@ class KeyedPack(Pack[T]):
         return behind
 
     def withdraw(self, matches: Matches, number: int) -> Sealed[T] | None:
-        """As `Pack.withdraw`; the batch has its keys."""
+        """Like `Pack.withdraw`; the returned batch has its keys."""
         opened = self.opened
         gone, keys = sorted(matching(self.receipts, matches)), list(opened.keys)
         sealed = super().withdraw(matches, number)

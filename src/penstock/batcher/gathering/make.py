@@ -39,7 +39,7 @@ def gathering_for(
     time: HasClock,
     on_error: Callable[[BaseException], object],
 ) -> Gathering[T]:
-    """A plain gatherer, a keyed one, or one of either per tenant."""
+    """Build a plain gatherer, a keyed one, or one of these per tenant."""
     limits, key, tenant, tenants = setup.limits, setup.key, setup.tenant, setup.tenants
     shape = Shape(limits.max_items, limits.max_bytes, limits.delay, setup.sized)
     evicts = setup.overflow == "drop_oldest"

@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
 
 class Numbers:
-    """Ascending batch numbers over all tenants: a fence is a moment, and belongs to none."""
+    """Ascending batch numbers across all tenants: a fence applies to all of them."""
 
     __slots__ = ("_is_shared", "last")
 
     def __init__(self) -> None:
         self.last = 0
-        """The last number given. Items accepted now get a later one."""
+        """The last assigned number. Items accepted now get a later one."""
         self._is_shared = False
 
     def next(self) -> int:
-        """The number of the next batch."""
+        """Return the number of the next batch."""
         if self._is_shared:
             return self.last + 1
         self.last += 1
@@ -28,7 +28,7 @@ class Numbers:
 
     @contextmanager
     def shared(self) -> Generator[None]:
-        """Give one number to all batches sealed meanwhile."""
+        """Assign one number to all batches sealed inside the context."""
         self._is_shared = True
         try:
             yield

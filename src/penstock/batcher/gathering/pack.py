@@ -28,7 +28,7 @@ class Evicted(NamedTuple, Generic[T]):
 
 
 class Leftover(NamedTuple, Generic[T]):
-    """An item in no flight, and known not to be applied."""
+    """An item that is in no flight and known not to be applied."""
 
     item: T
     receipt: Resolvable | None
@@ -39,30 +39,30 @@ class Leftover(NamedTuple, Generic[T]):
 
 @dataclass(slots=True)
 class Sealed(Generic[T]):
-    """A batch that is complete, before and during its write."""
+    """A complete batch, before and during its write."""
 
     items: list[T]
     reason: Reason
     number: int
-    """Ascending, per sealed batch or, with keys, per era."""
+    """Ascending number, per sealed batch or, with keys, per era."""
     oldest_at: float
     sealed_at: float
     receipts: dict[int, Resolvable]
     sizes: list[int] | None = None
     bytes: int = 0
     keys: list[object] | None = None
-    """The items' keys as they were given."""
+    """The items' keys as given."""
     lanes: list[Hashable] = field(default_factory=list[Hashable])
-    """The items' keys as the lanes know them."""
+    """The identities of the items' keys in the lanes."""
     counts: Counter[Hashable] | None = None
-    """Unfinished items of each key; set when the first one ends."""
+    """Number of unfinished items of each key; set when the first one ends."""
     tenant: object = None
     owner: object = None
     """The tenant's queue."""
     spilled: bool = False
-    """Whether it is dead-lettered without a try."""
+    """Whether it is dead-lettered without an attempt."""
     keeps_prefix: bool = False
-    """Whether an item waits for the success of the one before it of its key."""
+    """Whether an item waits for the success of the previous one of its key."""
 
     def keyed(self, lanes: list[Hashable], keys: list[object], *, keeps_prefix: bool) -> None:
         """Set the keys of its items."""
@@ -76,11 +76,11 @@ class Sealed(Generic[T]):
         self.owner = owner
 
     def spill(self) -> None:
-        """Have it dead-lettered without a try."""
+        """Mark it to be dead-lettered without an attempt."""
         self.spilled = True
 
     def count_down(self, key: Hashable) -> int:
-        """Count an ended item of this key; return how many of the key's have not ended."""
+        """Count an ended item of this key; return the number of its unfinished items."""
         if self.counts is None:
             self.counts = Counter(self.lanes)
             self.counts[key] += 1  # already taken out of `lanes`
@@ -88,14 +88,14 @@ class Sealed(Generic[T]):
         return self.counts[key]
 
     def size_of(self, indices: Sequence[int]) -> int:
-        """Bytes of these items; 0 without sizes."""
+        """Return the bytes of these items; 0 without sizes."""
         sizes = self.sizes
         if sizes is None:
             return 0
         return self.bytes if len(indices) == len(sizes) else sum(sizes[i] for i in indices)
 
     def indices_from(self, at: int) -> tuple[list[int], list[int]]:
-        """The indices from `at` on: of keys that are not before it, and of those that are."""
+        """Split the indices from `at` on: keys that do not occur before it, and keys that do."""
         before = set(self.lanes[:at])
         rest: list[int] = []
         again: list[int] = []
@@ -104,7 +104,7 @@ class Sealed(Generic[T]):
         return rest, again
 
     def pick(self, indices: Sequence[int]) -> Sealed[T]:
-        """A batch of these items, otherwise equal."""
+        """Return a batch of these items, otherwise equal."""
         old, sizes = self.receipts, None if self.sizes is None else [self.sizes[i] for i in indices]
         return replace(
             self,
@@ -126,7 +126,7 @@ class Sealed(Generic[T]):
         return evicted
 
     def parted(self, matches: Matches) -> tuple[Sealed[T] | None, Sealed[T] | None]:
-        """The batch without the items whose receipts match, and these; `None` for no items."""
+        """Split off the items with matching receipts: the rest, and these; `None` for no items."""
         gone = sorted(matching(self.receipts, matches))
         if not gone:
             return self, None
@@ -134,7 +134,7 @@ class Sealed(Generic[T]):
         return (self.pick(left) if left else None), self.pick(gone)
 
     def leftovers(self) -> list[Leftover[T]]:
-        """Its items, evicted."""
+        """Return its items as evicted."""
         receipts, number = self.receipts, self.number
         return [Leftover(item, receipts.get(i), number) for i, item in enumerate(self.items)]
 
@@ -143,7 +143,7 @@ class ByteRoom(Protocol):
     """The bytes that the fast path may add."""
 
     def allow(self, filled: int) -> None:
-        """Set them, with `filled` bytes in the open batch."""
+        """Set the bytes, with `filled` bytes in the open batch."""
         ...
 
 
@@ -167,7 +167,7 @@ class Pack(Generic[T]):
         self.items = self._make()
         """The fast path appends here while it is shorter than the window's limit."""
         self.receipts: dict[int, Resolvable] = {}
-        """By index."""
+        """The receipts, by index."""
         self.sizes: list[int] | None = [] if self._sized else None
         self.bytes = 0
 
@@ -176,7 +176,7 @@ class Pack(Generic[T]):
         self.oldest_at = at
 
     def exceeds(self, max_bytes: int | None, size: int) -> bool:
-        """Whether an item of this size would not fit into `max_bytes`."""
+        """Return whether an item of this size would exceed `max_bytes`."""
         return max_bytes is not None and bool(self.items) and self.bytes + size > max_bytes
 
     def add(self, item: T, size: int, receipt: Resolvable | None, at: float) -> None:
@@ -185,7 +185,7 @@ class Pack(Generic[T]):
             self.oldest_at = at
         if receipt is not None:
             self.receipts[len(self.items)] = receipt
-        self.items.extend((item,))  # past the fast path, which `append` may be
+        self.items.extend((item,))  # bypass the fast path, which `append` may be
         self.weigh(size)
 
     def note(self, receipts: Sequence[Resolvable | None], start: int) -> None:
@@ -201,13 +201,13 @@ class Pack(Generic[T]):
             self.bytes += size
 
     def weigh_all(self, sizes: Sequence[int]) -> None:
-        """As `weigh`, of several items."""
+        """Like `weigh`, for several items."""
         if self.sizes is not None:
             self.sizes.extend(sizes)
             self.bytes += sum(sizes)
 
     def full(self, max_items: int, max_bytes: int | None) -> Reason | None:
-        """Why the batch is complete; `None` if it is not."""
+        """Return the reason why the batch is complete; `None` if it is not."""
         if len(self.items) >= max_items:
             return Reason.SIZE
         if max_bytes is not None and self.bytes >= max_bytes:
@@ -221,7 +221,9 @@ class Pack(Generic[T]):
         return Sealed(items, reason, number, self.oldest_at, now, receipts, sizes, size)
 
     def withdraw(self, matches: Matches, number: int) -> Sealed[T] | None:
-        """Remove the items whose receipts match; return them as a batch, `None` without any."""
+        """Remove the items with matching receipts; return them as a batch, or `None` if there are
+        none.
+        """
         gone = sorted(matching(self.receipts, matches))
         if not gone:
             return None
@@ -256,7 +258,7 @@ class Queue(Generic[T]):
 
     @property
     def oldest_at(self) -> float | None:
-        """When the first item of the first batch was accepted."""
+        """The time at which the first item of the first batch was accepted."""
         return self.batches[0].oldest_at if self.batches else None
 
     def add(self, batch: Sealed[T]) -> None:
@@ -264,7 +266,7 @@ class Queue(Generic[T]):
         self.batches.append(batch)
 
     def until(self, number: int) -> int:
-        """Items in batches up to this number."""
+        """Count the items in batches up to this number."""
         return sum(len(batch.items) for batch in self.batches if batch.number <= number)
 
     def pop_item(self) -> Evicted[T]:
@@ -276,7 +278,7 @@ class Queue(Generic[T]):
         return evicted
 
     def withdraw(self, matches: Matches) -> list[Sealed[T]]:
-        """Remove the items whose receipts match; return them as batches."""
+        """Remove the items with matching receipts; return them as batches."""
         parts = [batch.parted(matches) for batch in self.batches]
         self.batches = deque(left for left, _ in parts if left is not None)
         return [gone for _, gone in parts if gone is not None]
@@ -289,18 +291,18 @@ class Queue(Generic[T]):
 
 
 def matching(receipts: Mapping[int, Resolvable], matches: Matches) -> list[int]:
-    """The indices of the receipts that match."""
+    """Return the indices of the matching receipts."""
     return [index for index, receipt in receipts.items() if matches(receipt)]
 
 
 def others(count: int, indices: Collection[int]) -> list[int]:
-    """The indices below `count` that are not among these."""
+    """Return the indices below `count` that are not among these."""
     known = set(indices)
     return [index for index in range(count) if index not in known]
 
 
 def oldest_of(queue: Queue[T], pack: Pack[T]) -> float | None:
-    """When the oldest item in a sealed or the open batch was accepted."""
+    """Return the time at which the oldest item in a sealed or the open batch was accepted."""
     return pack.oldest_at if not queue and pack.items else queue.oldest_at
 
 

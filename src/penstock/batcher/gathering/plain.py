@@ -2,8 +2,8 @@
 
 1. A batch's time starts with its first item, and the first item always fits.
 2. The open batch never exceeds `max_items`. It is sealed when it is full, before an item that would
-   take it over `max_bytes`, when it is due and a worker takes it, or by `seal`.
-3. A due batch goes on filling while no worker is free.
+   exceed `max_bytes`, when it is due and a worker takes it, or by `seal`.
+3. A due batch continues to fill while no worker is free.
 4. A new `max_items` applies to all queued items: an open batch that has reached it is sealed, a
    larger sealed one is cut when it is taken. The parts keep reason, number and times.
 """

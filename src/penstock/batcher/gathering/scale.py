@@ -18,7 +18,8 @@ T = TypeVar("T")
 class Scale(Generic[T]):
     """Measures the items of the fast path, and books their bytes.
 
-    An item has room if it neither exceeds the ledger's bytes nor completes or exceeds `max_bytes`.
+    An item has room if it does not exceed the ledger's bytes, and neither reaches nor exceeds
+    `max_bytes`.
     """
 
     __slots__ = ("_ledger", "_max_bytes", "_measure", "_on_error", "_room", "_window")
@@ -47,8 +48,8 @@ class Scale(Generic[T]):
     def weigh(self, item: T, opened: list[T]) -> int:
         """Measure an item that is appended to `opened`, and book its bytes.
 
-        Raises `NeedsSlowPath`, with its size, for one without room, and the function's errors: the
-        item was not accepted then, and its receipt is no longer kept.
+        Raises `NeedsSlowPath` with its size if there is no room, and the function's errors. In both
+        cases the item was not accepted, and its receipt is no longer kept.
         """
         window = self._window
         receipts, place = window.receipts, len(opened)

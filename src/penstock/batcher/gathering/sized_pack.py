@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class SizedOpenBatch(list[T]):
-    """The open batch; measures what the fast path appends."""
+    """The open batch; measures the items of the fast path."""
 
     __slots__ = ("_pack", "_scale")
 
@@ -24,7 +24,7 @@ class SizedOpenBatch(list[T]):
         self._scale = scale
 
     def append(self, item: T, /) -> None:
-        """Append an item. Raises as `Scale.weigh`."""
+        """Append an item. Raises like `Scale.weigh`."""
         size = self._scale.weigh(item, self)
         self.join(item)
         self._pack.weigh(size)

@@ -23,15 +23,15 @@ class TenantHolds(Generic[T]):
     def __init__(self, tenants: TenantGatherer[T]) -> None:
         self._tenants = tenants
         self.keys = 0
-        """Held keys of all tenants."""
+        """Number of held keys of all tenants."""
 
     @property
     def items(self) -> int:
-        """Their queued items. Looks at every tenant."""
+        """Number of queued items of held keys. Visits every tenant."""
         return sum(holds.items for holds in self._each())
 
     def until(self, number: int) -> int:
-        """Their queued items up to this batch number."""
+        """Count the queued items of held keys up to this batch number."""
         return sum(holds.until(number) for holds in self._each())
 
     def _each(self) -> list[Holding]:
@@ -47,7 +47,7 @@ class TenantHolds(Generic[T]):
         self.keys += queue.held_keys - before
 
     def is_going(self, key: Hashable) -> bool:
-        """Whether items of a held key (a `TenantKey`) are in a batch."""
+        """Return whether items of a held key (a `TenantKey`) are in a batch."""
         own = cast("TenantKey", key)
         queue = self._tenants.known(own)
         return queue is not None and queue.holds is not None and queue.holds.is_going(own.key)
@@ -66,5 +66,5 @@ class TenantHolds(Generic[T]):
         return count
 
     def begin_stop(self) -> None:
-        """Hand held items back from now on."""
+        """Return held items from now on."""
         self._tenants.begin_stop()

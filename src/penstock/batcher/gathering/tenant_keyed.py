@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 
 class TenantKeyedGatherer(KeyedGatherer[T]):
-    """A tenant's keyed gatherer. Of `wake` only the time is used.
+    """A tenant's keyed gatherer, which uses only the time of `wake`.
 
-    A tenant's first item and items of a tenant with held keys take the slow path, so nothing else
-    follows from an item of the fast path. That does not tell the time: it is read where needed.
+    A tenant's first item and items of a tenant with held keys take the slow path, so an item of the
+    fast path has no other effect. The fast path does not pass the time: it is read when needed.
     """
 
     def pass_by(self, item: T, key: Hashable) -> None:

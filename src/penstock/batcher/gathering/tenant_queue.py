@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 
 class TenantKey(NamedTuple):
-    """An item's tenant, and its key there."""
+    """An item's tenant, and its key within the tenant."""
 
     tenant: Hashable
     key: Hashable
     weight: float = 1.0
-    """Looked up before the item is accepted, since the lookup may fail."""
+    """The weight, looked up before the item is accepted, since the lookup may fail."""
 
 
 class TenantQueue(Generic[T]):
@@ -42,22 +42,24 @@ class TenantQueue(Generic[T]):
     ) -> None:
         self.tenant, _, self.weight = key
         self.key = TenantKey(self.tenant, None, self.weight)
-        """Of an item without a key."""
+        """The `TenantKey` of an item without a key."""
         self.gatherer = gathering.gatherer
         self.identity = gathering.identity
         self.holds = gathering.holds
         self.window = window
-        """The fast path into its open batch; closed while that is empty: the first item's time
-        must be noted."""
+        """The fast path into its open batch; closed while that is empty, since the first item's
+        time must be noted."""
         self._pack = gathering.pack
         self.ledger = ledger
-        """A batch's items leave it together, at the end of the write."""
+        """The tenant's part of the ledger; a batch's items leave it together, at the end of the
+        write.
+        """
         self.flying = 0
-        """Batches in flight or backing off."""
+        """Number of batches in flight or backing off."""
 
     @property
     def held_keys(self) -> int:
-        """Keys that are held."""
+        """Number of held keys."""
         return 0 if self.holds is None else self.holds.keys
 
     @property
@@ -67,7 +69,7 @@ class TenantQueue(Generic[T]):
         return not (ledger.inside or ledger.waiting or ledger.granted or self.held_keys)
 
     def change(self) -> Gatherer[T]:
-        """Its gatherer, for a change of state: the fast path stays closed until `changed`."""
+        """Return its gatherer for a change of state: the fast path stays closed until `changed`."""
         self.window.close()
         return self.gatherer
 
@@ -78,9 +80,9 @@ class TenantQueue(Generic[T]):
         self.window.open(pack, self.gatherer.spare if is_open else 0)  # drops the last batch's list
 
     def appends(self, item: T, receipt: Resolvable | None) -> bool:
-        """Append an item of a group if its fast path is open; return whether it was.
+        """Append an item of a group if its fast path is open; return whether it was open.
 
-        Never with keys: the key function must not be called again.
+        Not for keyed tenants: the key function must not be called again.
         """
         window = self.window
         filled = len(window.items)
@@ -92,23 +94,23 @@ class TenantQueue(Generic[T]):
         return True
 
     def grant(self, now: float) -> None:
-        """Grant free room to producers; while one still waits, the open batch does not linger."""
+        """Grant free room to producers; while another one waits, the open batch does not linger."""
         ledger = self.ledger
         ledger.grant()
         if ledger.waiting and not ledger.granted and not self.flying and not self.gatherer.is_ready:
             self.change().seal(Reason.PRESSURE, now)
 
     def took(self) -> None:
-        """Count a batch into flight."""
+        """Count a batch that begins its flight."""
         self.flying += 1
 
     def landed(self, items: int, size: int) -> None:
-        """Count a batch out of flight; its items leave the ledger."""
+        """Count a batch that has ended its flight; its items leave the ledger."""
         self.flying -= 1
         self.ledger.landed(items, size)
 
     def stats(self, now: float) -> TenantStats:
-        """A snapshot."""
+        """Return a snapshot."""
         oldest = self.gatherer.snapshot().oldest_at
         return TenantStats(
             tenant=shown(self.tenant),

@@ -19,7 +19,8 @@ T = TypeVar("T")
 class TenantRouter(list[Any], Generic[T]):
     """The list that the fast path appends to; passes each item on to its tenant's open batch.
 
-    Itself it holds a `None` for each item, since the ledger counts the fast path by its length.
+    The list itself contains a `None` for each item, since the ledger counts the items of the fast
+    path by its length.
     """
 
     __slots__ = ("_on_error", "_queues", "_tenant_of", "_window")
@@ -42,8 +43,9 @@ class TenantRouter(list[Any], Generic[T]):
     def append(self, item: T, /) -> None:
         """Append an item to its tenant's open batch.
 
-        Raises `NeedsSlowPath`, with the tenant, if its tenant's window has no room, and the
-        functions' errors: the item was not accepted then, and its receipt is no longer kept.
+        Raises `NeedsSlowPath` with the tenant if the tenant's window has no room, and the
+        functions' errors. In both cases the item was not accepted, and its receipt is no longer
+        kept.
         """
         whole = self._window
         receipts = whole.receipts
@@ -69,5 +71,5 @@ class TenantRouter(list[Any], Generic[T]):
         self.join(None)
 
     def tenant_of(self, item: T) -> Hashable:
-        """The identity of an item's tenant. Raises `TypeError`, the function's own."""
+        """Return the identity of an item's tenant. Raises `TypeError` and the function's errors."""
         return identity(self._tenant_of(item), "tenant")

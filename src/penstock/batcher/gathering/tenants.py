@@ -1,12 +1,12 @@
 """Tenants: batches of one tenant each, and flush slots shared fairly among ready tenants.
 
-1. Each tenant has a gatherer of its own. Turns go by deficit round robin (see `turns`): a batch
-   costs its bytes if items are measured, at least one for each item.
+1. Each tenant has its own gatherer. Turns follow deficit round robin (see `turns`): a batch costs
+   its bytes if items are measured, and at least 1 per item.
 2. A quantum is a full batch, so a tenant of weight 1 sends a batch at each of its turns.
 3. One agenda holds the times at which the tenants' open batches are due.
 4. A tenant has an entry only while it has items, waiting producers or held keys.
-5. With one worker and no keys a tenant has at most one batch in flight or in a backoff, so its items
-   are in order; the slot serves other tenants meanwhile.
+5. With one worker and no keys a tenant has at most one batch in flight or in a backoff, so its
+   items are in order; the slot serves other tenants meanwhile.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 QUANTUM_BYTES = 64 << 10
-"""Bytes of a turn if items are measured and nothing bounds a batch's bytes."""
+"""Bytes of a turn if items are measured and a batch's bytes are not bounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantRules(Generic[T]):
-    """From items to tenants and keys, and the shares and caps of tenants."""
+    """The functions of tenants and keys, and the shares and caps of tenants."""
 
     make: Callable[[Ledger, AddWindow], Gathering[T]]
     """Builds a tenant's gatherer on its ledger, with its fast path."""
     tenant: Callable[[T], object]
     key: Callable[[T], Hashable]
-    """An item's key as of `identity`, or `None`."""
+    """The identity of an item's key, or `None`."""
     weight: Callable[[object], float]
     serial: bool
     """Whether a tenant has at most one batch in flight."""
@@ -65,11 +65,11 @@ class TenantRules(Generic[T]):
 
     @property
     def has_caps(self) -> bool:
-        """Whether tenants have caps of their own."""
+        """Whether tenants have their own caps."""
         return self.cap_items is not None or self.cap_bytes is not None
 
     def ledger(self, whole: Ledger) -> Ledger:
-        """An empty ledger of one tenant."""
+        """Make an empty ledger for one tenant."""
         most = sys.maxsize if self.cap_items is None else self.cap_items
         return Ledger(most, self.cap_bytes, whole)
 
@@ -105,9 +105,10 @@ class TenantGatherer(Generic[T]):
 
     @property
     def spare(self) -> int:
-        """No limit here: the fast path looks up each item's tenant, whose own window has one.
+        """No limit: the fast path looks up each item's tenant, whose own window has a limit.
 
-        Measured items take the slow path: their bytes count for the tenant and for the whole.
+        Measured items take the slow path: their bytes count for the tenant and for the whole
+        ledger.
         """
         return 0 if self._shape.sized else sys.maxsize
 
@@ -121,9 +122,9 @@ class TenantGatherer(Generic[T]):
     # -- in ----------------------------------------------------------------------------------------
 
     def identity(self, item: T, *known: Hashable) -> TenantKey:
-        """An item's tenant, unless it is `known`, and key.
+        """Identify an item's tenant, unless it is `known`, and its key.
 
-        Raises `TypeError`, `KeyFailedError`, the functions' own.
+        Raises `TypeError`, `KeyFailedError` and the functions' errors.
         """
         rules = self.rules
         tenant = known[0] if known else self._router.tenant_of(item)
@@ -138,18 +139,18 @@ class TenantGatherer(Generic[T]):
             raise KeyFailedError(error.key, shown(tenant)) from None
 
     def identities(self, items: Sequence[T], *known: Hashable) -> tuple[TenantKey, ...]:
-        """As `identity` of each item."""
+        """Identify each item, like `identity`."""
         return tuple([self.identity(item, *known) for item in items])
 
     def offer(self, group: AddGroup[T], now: float) -> Sequence[Leftover[T]]:
         """Accept items, with `TenantKey`s; return those that fail because of their key."""
         self._now = now
-        self._router.clear()  # the whole's window is closed, and has counted
-        for item, size, receipt, key in group.rows():  # one by one: turns are given in their order
+        self._router.clear()  # the window of the whole is closed, and has counted them
+        for item, size, receipt, key in group.rows():  # one by one, to give turns in order
             own = cast("TenantKey", key)
             queue = self.queue(own)
             if queue.appends(item, receipt):
-                self._ledger.entered(1, 0)  # its window counts for the tenant alone
+                self._ledger.entered(1, 0)  # its window counts only for the tenant
                 continue
             failed = queue.change().offer(AddGroup((item,), (size,), (receipt,), (own.key,)), now)
             if self._ages is not None:
@@ -158,11 +159,11 @@ class TenantGatherer(Generic[T]):
         return self._take_failed()
 
     def known(self, key: TenantKey) -> TenantQueue[T] | None:
-        """A tenant's entry, if there is one."""
+        """Return a tenant's entry, if there is one."""
         return self._queues.get(key.tenant)
 
     def queue(self, key: TenantKey) -> TenantQueue[T]:
-        """A tenant's entry, made if there is none."""
+        """Return a tenant's entry; create it if there is none."""
         queue = self._queues.get(key.tenant)
         if queue is None:
             ledger = self.rules.ledger(self._ledger)
@@ -193,7 +194,7 @@ class TenantGatherer(Generic[T]):
         return gone
 
     def _due_of(self, queue: TenantQueue[T]) -> float | None:
-        """When a tenant's open batch is due; `None` while the tenant is busy."""
+        """Return the time at which a tenant's open batch is due; `None` while the tenant is busy."""
         return None if self._is_busy(queue) else queue.gatherer.due_at()
 
     def _is_busy(self, queue: TenantQueue[T]) -> bool:
@@ -227,14 +228,14 @@ class TenantGatherer(Generic[T]):
         self.changed(queue)
 
     def due_at(self) -> float | None:
-        """When the first open batch of a tenant that is not busy is due; `None` without one."""
+        """Return when the first open batch of a tenant that is not busy is due; `None` without one."""
         first = self._dues.first()
         return None if first is None else first[0]
 
     # -- out ---------------------------------------------------------------------------------------
 
     def take(self, now: float) -> Sealed[T] | None:
-        """The next batch of the tenant whose turn it is; `None` if none is ready."""
+        """Return the next batch of the tenant whose turn it is; `None` if none is ready."""
         self._now = now
         self._give_due_turns(now)
         quantum = self._quantum
@@ -257,7 +258,7 @@ class TenantGatherer(Generic[T]):
 
     @property
     def _quantum(self) -> float:
-        """A full batch."""
+        """The cost of a full batch."""
         if not self._shape.sized:
             return self._shape.max_items
         return self._shape.max_bytes or QUANTUM_BYTES
@@ -275,7 +276,7 @@ class TenantGatherer(Generic[T]):
         """Free a batch's keys, and its tenant's room and slot once the write has ended."""
         queue = owner_of(batch)
         failed = queue.change().done(batch, ended, back)
-        if back:  # they count twice until the write ends: the whole batch leaves then
+        if back:  # they count twice until the write ends, when the whole batch leaves
             queue.ledger.landed(-len(back), -batch.size_of(back))
             if self._ages is not None:
                 self._ages.note(queue, batch.oldest_at)
@@ -307,12 +308,12 @@ class TenantGatherer(Generic[T]):
     # -- evicted -----------------------------------------------------------------------------------
 
     def evict_oldest(self) -> Evicted[T] | None:
-        """Evict the oldest queued item of all tenants; `None` if there is none."""
+        """Evict the oldest queued item of all tenants; return `None` if there is none."""
         first = None if self._ages is None else self._ages.first()
         return None if first is None else self.evict_from(first[1])
 
     def evict_from(self, queue: TenantQueue[T]) -> Evicted[T] | None:
-        """Evict a tenant's oldest queued item; `None` if there is none."""
+        """Evict a tenant's oldest queued item; return `None` if there is none."""
         evicted = queue.change().evict_oldest()
         if evicted is not None:
             self._grant(queue)
@@ -332,7 +333,7 @@ class TenantGatherer(Generic[T]):
         return gone
 
     def withdraw(self, matches: Matches, now: float) -> list[Leftover[T]]:
-        """Evict the queued items whose receipts match, of all tenants."""
+        """Evict the queued items of all tenants with matching receipts."""
         self._now = now
         gone: list[Leftover[T]] = []
         for queue in self.queues():
@@ -355,7 +356,7 @@ class TenantGatherer(Generic[T]):
         return self._take_failed()
 
     def begin_stop(self) -> None:
-        """Hand held items back from now on, also those of later tenants."""
+        """Return held items from now on, including those of later tenants."""
         self._is_stopping = True
         for queue in self.queues():
             if queue.holds is not None:
@@ -368,7 +369,7 @@ class TenantGatherer(Generic[T]):
     # -- state -------------------------------------------------------------------------------------
 
     def queued_until(self, number: int) -> int:
-        """Queued items up to this batch number, without those of held keys."""
+        """Count the queued items up to this batch number, without those of held keys."""
         return sum(queue.gatherer.queued_until(number) for queue in self.queues())
 
     @property
@@ -377,20 +378,20 @@ class TenantGatherer(Generic[T]):
         return any(queue.gatherer.is_ready for queue in self.queues())
 
     def snapshot(self) -> Snapshot:
-        """The current numbers, from every tenant."""
+        """Return the current counts across all tenants."""
         held = [queue.gatherer.snapshot() for queue in self.queues()]
         ages = [each.oldest_at for each in held if each.oldest_at is not None]
         items, batches = sum(each.open_items for each in held), sum(each.sealed for each in held)
         return Snapshot(items, batches, min(ages, default=None))
 
     def busiest(self, most: int, now: float) -> list[TenantStats]:
-        """The tenants with the most items inside, most first. Looks at every tenant."""
+        """Return the tenants with the most items inside, in descending order. Visits every tenant."""
         queues = heapq.nlargest(most, self.queues(), key=lambda queue: queue.ledger.inside)
         return [queue.stats(now) for queue in queues]
 
 
 def owner_of(batch: Sealed[T]) -> TenantQueue[T]:
-    """The tenant that a batch belongs to."""
+    """Return the tenant that a batch belongs to."""
     return cast("TenantQueue[T]", batch.owner)
 
 

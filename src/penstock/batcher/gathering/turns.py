@@ -1,8 +1,8 @@
 """Deficit round robin: whose turn it is. Pure.
 
 1. A member at the front without credit gets `quantum` times its weight. It sends while it has
-   credit, each batch charged to it, and then goes to the back. So while two members have something
-   to send, the ratio of their sent amounts is that of their weights, up to one turn of each.
+   credit, is charged for each batch, and then goes to the back. So while two members have items to
+   send, the ratio of their sent amounts is that of their weights, up to one turn of each.
 2. Credit is not saved: a member with nothing to send loses it. A debt stays until `forget`.
 
 M. Shreedhar, G. Varghese: Efficient Fair Queuing Using Deficit Round Robin, SIGCOMM 1995.
@@ -20,20 +20,20 @@ M = TypeVar("M", bound="Hashable")
 
 
 class Turns(Generic[M]):
-    """The members that have something to send, in the order of their turns."""
+    """The members with items to send, in the order of their turns."""
 
     def __init__(self) -> None:
         self._ring: OrderedDict[M, float] = OrderedDict()
-        """With their weights."""
+        """The members in order, with their weights."""
         self._credit: dict[M, float] = {}
 
     def give(self, member: M, weight: float) -> None:
-        """Put a member at the end of the round, unless it has a place."""
+        """Put a member at the end of the round, unless it is already in it."""
         if member not in self._ring:
             self._ring[member] = weight
 
     def first(self, quantum: float) -> M | None:
-        """The member whose turn it is; `None` without members."""
+        """Return the member whose turn it is; `None` without members."""
         passed = 0
         while self._ring:
             member, weight = next(iter(self._ring.items()))
@@ -51,7 +51,7 @@ class Turns(Generic[M]):
         return None
 
     def _skip_rounds(self, quantum: float) -> None:
-        """All are in debt for several turns: give the rounds in which none would send at once."""
+        """If all are in debt for several turns, skip the rounds in which none would send."""
         rounds = min(
             -self._credit[member] // (quantum * weight) for member, weight in self._ring.items()
         )
@@ -71,6 +71,6 @@ class Turns(Generic[M]):
             del self._credit[member]
 
     def forget(self, member: M) -> None:
-        """Remove a member, credit and debt included."""
+        """Remove a member with its credit and debt."""
         self._ring.pop(member, None)
         self._credit.pop(member, None)

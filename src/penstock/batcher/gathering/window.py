@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 YIELD_EVERY = 128
 """Items that a producer in a tight loop may add without letting other tasks run."""
 SLOW_PATH_WEIGHT = 8
-"""Weight of an item added on the slow path, which takes at least that many times as long."""
+"""Weight of an item added on the slow path, which takes at least this many times as long."""
 
 
 class Known(NamedTuple):
-    """What the fast path has looked up of an item. Columns of one row, empty if it has not."""
+    """Values that the fast path has looked up for an item: columns of one row, or empty."""
 
     tenants: tuple[Hashable, ...] = ()
     sizes: tuple[object, ...] = ()
-    """As `size_of` returned it, unchecked."""
+    """The result of `size_of`, unchecked."""
 
 
 NOTHING = Known()
 
 
 class NeedsSlowPath(Exception):
-    """The fast path does not take this item; raised before anything has changed.
+    """The fast path does not accept this item; raised before any change.
 
-    `known` is passed to the slow path, so that each function is called once, and kept nowhere: the
+    `known` is passed to the slow path, so that each function is called once. It is not stored: the
     item may change before it is added again.
     """
 
@@ -47,10 +47,10 @@ class NeedsSlowPath(Exception):
 class AddWindow:
     """The limits of the fast path.
 
-    While the open batch is shorter than `limit`, an item is simply appended. One comparison covers
-    an empty batch (the first item needs the time), one about to be full, a full ledger, waiting
-    producers, a turn for other tasks, and a closed batcher. Measured items are compared with the
-    room in bytes as well; see `Scale`.
+    While the open batch is shorter than `limit`, an item is simply appended. This single comparison
+    covers an empty batch (the first item needs the time), a batch about to be full, a full ledger,
+    waiting producers, a turn for other tasks, and a closed batcher. Measured items are also
+    compared with the room in bytes; see `Scale`.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class AddWindow:
         self.receipts: dict[int, Resolvable] = {}
         self.limit = 0
         self.try_limit = 0
-        """As `limit` for `try_add`, which never yields."""
+        """Like `limit`, for `try_add`, which never yields."""
         self.is_tight = False
         """Whether more room in the ledger would widen it."""
         self.is_open = False
@@ -122,7 +122,9 @@ class AddWindow:
             pack.scale.allow(pack.bytes)
 
     def append(self, item: object, receipt: Resolvable | None) -> bool:
-        """Append an item if the fast path is open; return whether it was. Raises `NeedsSlowPath`."""
+        """Append an item if the fast path is open; return whether it was open. Raises
+        `NeedsSlowPath`.
+        """
         filled = len(self.items)
         if filled >= self.limit:
             return False
@@ -132,7 +134,7 @@ class AddWindow:
         return True
 
     def passed_by(self) -> None:
-        """Count the room of an item that went past the open batch into its lane."""
+        """Count the room of an item that bypassed the open batch into its lane."""
         self._base -= 1
         self.limit -= 1
         self.try_limit -= 1
@@ -148,7 +150,7 @@ class AddWindow:
         return self._unyielded + fresh >= YIELD_EVERY
 
     def yielded(self) -> None:
-        """Start counting anew: other tasks run, or are about to."""
+        """Restart the count: other tasks have run, or are about to."""
         self._unyielded = 0
         if self.is_open:
             filled = len(self.items)

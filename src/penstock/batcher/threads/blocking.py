@@ -1,4 +1,4 @@
-"""A batcher for threads: a `Batcher` on a loop of its own, and an inbox that is part of its ledger.
+"""A batcher for threads: a `Batcher` on its own loop, and an inbox that is part of its ledger.
 
 The fast path is an append under a lock, and a wake-up of the loop unless one is pending. The slow
 path, for items that do not fit, is the batcher's own `add` on the loop, with its waiting, overflow
@@ -44,26 +44,26 @@ INSTEAD = "use a Batcher there, or try_add()"
 
 
 class BlockingBatcher(Generic[T]):
-    """A `Batcher` for programs with threads and no event loop: it has a thread with a loop.
+    """A `Batcher` for programs with threads and no event loop; it has its own thread with a loop.
 
     Use it as `with BlockingBatcher(sink) as batcher:` and share it among any number of threads; or
     call `start()`, and it is shut down when the interpreter exits. Leaving the block drains it,
-    keeps the report in `report`, and raises `DrainTimeout` as a `Batcher` does. Calls block where
+    stores the report in `report`, and raises `DrainTimeout` like a `Batcher`. Calls block where
     those of a `Batcher` suspend, and raise the same errors, in the calling thread. In a thread with
-    a running event loop, which they would stop, they raise `ConfigError` instead; only `try_add`
+    a running event loop, which they would block, they raise `ConfigError` instead; only `try_add`
     works there.
 
-    In a forked child it starts empty, with a thread and a tally of its own, at the first call that
-    needs them. Items inside at the fork belong to the parent.
+    In a forked child it starts empty, with its own thread and tally, at the first call that needs
+    them. Items inside at the fork belong to the parent.
 
     Args:
         sink: a sink, or a function of a batch; opened and called on the batcher's loop.
         limits: sizes, times and workers; see `Limits`.
         name: appears in logs, metrics and reports.
         overflow: the policy for a full ledger; see `Batcher`.
-        oversize: an item larger than `max_bytes` is written `"alone"` in a batch, or `add` raises
-            `ItemTooLarge` (`"reject"`), or it is dead-lettered without a write (`"dead_letter"`;
-            the stack must have a `DeadLetter`).
+        oversize: the policy for an item larger than `max_bytes`. `"alone"` writes it alone in a
+            batch, `"reject"` makes `add` raise `ItemTooLarge`, and `"dead_letter"` sends it to the
+            dead letters without a write (the stack must have a `DeadLetter`).
         size_of: measures an item in bytes, in the thread that adds it; needed as in `Batcher`.
         key: a function from an item to its key, called in the thread that adds it; see `Batcher`.
         on_key_failure: the policy for later items of a key after one failed for good; see
@@ -110,12 +110,13 @@ class BlockingBatcher(Generic[T]):
     def start(self) -> Self:
         """Start the thread, open the sink, and return the batcher.
 
-        Blocks until the sink is open, unless it is opened lazily. The interpreter's exit shuts the batcher down at the latest.
-        Raises the error of the opening, and nothing runs then; `ConfigError` if it is open already.
+        Blocks until the sink is open, unless it is opened lazily. The interpreter's exit shuts the
+        batcher down at the latest. If the opening fails, raises its error, and nothing runs; raises
+        `ConfigError` if the batcher is already open.
         """
         refuse_in_a_loop("start()", "use a Batcher there")
         with self._changing:
-            if self._is_open and self._run.has_thread:  # in a forked child none runs
+            if self._is_open and self._run.has_thread:  # in a forked child no thread runs
                 message = f"batcher {self.name!r} is open; start it once, and share the object"
                 raise ConfigError(message)
             if self.report is not None:
@@ -143,7 +144,7 @@ class BlockingBatcher(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        was_shut_down = self.report is not None  # inside the block, which had the report
+        was_shut_down = self.report is not None  # shut down inside the block, which had the report
         report = self.shutdown()
         if report.complete or was_shut_down:
             return
@@ -156,11 +157,12 @@ class BlockingBatcher(Generic[T]):
     ) -> ShutdownReport[T]:
         """Stop accepting, write all items, close the sink, end the thread; return the report.
 
-        `deadline` seconds bound it (default `shutdown_deadline`). Any number of threads may call:
-        one shutdown runs, all get its report, and the earliest deadline wins. Threads that wait for
-        room get `ClosedError`, or with `admit_waiting` are let in as room comes free. It never
-        raises for the deadline; see `report.complete`. Blocks until the shutdown has ended. Raises
-        `BatcherBroken` if the loop has not answered 2 s after the deadline: a sink blocks it.
+        `deadline` bounds it, in seconds (default `shutdown_deadline`). Any number of threads may
+        call it: one shutdown runs, all get its report, and the earliest deadline wins. Threads that
+        wait for room get `ClosedError`, or with `admit_waiting` are admitted as room becomes free.
+        It does not raise at the deadline; see `report.complete`. Blocks until the shutdown has
+        ended. Raises `BatcherBroken` if the loop has not responded 2 s after the deadline because a
+        sink blocks it.
         """
         default = self._run.batcher.deadline
         seconds = default if deadline is None else checks.seconds("deadline", deadline, zero=True)
@@ -178,7 +180,7 @@ class BlockingBatcher(Generic[T]):
         return report
 
     def end_at_exit(self) -> None:
-        """Shut down within the default deadline; the interpreter's exit calls it."""
+        """Shut down within the default deadline; called at the interpreter's exit."""
         if self._run.has_thread and self._is_open:
             self.shutdown()
 
@@ -192,9 +194,9 @@ class BlockingBatcher(Generic[T]):
     def add(self, item: T, *, timeout: float | timedelta | None = None) -> None:
         """Accept `item` in memory; block while the ledger is full.
 
-        `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it ends,
+        `timeout` in seconds (default: none) bounds the wait. Raises `AddTimeout` when it expires,
         `ClosedError` once the batcher is closed, `ItemTooLarge` for an item that can never fit; in
-        each case, and when the wait is interrupted, the item was not accepted.
+        each case, and if the wait is interrupted, the item was not accepted.
         """
         if running_loop() is not None:
             refuse_in_a_loop("add()", INSTEAD)
@@ -202,12 +204,12 @@ class BlockingBatcher(Generic[T]):
             self._accept((item,), (None,), timeout)
 
     def try_add(self, item: T) -> bool:
-        """Accept `item` if there is room now; from any thread, one with an event loop included.
+        """Accept `item` if there is room now; from any thread, including one with an event loop.
 
-        False when the ledger is full, a producer waits for room, or the batcher is not open; with
-        `overflow="drop_newest"` the item then counts as dropped, otherwise as refused. With
-        `"drop_oldest"` it takes the place of older ones. It waits neither for room nor for the
-        loop, so a signal handler or a finalizer may call it.
+        Returns false if the ledger is full, a producer waits for room, or the batcher is not open;
+        with `overflow="drop_newest"` the item then counts as dropped, otherwise as refused. With
+        `"drop_oldest"` it replaces older ones. It waits neither for room nor for the loop, so a
+        signal handler or a finalizer may call it.
         """
         if not self._needs_entries and self._inbox.put(item):
             return True
@@ -229,14 +231,14 @@ class BlockingBatcher(Generic[T]):
         return False
 
     def add_many(self, items: Iterable[T], *, timeout: float | timedelta | None = None) -> None:
-        """Accept all `items` in order, or none; block while they do not fit. Raises as `add`."""
+        """Accept all `items` in order, or none; block while they do not fit. Raises like `add`."""
         refuse_in_a_loop("add_many()", INSTEAD)
         together = tuple(several(items))
         if together:
             self._accept(together, (None,) * len(together), timeout)
 
     def submit(self, item: T, *, timeout: float | timedelta | None = None) -> BlockingReceipt:
-        """As `add`; return a receipt: `result()` waits for the outcome, or raises `ItemFailed`."""
+        """Like `add`; return a receipt: `result()` waits for the outcome, or raises `ItemFailed`."""
         refuse_in_a_loop("submit()", INSTEAD)
         receipt = BlockingReceipt()
         self._accept((item,), (receipt,), timeout)
@@ -255,7 +257,7 @@ class BlockingBatcher(Generic[T]):
             run.wait(lambda: run.batcher.let_in(items, receipts, timeout))
 
     def _running(self) -> ThreadRun[T]:
-        """The run, with a new thread in a forked child. Raises `ClosedError` while not open."""
+        """Return the run, with a new thread in a forked child. Raises `ClosedError` while not open."""
         with self._changing:
             self._check_open()
             if not self._run.has_thread:
@@ -268,14 +270,14 @@ class BlockingBatcher(Generic[T]):
             state = unopened if self.report is None else "closed and takes no more items"
             raise ClosedError(f"batcher {self.name!r} is {state}")
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------
 
     def flush(self, timeout: float | timedelta | None = None) -> FlushReport:
         """Write the items accepted before this call, and only those; wait for their outcomes.
 
-        `timeout` in seconds (default: none) bounds the wait; the report then says how many
-        remained. On a closed batcher it returns at once. Raises `BatcherBroken` on a broken one,
-        `ClosedError` on one that was never open.
+        `timeout` in seconds (default: none) bounds the wait; the report then has the number of
+        remaining items. On a closed batcher it returns immediately. Raises `BatcherBroken` on a
+        broken batcher, and `ClosedError` on one that was never open.
         """
         refuse_in_a_loop("flush()", "use a Batcher there")
         if self.report is not None:
@@ -294,12 +296,14 @@ class BlockingBatcher(Generic[T]):
         return run.ask(lambda: run.batcher.unpark(key, tenant=tenant))
 
     def tally(self) -> Tally:
-        """The counts of all outcomes and of the items inside, at one moment."""
+        """Return the counts of all outcomes and of the items inside, at one moment."""
         run = self._run
         return run.ask(run.batcher.full_tally)
 
     def stats(self) -> Stats:
-        """A snapshot, before opening and after closing too. Blocks for one turn of the loop."""
+        """Return a snapshot, also before opening and after closing. Blocks for one turn of the
+        loop.
+        """
         run = self._run
         return run.ask(run.batcher.full_stats)
 

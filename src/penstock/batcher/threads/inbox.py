@@ -1,16 +1,17 @@
 """Accepted items of threads before the loop takes them: the part of the ledger outside the loop.
 
-1. The loop lends room, and threads fill it. An appended item is accepted. Threads append no more
-   than was lent, so the ledger's bound holds with both sides at work.
-2. The loop is woken once between two takings, or a few times by concurrent threads.
-3. The lock is held for a few steps of our own, never during a call that could block on a thread
+1. The loop lends room, and threads fill it. An appended item is accepted. Threads never append more
+   than the lent room, so the ledger's bound holds while both sides work.
+2. The loop is woken once between two takes, or a few times by concurrent threads.
+3. The lock is held for a few steps in this file, never during a call that could block on a thread
    that needs it.
-4. A signal handler or a finalizer that logs may add an item between any two of those steps, on the
+4. A signal handler or a finalizer that logs may add an item between any two of these steps, on the
    same thread. So the lock is reentrant, an item and its parts enter by one append, and the order
-   of the steps in `put` and `take` leaves no item without a wake-up. Only the bound may be exceeded
-   then, by that item.
-5. `KeyboardInterrupt` may also occur between any two of them, in the main thread. So a wake-up is
-   recorded after it was made, for the taking it requests; the next call repeats an interrupted one.
+   of the steps in `put` and `take` leaves no item without a wake-up. In this case only the bound
+   may be exceeded, by that item.
+5. `KeyboardInterrupt` may also occur between any two steps, in the main thread. So a wake-up is
+   recorded after it was made, for the take that it requests; the next call repeats an interrupted
+   wake-up.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class InboxEntry(NamedTuple, Generic[T]):
 
 
 class Inbox(Generic[T]):
-    """Items, plain or as entries, for the loop. `wake` makes it take them, and must not block."""
+    """Items for the loop, plain or as entries. `wake` makes the loop take them; it must not block."""
 
     __slots__ = (
         "_announced", "_bytes", "_has_entries", "_is_shut", "_items", "_limit", "_limit_bytes",
@@ -60,7 +61,7 @@ class Inbox(Generic[T]):
         self._is_shut = False
 
     def put(self, item: T) -> bool:
-        """Append a plain item; False if there is no room for it now."""
+        """Append a plain item; return false if there is no room for it."""
         ticket = None
         try:
             with self._lock:
@@ -68,7 +69,7 @@ class Inbox(Generic[T]):
                 if len(items) >= self._limit:
                     return False
                 if self._woken != self._takings:
-                    check_item(item)  # of those between two takings, one
+                    check_item(item)  # one of those between two takes
                     ticket = self._takings
                 items.append(item)
             return True
@@ -96,9 +97,10 @@ class Inbox(Generic[T]):
                 self._wake_up(ticket)
 
     def announce(self, item: T, most: int) -> bool:
-        """Pass an item for the loop to drop or make room for; lend no room until it is taken.
+        """Pass an item for the loop to drop or to make room for; lend no room until it is taken.
 
-        False once the inbox is shut, or with `most` items announced: the loop does not keep up.
+        Returns false once the inbox is shut, or if `most` items are announced, since the loop then
+        does not keep up.
         """
         ticket = None
         try:
@@ -119,7 +121,7 @@ class Inbox(Generic[T]):
         self._woken = ticket
 
     def refuse(self, count: int) -> None:
-        """Count items refused on this side."""
+        """Count items that the threads' side refused."""
         with self._lock:
             self._refused += count
 
@@ -129,7 +131,7 @@ class Inbox(Generic[T]):
         """Take all items, either plain or as entries (one list is empty); they use up lent room."""
         fresh: list[Any] = []
         with self._lock:
-            self._takings += 1  # first: later items request a taking of their own
+            self._takings += 1  # first, so that later items request another take
             items = self._items
             self._items = fresh
             self._limit -= len(items)
@@ -141,13 +143,13 @@ class Inbox(Generic[T]):
         return [], [item if type(item) is entry else entry(item, 0, None) for item in items]
 
     def take_refused(self) -> int:
-        """The number of items refused since the last call."""
+        """Return the number of items refused since the last call."""
         with self._lock:
             refused, self._refused = self._refused, 0
         return refused
 
     def lend(self, items: int, size: float) -> None:
-        """Set the room, present content included."""
+        """Set the room, including the present content."""
         with self._lock:
             self._limit = 0 if self._announced else items
             self._limit_bytes = size

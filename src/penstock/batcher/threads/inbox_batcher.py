@@ -1,9 +1,9 @@
 """The loop's side of a batcher for threads: a `Batcher` with an inbox that is part of its ledger.
 
-1. Items in the inbox are accepted. Every query of the batcher first takes the inbox in, in the same
-   stretch, so that answers and fences cover it.
-2. Free room is lent to the inbox after every change of state, but none during an add on the slow
-   path: nothing else uses the room that it has found, and nothing overtakes it.
+1. Items in the inbox are accepted. Every query of the batcher first takes over the inbox, in the
+   same stretch, so that results and fences include it.
+2. Free room is lent to the inbox after every change of state, but not during an add on the slow
+   path, so that no thread uses the room that it has found or overtakes it.
 3. The inbox is shut until the batcher is open, and for good before a shutdown begins.
 """
 
@@ -39,7 +39,7 @@ class InboxBatcher(Batcher[T]):
     def __init__(self, setup: Setup[T], wake: Callable[[], object]) -> None:
         if setup.tenants.has_caps:
             rule = (
-                "caps per tenant need a Batcher: items that threads hand in belong to no tenant "
+                "caps per tenant need a Batcher: items added by threads belong to no tenant "
                 "until the loop takes them over"
             )
             raise checks.bad("tenants", setup.tenants, rule)
@@ -72,7 +72,7 @@ class InboxBatcher(Batcher[T]):
         return self.setup.shutdown_deadline
 
     def entries(self, items: tuple[T, ...], receipts: Receipts) -> list[InboxEntry[T]] | None:
-        """The items as measured entries; `None` if a size or a failed key is refused."""
+        """Return the items as measured entries; `None` if a size or a failed key is refused."""
         try:
             group = self._intake.measured(items, receipts)
         except (ItemTooLarge, KeyFailedError):
@@ -113,7 +113,7 @@ class InboxBatcher(Batcher[T]):
                 is_in = self.makes_room and self._lifecycle.takes_items
                 if is_in:
                     self.try_add(item)  # drops it if evicting older ones would not make room
-            except Exception:  # a function of the item has raised, and was logged there
+            except Exception:  # a function of the item raised, which is already logged
                 is_in = False
             if not is_in:
                 self._intake.drop(AddGroup((item,)))
@@ -152,27 +152,27 @@ class InboxBatcher(Batcher[T]):
     ) -> None:
         """Accept all or none on the slow path, waiting or dropping as the overflow policy says."""
         with self._held():
-            self._window.yielded()  # other tasks have run; until the append, none may
+            self._window.yielded()  # other tasks have run; none may run until the append
             seconds = checks.optional_seconds("timeout", timeout, zero=True)
             await self._intake.add(items, receipts, seconds)
 
     async def flush_all(self, timeout: float | timedelta | None) -> FlushReport:
-        """`flush`, the inbox included."""
+        """`flush`, including the inbox."""
         self.take_in()
         return await self.flush(timeout)
 
     async def shut_down(self, deadline: float, *, admit_waiting: bool) -> ShutdownReport[T]:
-        """`shutdown`, the inbox included."""
+        """`shutdown`, including the inbox."""
         self.shut()
         self.take_in()
         return await self.shutdown(deadline, admit_waiting=admit_waiting)
 
     def full_stats(self) -> Stats:
-        """`stats`, the inbox included."""
+        """`stats`, including the inbox."""
         self.take_in()
         return self.stats()
 
     def full_tally(self) -> Tally:
-        """`tally`, the inbox included."""
+        """`tally`, including the inbox."""
         self.take_in()
         return self.tally()

@@ -41,28 +41,30 @@ class ThreadRun(Generic[T]):
         return self._thread is not None
 
     def start(self) -> None:
-        """Start the thread and open the batcher on it. When this is interrupted, call `abandon`."""
+        """Start the thread and open the batcher on it. If this is interrupted, call `abandon`."""
         batcher = self.batcher
         thread = LoopThread(
             f"batcher {batcher.name!r}", logger=logger, context=own_context(), on_end=batcher.shut
         )
-        self._thread = thread  # before it lends room: a thread that fills it wakes this loop
+        self._thread = (
+            thread  # before it lends room, since a thread that fills the room wakes this loop
+        )
         thread.start(batcher.open, lambda: batcher.shut_down(batcher.deadline, admit_waiting=False))
 
     def abandon(self) -> None:
-        """Make the thread shut the batcher down and end; return at once."""
+        """Make the thread shut the batcher down and end; return immediately."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.abandon()
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-        """Run a coroutine on the loop, and block; `ClosedError` without a running thread."""
+        """Run a coroutine on the loop, and block. Raises `ClosedError` without a running thread."""
         if self._thread is None:
             raise ClosedError(f"batcher {self.batcher.name!r} has ended")
         return self._thread.ask(work)
 
     def ask(self, question: Callable[[], R]) -> R:
-        """Call a function on the loop; here, if this is the loop's thread or none runs."""
+        """Call a function on the loop, or directly if this is the loop's thread or none runs."""
         thread = self._thread
         if thread is None or thread.is_this:
             return question()
@@ -84,7 +86,7 @@ class ThreadRun(Generic[T]):
         except TimeoutError:
             message = (
                 f"the loop of batcher {batcher.name!r} is stuck: a call blocks it; a sink that "
-                "blocks has to be a plain function, which runs in a thread of its own"
+                "blocks must be a plain function, which runs in its own thread"
             )
             raise BatcherBroken(message) from None
         except ClosedError:

@@ -1,1 +1,1 @@
-"""`penstock dlq`: look at dead letters, send them again, remove them."""
+"""`penstock dlq`: inspect, replay and purge dead letters."""

@@ -31,7 +31,7 @@ def dlq_options(parser: argparse.ArgumentParser, count: Callable[[str], int]) ->
         command.add_argument(
             "store",
             help="path of a file written by FileSink; postgresql://...; or s3://..., gs://..., az://... "
-            "or file://... written by ObjectSink; PG*, AWS_* and such variables supply missing parts",
+            "or file://... written by ObjectSink; missing parts come from PG*, AWS_* and similar variables",
         )
         _table_options(command)
         if name == "show":
@@ -159,7 +159,7 @@ def _replay_options(parser: argparse.ArgumentParser, count: Callable[[str], int]
 
 
 def selection_of(options: argparse.Namespace) -> Selection:
-    """The letters that the arguments select. Raises `UseError`."""
+    """Build the selection of letters from the arguments. Raises `UseError`."""
     states = {"all": frozenset(STATES), "left": frozenset({PENDING, INTERRUPTED})}.get(
         options.state
     ) or frozenset({options.state})

@@ -1,6 +1,6 @@
-"""An explanation of a selection without letters: the letters that there are.
+"""An explanation of an empty selection: a census of the letters in the store.
 
-A mistyped name must not look like a store without letters.
+A mistyped name must not look like an empty store.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMED = ("batcher", "tenant", "error_type", "error_class", "code")
 
 
 class Census:
-    """The letters of a store, counted by the conditions of a selection."""
+    """Counts of a store's letters by the conditions of a selection."""
 
     def __init__(self, selection: Selection) -> None:
         self._alone = dict(_conditions(selection))
@@ -34,7 +34,7 @@ class Census:
         self._states: Counter[str] = Counter()
         self._values: dict[str, Counter[str]] = {name: Counter() for name in _NAMED}
         self._times: list[datetime] = []
-        """The first and the last of the last attempts."""
+        """The earliest and the latest of the letters' last attempts."""
 
     async def take(self, store: Store) -> None:
         """Count every letter of the store."""
@@ -55,7 +55,7 @@ class Census:
         self._times = [min(times), max(times)]
 
     def lines(self) -> Iterator[str]:
-        """Why nothing is selected."""
+        """Explain why nothing is selected, line by line."""
         if not self._states:
             yield "there are no dead letters"
             return
@@ -72,14 +72,14 @@ class Census:
             return f"{_option(name)} {value}; there are {', '.join(found)}{more}"
         if name in {"since", "until"}:
             first, last = (each.isoformat(timespec="seconds") for each in self._times)
-            return f"a last attempt that fits {_option(name)}; they are from {first} to {last}"
+            return f"a last attempt that matches {_option(name)}; they are from {first} to {last}"
         if name == "letters":
-            return "an own key that fits --letter"
+            return "an own key that matches --letter"
         return f"{_option(name)} {value!r}"
 
 
 def _conditions(selection: Selection) -> Iterator[tuple[str, Selection]]:
-    """Each condition but the states, alone."""
+    """Yield each condition except the states, as a separate selection."""
     for field in fields(selection):
         value = getattr(selection, field.name)
         if field.name not in {"states", "only"} and value not in {None, ()}:

@@ -1,4 +1,4 @@
-"""`penstock dlq`: list dead letters, show them, replay them, purge them, prepare their table."""
+"""`penstock dlq`: list, show, replay and purge dead letters, and prepare their table."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def dlq(options: argparse.Namespace) -> int:
         if options.dlq_command == "purge":
             return purge(options)
         return asyncio.run(_run(commands[options.dlq_command], options))
-    except BrokenPipeError:  # the output's reader has closed it
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except (StoreError, UseError, PenstockError, OSError) as error:
@@ -129,7 +129,7 @@ async def _replay(options: argparse.Namespace, store: Store) -> int:
         async with opened(sink):
             await replay.run(selection, options.limit)
     except asyncio.CancelledError:
-        say(f"interrupted; {summary(replay)}; the same command goes on")
+        say(f"interrupted; {summary(replay)}; run the same command again to continue")
         if termination.has_come:
             return TERMINATED
         raise

@@ -1,9 +1,10 @@
 """Replay through a consumer's handler: the handler as a sink, and the records for it.
 
-1. A handler is given the record of a letter as a message of its first attempt. What it acknowledges
-   is delivered; any other result, or an exception, fails the letter, which stays in its store.
-2. Letters of parked records are refused: only their consumer knows what waits behind them, and
-   `unpark` handles all in order.
+1. A handler receives the record of a letter as a message in its first attempt. If it acknowledges
+   the message, the letter is delivered; any other result, or an exception, fails the letter, which
+   stays in its store.
+2. Letters of parked records are refused: only their consumer knows the records that wait behind
+   them, and `unpark` handles all of them in order.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from ...letters.letter import Letter
 
 PARKED = "parked"
-"""The error class of a letter whose record is parked as well."""
+"""The error class of a letter whose record is also parked."""
 _PARKED = (
     "its key is parked: unpark(key), on the consumer that parked it, handles the records in order"
 )
@@ -36,11 +37,11 @@ _NO_RECORD = "it holds no record of a source; send it with --to"
 
 
 class RefusedLetter(PermanentError):
-    """A letter that no handler can be given."""
+    """A letter that cannot be passed to a handler."""
 
 
 def record_of(letter: Letter) -> Record:
-    """The record of a letter. Raises `RefusedLetter` if it holds none or is parked, and what
+    """Return the record of a letter. Raises `RefusedLetter` if it has none or is parked, and what
     `letter.original()` raises.
     """
     try:
@@ -77,12 +78,12 @@ class HandlerSink:
             if task is None or task.cancelling():
                 raise
             errors[index] = caused(TransientError("the handler raised CancelledError"), error)
-        except Exception as error:  # the letter's, which stays in its store
+        except Exception as error:  # the letter failed, and stays in its store
             errors[index] = error
         else:
             batch.settle([index], Outcome.DELIVERED)
 
 
 def named_handler(name: str) -> HandlerSink:
-    """Import a handler of single messages, async or plain. Raises `ConfigError` for other things."""
+    """Import a handler of single messages, async or plain. Raises `ConfigError` otherwise."""
     return HandlerSink(as_handler(named(name), "--handler"))

@@ -1,4 +1,4 @@
-"""`penstock dlq init`: create a table for dead letters, or add the columns that it lacks."""
+"""`penstock dlq init`: create the table of dead letters, or add its missing columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def init(options: argparse.Namespace) -> int:
-    """Prepare the store and say what was done; return the exit code. Raises `StoreError`."""
+    """Prepare the store and report the changes; return the exit code. Raises `StoreError`."""
     if is_url_of_objects(options.store):
         say(f"{options.store}: nothing to do, ObjectSink needs no preparation")
         return OK

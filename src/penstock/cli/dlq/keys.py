@@ -1,4 +1,4 @@
-"""Keys on the command line that no letter has."""
+"""Report keys on the command line that no letter has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 async def report_missing_keys(selection: Selection, store: Store) -> bool:
-    """Print the selected keys without letters in any state; whether there are any."""
+    """Print selected keys that no letter of any state has; return whether there are any."""
     if not selection.keys:
         return False
     others = {key: key[1:] if key.startswith(":") else f":{key}" for key in selection.keys}
@@ -23,7 +23,7 @@ async def report_missing_keys(selection: Selection, store: Store) -> bool:
             found.add(letter.item_key)
     for key in set(others) - found:
         say(
-            f"no dead letter is of the key {key!r}"
-            + (f"; there are some of {others[key]!r}" if others[key] in found else "")
+            f"no dead letter has the key {key!r}"
+            + (f"; some have {others[key]!r}" if others[key] in found else "")
         )
     return not found.issuperset(others)

@@ -2,7 +2,7 @@
 
 1. A letter that stays in the store (it fails again, or cannot be decoded) *stops* its key: later
    letters of the key are held back.
-2. So does a letter that is not selected: later letters of its key would overtake it.
+2. A letter that is not selected also stops its key: later letters would overtake it.
 3. Keys of different tenants and batchers are different. A letter without a key has no order.
 """
 
@@ -33,7 +33,7 @@ class Stop:
 
 
 class ReplayOrder:
-    """Decides which letters may be sent, in store order; with `any_order` all of them."""
+    """Decides which letters may be sent, in store order; with `any_order`, all of them."""
 
     def __init__(self, *, any_order: bool) -> None:
         self.any_order = any_order
@@ -45,12 +45,12 @@ class ReplayOrder:
         return sum(stop.behind for stop in self.stops.values())
 
     def lane(self, letter: Letter) -> ReplayLane | None:
-        """The letter's lane; `None` if its order does not matter."""
+        """Return the letter's lane, or `None` if its order does not matter."""
         return None if self.any_order else letter.lane
 
     @property
     def relevant_stops(self) -> list[tuple[ReplayLane, Stop]]:
-        """The stops at a selected letter, or with selected letters behind them."""
+        """The stops at selected letters, or with selected letters behind them."""
         return [(lane, stop) for lane, stop in self.stops.items() if stop.was_meant or stop.behind]
 
     def stop(self, letter: Letter, why: str, *, was_meant: bool = True) -> None:
@@ -60,7 +60,7 @@ class ReplayOrder:
             self.stops[lane] = Stop(letter.key, why, was_meant)
 
     def holds(self, letter: Letter) -> bool:
-        """Whether the letter is held back. Counts it, so call it no more once it is."""
+        """Return whether the letter is held back. Counts it, so call it once per held letter."""
         lane = self.lane(letter)
         stop = None if lane is None else self.stops.get(lane)
         if stop is None:
@@ -71,10 +71,10 @@ class ReplayOrder:
     async def meant(
         self, letters: AsyncGenerator[Letter], selection: Selection
     ) -> AsyncGenerator[Letter]:
-        """The selected ones of all remaining letters, without those held back by then."""
+        """Yield the selected letters of those that remain, without the ones held back so far."""
         async for letter in letters:
             if selection.has(letter):
                 if not self.holds(letter):
                     yield letter
             elif selection.has_key_of(letter):
-                self.stop(letter, "it came before, and is not meant", was_meant=False)
+                self.stop(letter, "it is earlier, and is not selected", was_meant=False)

@@ -23,7 +23,7 @@ _MOST_STOPS = 10
 
 
 def line_of(letter: Letter) -> str:
-    """A letter as one printable line."""
+    """Format a letter as one printable line."""
     when = letter.last_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     message = printable(letter.message)
     short = message if len(message) <= _WIDTH else message[: _WIDTH - 3] + "..."
@@ -37,31 +37,31 @@ def line_of(letter: Letter) -> str:
 
 
 def json_of(letter: Letter) -> str:
-    """A letter as one line of JSON."""
+    """Format a letter as one line of JSON."""
     return as_json(letter.as_dict(), encoding=sys.stdout.encoding)
 
 
 def encodable(text: str) -> str:
-    """The text with escapes for characters that the output's encoding lacks."""
+    """Escape the characters that the output's encoding lacks."""
     encoding = sys.stdout.encoding or "ascii"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def stop_reason(error: BaseException) -> str:
-    """Why a replay has stopped early, and how to continue."""
+    """Explain why a replay has stopped early, and how to continue."""
     if isinstance(error, RefusedError):
         return (
-            f"stopped, the destination refuses everything: {told.text_of(error)}; after "
-            "that the same command goes on"
+            f"stopped, the destination refuses everything: {told.text_of(error)}; then "
+            "run the same command again"
         )
     return (
-        f"stopped, the destination accepts nothing now: {told.for_log(error)}; the same "
-        "command goes on"
+        f"stopped, the destination accepts nothing now: {told.for_log(error)}; run the same "
+        "command again to continue"
     )
 
 
 def say_unreadable(store: Store) -> bool:
-    """Print where the unreadable records are; whether there are any."""
+    """Print the places of unreadable records; return whether there are any."""
     found = store.unreadable
     if not found.count:
         return False
@@ -69,12 +69,12 @@ def say_unreadable(store: Store) -> bool:
         say(place)
     if found.count > len(found.first):
         say(f"and {found.count - len(found.first)} more")
-    say(f"{found.count} records are no dead letters and stay unchanged")
+    say(f"{found.count} records are not dead letters and stay unchanged")
     return True
 
 
 def summary(replay: Replay) -> str:
-    """The outcomes of a replay, counted."""
+    """Return the counted outcomes of a replay."""
     found = [
         f"{number} {name.replace('_', '-')}" for name, number in sorted(replay.endings.items())
     ]
@@ -100,7 +100,7 @@ def say_refusals(replay: Replay) -> None:
 
 
 def say_reasons(replay: Replay) -> None:
-    """Print why letters were rejected, unless their keys' stops say so."""
+    """Print why letters were rejected, unless `say_stops` gives the reasons."""
     if not replay.order.relevant_stops:
         for reason, number in replay.reasons.most_common():
             say(f"{number} rejected: {reason}")

@@ -1,7 +1,7 @@
-"""`penstock dlq purge`: remove letters, after a question if some were never replayed.
+"""`penstock dlq purge`: remove letters, with a confirmation if some were never replayed.
 
-The question is asked outside the event loop, where Ctrl-C ends it. Only the letters that were
-counted for it are removed: others may arrive meanwhile.
+The confirmation runs outside the event loop, where Ctrl-C ends it. Only the letters that it counted
+are removed: others may arrive meanwhile.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def purge(options: argparse.Namespace) -> int:
 
 
 async def _look(options: argparse.Namespace, selection: Selection) -> _Found | int:
-    """The letters to remove; the exit code if nothing is to be removed."""
+    """Return the letters to remove, or the exit code if there are none."""
     found = _Found()
     async with store_of(options.store, options.table, options.schema) as store:
         if await report_missing_keys(selection, store):

@@ -1,23 +1,23 @@
 """Replay of dead letters, batch by batch.
 
-1. Each batch is noted in the store before it is sent, and its outcomes after. So if a replay is
-   interrupted at any moment (Ctrl-C, kill, a power cut), the next one continues where it stopped,
+1. Each batch is recorded in the store before it is sent, and its outcomes afterwards. So if a replay
+   is interrupted at any moment (Ctrl-C, kill, a power cut), the next one continues where it stopped,
    and knows which letters may have been delivered: a sink with unique keys then reports them as
    duplicates instead of writing them twice.
-2. An interrupted batch is built again from the same letters under the same id, so its write key is
-   the same, too.
+2. An interrupted batch is built again from the same letters under the same id, so it has the same
+   write key.
 3. Letters of one batch have the same batcher, tenant and history. They are sent in their original
    order, those that may have been delivered before the others. Order is kept per key (`order.py`):
-   a batch has one letter of a key, or any number with a sink that is `key_prefix_safe`. A letter
-   that may have been delivered is older than the pending ones of its key, so it may be sent first.
-4. A destination that is unavailable, refuses everything or throttles ends the replay. Unsent
-   letters stay pending, and their attempts are not counted. No `Retry` waits for a refusal in a
-   replay.
-5. A letter that fails again stays in the store: the stack's own dead letters accept nothing in a
-   replay, so no letter loses its place.
-6. A letter whose item is partly a `repr` is never sent, and stops its key as one that fails again.
-   So does one that a handler must not be given (`handling.py`).
-7. A handler stands in for the sink: see `handling.py`.
+   a batch has one letter per key, or any number if the sink is `key_prefix_safe`. A letter that may
+   have been delivered is older than the pending ones of its key, so it may be sent first.
+4. A replay ends if the destination is unavailable, refuses everything or throttles. Unsent letters
+   stay pending, and their attempts are not counted. In a replay, no `Retry` waits for a refusal to
+   end.
+5. A letter that fails again stays in the store: the stack's own dead-letter sinks accept nothing in
+   a replay, so no letter loses its place.
+6. A letter with an item that is partly a `repr` is never sent, and stops its key like a letter that
+   fails again. The same holds for a letter that must not be passed to a handler.
+7. A handler takes the place of the sink: see `handling.py`.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ if TYPE_CHECKING:
 LEFT = Selection(states=frozenset({PENDING, INTERRUPTED}))
 BACK = frozenset({Outcome.DELIVERED, Outcome.DUPLICATE, Outcome.SPOOLED})
 REPR_ONLY = "repr_only"
-"""The ending of a letter that cannot be sent again."""
+"""The ending of a letter that can never be sent again."""
 REFUSED = "refused"
-"""The ending of a letter that its handler must not be given."""
+"""The ending of a letter that must not be passed to a handler."""
 _NOT_NOW = frozenset(
     {ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClass.THROTTLE, ErrorClass.STOPPED}
 )
 
 
 def item_of(decode: Callable[[Any], Any] | None, letter: Letter) -> Any:
-    """The item to send. Raises `PermanentError` if a part of it is only a `repr`, and what
+    """Return the item to send. Raises `PermanentError` if a part of it is only a `repr`, and what
     `decode` raises.
     """
     item = letter.original()
@@ -82,7 +82,7 @@ class ReplayRules:
 
     batch_size: int
     item_of: Callable[[Letter], Any]
-    """Makes the item to send."""
+    """Makes the item to send from a letter."""
     twice: bool
     """Send letters that may have been delivered as if they had not been."""
     any_order: bool = False
@@ -188,7 +188,7 @@ class Replay:
         return RowBatch(items, lineage=lineage, delivery=delivery, keys=keys), kept
 
     def _decoded(self, letters: Sequence[Letter]) -> tuple[list[Any], list[Letter]]:
-        """The items of the letters that may be sent, and those letters."""
+        """Return the items of the letters that may be sent, and these letters."""
         items: list[Any] = []
         kept: list[Letter] = []
         for letter in letters:
@@ -247,7 +247,7 @@ class Replay:
         )
 
     def _kind_of(self, error: BaseException) -> ErrorClass:
-        """The error's class for the stack, but a refusal is always one.
+        """Return the error's class for the stack, except that a refusal stays a refusal.
 
         `Retry(on_refused="dead_letter")` would turn it into a failure of the item.
         """
@@ -268,7 +268,7 @@ class Replay:
 
 
 def _id(letters: Sequence[Letter]) -> str:
-    """A batch id, the same for the same letters."""
+    """Return the batch id, which is the same for the same letters."""
     digest = hashlib.blake2b("\0".join(letter.key for letter in letters).encode(), digest_size=16)
     return f"replay-{digest.hexdigest()}"
 

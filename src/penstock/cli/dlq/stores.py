@@ -1,4 +1,4 @@
-"""The store that is named on the command line: a PostgreSQL DSN, a file's path, or the URL of objects."""
+"""The store named on the command line: a PostgreSQL DSN, a file's path, or a URL of objects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def store_of(name: str, table: str, schema: str | None) -> Store:
-    """The store. Raises `StoreError` for a name of none, `ConfigError` for a wrong table or URL."""
+    """Return the store. Raises `StoreError` for other names, `ConfigError` for a bad table."""
     if is_url_of_objects(name):
         return ObjectStore(name)
     if not is_dsn(name):
@@ -29,29 +29,29 @@ def store_of(name: str, table: str, schema: str | None) -> Store:
 
 
 def table_of(table: str, schema: str | None) -> tuple[str | None, str]:
-    """The schema and the table that `--table` and `--schema` name. Raises `ConfigError`."""
+    """Return the schema and table of `--table` and `--schema`. Raises `ConfigError`."""
     own, name = table_name("--table", table)
     if own is not None and schema is not None:
         raise bad(
             "--table",
             table,
-            'must be a table without its schema beside --schema; a name with a dot stands in "..."',
+            'must be a table without its schema if --schema is given; quote a name with a dot: "..."',
         )
     return own or schema, name
 
 
 def is_dsn(name: str) -> bool:
-    """Whether it names a database."""
+    """Return whether it names a database."""
     return name.startswith(("postgresql:", "postgres:"))
 
 
 def is_url_of_objects(name: str) -> bool:
-    """Whether it names a folder of an object store."""
+    """Return whether it names a folder of an object store."""
     return name.partition("://")[0] in SCHEMES
 
 
 def path_of(name: str) -> Path:
-    """The path of a file. Raises `StoreError`."""
+    """Return the path of a file. Raises `StoreError`."""
     if "://" in name or "\0" in name:
         raise StoreError(
             f"{without_secrets(name)}: a store is the path of a file, or begins with postgresql://, "

@@ -1,4 +1,4 @@
-"""Where a replay sends letters: a stack of sinks, or a consumer's handler."""
+"""The target of a replay: a stack of sinks, or a consumer's handler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH_SIZE = 500
 
 
 def target_of(options: argparse.Namespace) -> tuple[Sink[Any], ReplayRules]:
-    """The sink that the arguments name, and its rules. Raises `UseError` and `ConfigError`."""
+    """Return the named sink and the rules for it. Raises `UseError` and `ConfigError`."""
     if options.handler is None:
         decode = None if options.decode is None else named(options.decode)
         rules = ReplayRules(
@@ -29,10 +29,10 @@ def target_of(options: argparse.Namespace) -> tuple[Sink[Any], ReplayRules]:
         )
         return named_sink(options.to), rules
     if options.decode is not None:
-        raise UseError("--decode belongs to --to; name with_steps(handler, decode(...)) instead")
+        raise UseError("--decode needs --to; name with_steps(handler, decode(...)) instead")
     if options.at_least_once:
-        raise UseError("--at-least-once belongs to --to: a handler is given such letters anyway")
-    # one at a time: a crash leaves one letter in doubt, and a handler knows no write keys
+        raise UseError("--at-least-once needs --to: a handler receives such letters anyway")
+    # one at a time: a crash leaves one letter in doubt, and a handler has no write keys
     rules = ReplayRules(
         batch_size=options.batch_size or 1,
         item_of=record_of,

@@ -1,1 +1,1 @@
-"""`penstock pg`: install streams and queues in PostgreSQL, upgrade them, check them."""
+"""`penstock pg`: install, upgrade and check streams and queues in PostgreSQL."""

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "install": (
-        "create the schema of streams and queues unless it is there, and give roles rights on it"
+        "create the schema of streams and queues unless it exists, and grant rights on it to roles"
     ),
-    "upgrade": "bring the schema to the version of this release; messages and jobs stay",
-    "check": "print what is wrong with the schema, and the SQL that repairs it; change nothing",
+    "upgrade": "upgrade the schema to the version of this release; messages and jobs stay",
+    "check": "print the problems of the schema and the SQL that repairs them; change nothing",
 }
 _RIGHTS = {
-    "append": "may append messages, and neither read nor change any",
+    "append": "may append messages, but neither read nor change them",
     "read": "may read messages",
     "subscribe": "may read messages and store positions of subscriptions",
-    "enqueue": "may enqueue jobs, and neither read nor claim any",
+    "enqueue": "may enqueue jobs, but neither read nor claim them",
     "work": "may read queues, and claim and settle jobs",
     "operate": "may create and change queues, resume and park keys, redrive and purge jobs",
 }
@@ -32,7 +32,7 @@ def pg_options(parser: argparse.ArgumentParser) -> None:
     for name, text in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         command.add_argument(
-            "dsn", metavar="DSN", help="postgresql://...; PG* variables supply missing parts"
+            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
         )
         command.add_argument(
             "--schema",

@@ -1,7 +1,7 @@
 """`penstock pg`: SQL on standard output, messages on standard error.
 
 1. A dry run and a check print SQL that `psql` executes as it is: everything else is a comment.
-2. A check ends with 1 if it found a problem; notes do not count.
+2. A check returns 1 if it found a problem; notes do not count.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def _check(options: argparse.Namespace) -> int:
     for problem in problems:
         _show(problem)
     wrong = sum(not problem.is_note for problem in problems)
-    say(f"{options.schema}: {f'{wrong} problems' if wrong else 'nothing is wrong'}")
+    say(f"{options.schema}: {f'{wrong} problems' if wrong else 'no problems'}")
     return FAILED if wrong else OK
 
 
@@ -100,5 +100,5 @@ def _show(problem: SchemaProblem) -> None:
     kind = "note" if problem.is_note else "problem"
     print(encodable(printable(f"-- {kind} {problem}")))
     for statement in problem.repair:
-        # of a note, it is a choice
+        # the repair of a note is optional
         print(encodable(f"-- {printable(statement)};" if problem.is_note else f"{statement};"))

@@ -1,8 +1,8 @@
 """`penstock pipeline`: validate a pipeline's file, explain it, run it.
 
-1. Validating and explaining need neither Spark nor Java, except with `--spark`.
-2. A run uses a thread of its own, so that the main thread is free for signals. The first signal
-   ends a stream after the current micro-batch, and a batch at once; the second ends everything now.
+1. Validation and explanation need neither Spark nor Java, except with `--spark`.
+2. A run uses a separate thread, so that the main thread is free for signals. The first signal
+   ends a stream after the current micro-batch, and a batch at once; the second ends both at once.
 3. No message shows the value of an environment variable.
 """
 
@@ -47,7 +47,7 @@ def pipeline(options: argparse.Namespace) -> int:
             _need_java()
             _ask_spark(declared, shows=options.action == "explain")
         if options.action == "validate":
-            print(f"{options.file}: nothing is wrong with it")
+            print(f"{options.file}: valid")
     except PipelineError as error:
         print(error, file=sys.stderr)
         return BAD_USE
@@ -66,8 +66,8 @@ def _told(error: Exception) -> str:
 def _need_java() -> None:
     if not has_java():
         message = (
-            "Spark needs Java, and there is none: no `java` on the PATH, and JAVA_HOME "
-            "names no folder that has it"
+            "Spark needs Java, and none was found: there is no `java` on the PATH, and JAVA_HOME "
+            "is not the folder of a Java installation"
         )
         raise MissingExtra(message)
 
@@ -123,7 +123,9 @@ class _Run:
         if self._declared.stream is None:
             cancel()
         elif self._signals == 1:
-            self._view.say("interrupted: ending after this micro-batch; once more ends it now")
+            self._view.say(
+                "interrupted: ending after this micro-batch; interrupt again to end it now"
+            )
 
     def _end(self) -> int:
         if self._report is not None:

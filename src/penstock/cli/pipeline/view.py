@@ -17,14 +17,14 @@ _COUNTS = ("writes", "rows", "delivered", "dead_letters", "failed", "retries")
 
 
 class RunView:
-    """Prints lines; without a terminal or with `plain`, the table too becomes lines."""
+    """Prints lines and a table; without a terminal or with `plain`, only lines."""
 
     def __init__(self, *, plain: bool) -> None:
         self._is_plain = plain or not sys.stdout.isatty() or find_spec("rich") is None
         self._writes = 0
 
     def say(self, text: str) -> None:
-        """Print it."""
+        """Print a line."""
         print(text, flush=True)
 
     def wrote(self, report: SparkWriteReport) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Command(NamedTuple):
-    """A sub-command, and the positional arguments behind the DSN."""
+    """A sub-command, and its positional arguments after the DSN."""
 
     name: str
     text: str
@@ -28,22 +28,22 @@ class _Command(NamedTuple):
 
 
 _COMMANDS = (
-    _Command("create", "make a queue, or find that it is there with these settings"),
-    _Command("alter", "change settings of a queue; those not given stay"),
+    _Command("create", "create a queue, or check that it exists with these settings"),
+    _Command("alter", "change settings of a queue; the others stay"),
     _Command("list", "list the queues with their settings", ""),
-    _Command("lag", "print what waits in queues, and for how long", "QUEUE?"),
+    _Command("lag", "print the waiting jobs of queues, and for how long they wait", "QUEUE?"),
     _Command("lanes", "list keys with work by state, and stopped jobs without a key"),
     _Command("explain", "print why keys, slots and the whole queue wait"),
-    _Command("unblock", "continue a blocked key, its attempts counted on", "QUEUE KEY?"),
-    _Command("park", "give out no more jobs of a key", "QUEUE KEY?"),
+    _Command("unblock", "continue a blocked key, with its attempts kept", "QUEUE KEY?"),
+    _Command("park", "stop the delivery of a key's jobs", "QUEUE KEY?"),
     _Command("unpark", "continue a parked key in order, with attempts from 0", "QUEUE KEY?"),
-    _Command("move", "give slots to a consumer of a sticky queue", "QUEUE GROUP"),
+    _Command("move", "assign slots to a consumer of a sticky queue", "QUEUE GROUP"),
     _Command("redrive", "enqueue dead letters again"),
-    _Command("purge", "delete waiting jobs, handled ones that are kept, or dead letters"),
-    _Command("pause", "give out no more jobs of a queue"),
+    _Command("purge", "delete waiting jobs, kept handled jobs, or dead letters"),
+    _Command("pause", "stop the delivery of a queue's jobs"),
     _Command("resume", "end a pause"),
-    _Command("retain", "delete what queues keep no longer, by their settings", "QUEUE?"),
-    _Command("drop", "delete a queue with all that was kept of it"),
+    _Command("retain", "apply the retention settings of queues", "QUEUE?"),
+    _Command("drop", "delete a queue with all its kept data"),
 )
 _TOLD = {
     "QUEUE": "the queue",
@@ -59,7 +59,7 @@ def queue_options(parser: argparse.ArgumentParser, counts: Counts) -> None:
         text = each.text[0].upper() + each.text[1:] + "."
         command = commands.add_parser(each.name, help=each.text, description=text)
         command.add_argument(
-            "dsn", metavar="DSN", help="postgresql://...; PG* variables supply missing parts"
+            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
         )
         for name in each.positional.split():
             kind = name.rstrip("?")
@@ -83,7 +83,7 @@ def queue_options(parser: argparse.ArgumentParser, counts: Counts) -> None:
 
 
 def _settings(command: argparse.ArgumentParser, counts: Counts) -> None:
-    """Only settings that are given become attributes."""
+    """Declare the settings; only those given become attributes."""
 
     def option(name: str, text: str, metavar: str, kind: Callable[[str], Any], **more: Any) -> None:
         command.add_argument(
@@ -91,23 +91,31 @@ def _settings(command: argparse.ArgumentParser, counts: Counts) -> None:
         )
 
     for name, text in (
-        ("--sticky", "give keys to the consumers that own their slots"),
+        ("--sticky", "assign keys to the consumers that own their slots"),
         ("--ordering-required", "all jobs in strict order, with one consumer at a time"),
     ):
         command.add_argument(
             name, action=argparse.BooleanOptionalAction, help=text, default=argparse.SUPPRESS
         )
     for name, text, words in (
-        ("--slot-function", "how a key becomes a slot (default: sha256)", ("sha256", "blake3")),
-        ("--poison", "what becomes of a job that cannot be handled (default: park_key)", POISONS),
+        (
+            "--slot-function",
+            "the hash that maps keys to slots (default: sha256)",
+            ("sha256", "blake3"),
+        ),
+        ("--poison", "the treatment of a job that cannot be handled (default: park_key)", POISONS),
     ):
         command.add_argument(name, choices=words, help=text, default=argparse.SUPPRESS)
-    option("--max-attempts", "leases of a job before it is poison (default: 5)", "N", counts())
-    option("--max-depth", "the most jobs, or none", "N", _or_none(counts()))
-    option("--max-in-flight", "the most leases at once, or none", "N", _or_none(counts()))
-    option("--key-rate", "jobs of a key that start in a second, or none", "RATE", _or_none(float))
-    option("--keep-done", "how long handled jobs are kept: 12h, 7d, none", "AGE", _or_none(age))
-    option("--keep-dead", "how long dead letters are kept: 90d, none", "AGE", _or_none(age))
+    option(
+        "--max-attempts", "leases of a job before it counts as poison (default: 5)", "N", counts()
+    )
+    option("--max-depth", "maximum number of jobs, or none", "N", _or_none(counts()))
+    option(
+        "--max-in-flight", "maximum number of concurrent leases, or none", "N", _or_none(counts())
+    )
+    option("--key-rate", "maximum job starts per second and key, or none", "RATE", _or_none(float))
+    option("--keep-done", "retention of handled jobs: 12h, 7d, none", "AGE", _or_none(age))
+    option("--keep-dead", "retention of dead letters: 90d, none", "AGE", _or_none(age))
 
 
 def _lag(command: argparse.ArgumentParser, counts: Counts) -> None:
@@ -116,18 +124,18 @@ def _lag(command: argparse.ArgumentParser, counts: Counts) -> None:
         type=counts(),
         default=STATS_TO,
         metavar="N",
-        help=f"count N of each at most (default: {STATS_TO})",
+        help=f"count at most N of each (default: {STATS_TO})",
     )
 
 
 def _lanes(command: argparse.ArgumentParser, counts: Counts) -> None:
     command.add_argument("--state", choices=STATES, help="only keys in this state")
-    _limit(command, counts, 100, "list N keys at most")
+    _limit(command, counts, 100, "list at most N keys")
 
 
 def _explain(command: argparse.ArgumentParser, counts: Counts) -> None:
     command.add_argument("--key", metavar="KEY", help="only this key")
-    _limit(command, counts, 50, "explain N keys at most")
+    _limit(command, counts, 50, "explain at most N keys")
 
 
 def _limit(command: argparse.ArgumentParser, counts: Counts, most: int, text: str) -> None:
@@ -137,9 +145,11 @@ def _limit(command: argparse.ArgumentParser, counts: Counts, most: int, text: st
 
 def _unblock(command: argparse.ArgumentParser, counts: Counts) -> None:
     command.add_argument(
-        "--skip", action="store_true", help="make its first job a dead letter, and go on behind it"
+        "--skip",
+        action="store_true",
+        help="make its first job a dead letter, and continue with the next",
     )
-    _places(command, counts, "this job without a key, instead of a key")
+    _places(command, counts, "a job without a key, instead of a key")
 
 
 def _places(command: argparse.ArgumentParser, counts: Counts, text: str) -> None:
@@ -156,7 +166,10 @@ def _places(command: argparse.ArgumentParser, counts: Counts, text: str) -> None
 def _park(command: argparse.ArgumentParser, counts: Counts) -> None:
     del counts
     command.add_argument(
-        "--reason", default="parked by an operator", metavar="TEXT", help="why, for the record"
+        "--reason",
+        default="parked by an operator",
+        metavar="TEXT",
+        help="the reason, for the record",
     )
 
 
@@ -165,16 +178,16 @@ def _move(command: argparse.ArgumentParser, counts: Counts) -> None:
     command.add_argument(
         "slots", type=_slots, nargs="?", metavar="SLOTS", help="0-32767, or one slot"
     )
-    command.add_argument("consumer", nargs="?", metavar="CONSUMER", help="their owner from now on")
+    command.add_argument("consumer", nargs="?", metavar="CONSUMER", help="their new owner")
     command.add_argument(
-        "--automatic", action="store_true", help="let ranges follow the live consumers again"
+        "--automatic", action="store_true", help="let the ranges follow the live consumers again"
     )
 
 
 def _redrive(command: argparse.ArgumentParser, counts: Counts) -> None:
     command.add_argument("--key", metavar="KEY", help="only those of this key")
-    _places(command, counts, "only this one")
-    command.add_argument("--limit", type=counts(), metavar="N", help="N at most")
+    _places(command, counts, "only this job")
+    command.add_argument("--limit", type=counts(), metavar="N", help="at most N")
 
 
 def _purge(command: argparse.ArgumentParser, counts: Counts) -> None:
@@ -185,7 +198,7 @@ def _purge(command: argparse.ArgumentParser, counts: Counts) -> None:
         "--older-than",
         type=when,
         metavar="TIME",
-        help="only jobs enqueued before TIME, or finished: 2026-01-31T12:00, or 90m, 12h, 7d ago",
+        help="only jobs enqueued, or finished, before TIME: 2026-01-31T12:00, or 90m, 12h, 7d ago",
     )
 
 
@@ -197,13 +210,15 @@ def _retain(command: argparse.ArgumentParser, counts: Counts) -> None:
             type=age,
             default=age(f"{days}d"),
             metavar="AGE",
-            help=f"how long {what} are known (default: {days}d)",
+            help=f"retention of {what} (default: {days}d)",
         )
 
 
 def _drop(command: argparse.ArgumentParser, counts: Counts) -> None:
     del counts
-    command.add_argument("--force", action="store_true", help="also its jobs and dead letters")
+    command.add_argument(
+        "--force", action="store_true", help="drop it even if it has jobs or dead letters"
+    )
 
 
 _OPTIONS: dict[str, Declare] = {

@@ -1,4 +1,4 @@
-"""The commands of `penstock queue` that change something, and what they ask before."""
+"""The commands of `penstock queue` that change something, with their confirmations."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     Question = Callable[[argparse.Namespace, QueueAdmin], Awaitable[str | None]]
 
 SAY_EVERY = 100_000
-"""Jobs from one line of progress to the next."""
+"""Number of jobs between two lines of progress."""
 
 
 class _JobProgress:
-    """How many jobs a change has done, said from time to time."""
+    """The number of jobs that a change has processed, printed periodically."""
 
     def __init__(self, done: str) -> None:
         self.count = 0
@@ -34,7 +34,7 @@ class _JobProgress:
         self._done = done
 
     def note(self, count: int) -> None:
-        """A batch was done."""
+        """Note the number of jobs after a batch."""
         self.count = count
         if count - self._said >= SAY_EVERY:
             self._said = count
@@ -42,11 +42,11 @@ class _JobProgress:
 
     @contextmanager
     def told(self) -> Generator[None]:
-        """Say how far an interrupted change has come."""
+        """Print the progress of a change that is interrupted."""
         try:
             yield
         except (asyncio.CancelledError, KeyboardInterrupt):
-            say(f"interrupted: at least {self}; the same command goes on")
+            say(f"interrupted: at least {self}; run the same command again to continue")
             raise
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 async def _create(options: argparse.Namespace, admin: QueueAdmin) -> int:
     await admin.create(options.queue, **_given(options))
-    say(f"the queue {options.queue} is there")
+    say(f"the queue {options.queue} exists")
     return OK
 
 
@@ -118,13 +118,13 @@ async def _unblock(options: argparse.Namespace, admin: QueueAdmin) -> int:
 async def _ask_unblock(options: argparse.Namespace, admin: QueueAdmin) -> str | None:
     await admin.keys(options.queue)
     if options.places and options.key:
-        raise UseError("name a key, or jobs without one by --place")
+        raise UseError("name either a key, or jobs without a key by --place")
     if not options.skip:
         return None
     what = (
         f"{len(options.places)} jobs" if options.places else f"the first job of {_which(options)}"
     )
-    return f"skip {what}, as dead letters?"
+    return f"move {what} to the dead letters?"
 
 
 async def _park(options: argparse.Namespace, admin: QueueAdmin) -> int:
@@ -150,17 +150,17 @@ async def _move(options: argparse.Namespace, admin: QueueAdmin) -> int:
     routing = await admin.routing(options.queue, options.group)
     if options.automatic:
         if options.slots is not None:
-            raise UseError("--automatic takes no slots: it is about the whole group")
+            raise UseError("--automatic takes no slots: it applies to the whole group")
         await routing.balance()
         say(f"the ranges of the group {options.group} follow its live consumers")
         return OK
     if options.slots is None or options.consumer is None:
-        raise UseError("name the slots and their consumer, or give --automatic")
+        raise UseError("name the slots and their consumer, or add --automatic")
     lo, hi = options.slots
     await routing.move(lo, hi, options.consumer)
     say(
-        f"{options.consumer} owns the slots {lo}-{hi}; the ranges of the group {options.group} stay "
-        "as they are until the next move, or --automatic"
+        f"{options.consumer} owns the slots {lo}-{hi}; the ranges of the group {options.group} do "
+        "not change until the next move or --automatic"
     )
     return OK
 
@@ -225,4 +225,4 @@ CHANGES: dict[str, Change] = {
     "retain": _retain,
 }
 QUESTIONS: dict[str, Question] = {"drop": _ask_drop, "unblock": _ask_unblock, "purge": _ask_purge}
-"""What to ask before; `None`: nothing is lost."""
+"""The confirmation of each command; `None` if nothing is lost."""

@@ -1,7 +1,8 @@
-"""`penstock queue`: what was found on standard output, messages on standard error.
+"""`penstock queue`: findings on standard output, messages on standard error.
 
-1. A command by which something is lost asks first, outside the event loop, where Ctrl-C ends it.
-2. What is asked about is looked up before, so a wrong name is told without a question.
+1. A command that loses data asks for confirmation first, outside the event loop, where Ctrl-C ends
+   it.
+2. The objects are looked up before the confirmation, so a wrong name is reported without one.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def _settings(queue: StoredQueue) -> str:
 
 
 def _span(span: timedelta) -> str:
-    """A time span as the command takes it."""
+    """Format a time span as the command accepts it."""
     seconds = span.total_seconds()
     for unit, size in {"d": 86_400, "h": 3600, "m": 60}.items():
         if seconds % size == 0:
@@ -84,7 +84,7 @@ def print_lag(found: Mapping[str, QueueStats], count_to: int, *, in_json: bool) 
 
 
 def print_lanes(lanes: Sequence[LaneStats], jobs: Sequence[StoppedJob], *, in_json: bool) -> None:
-    """Print a line per key and a line per stopped job without one, or both as JSON."""
+    """Print a line per key and a line per stopped job without a key, or both as JSON."""
     if in_json:
         print_json(
             {"lanes": [asdict(each) for each in lanes], "jobs": [asdict(each) for each in jobs]}
@@ -109,7 +109,7 @@ def print_lanes(lanes: Sequence[LaneStats], jobs: Sequence[StoppedJob], *, in_js
 
 
 def print_report(report: QueueReport) -> None:
-    """Print what a queue is, what holds it, its ranges and its keys."""
+    """Print a queue's facts, the reasons why it waits, its ranges and its keys."""
     stats = report.stats
     facts = {
         "queue": report.queue.name,
@@ -137,7 +137,7 @@ def print_report(report: QueueReport) -> None:
 
 
 def report_as_dict(report: QueueReport) -> dict[str, Any]:
-    """The report for JSON, with the reasons."""
+    """Convert the report for JSON, with the reasons."""
     found: dict[str, Any] = _plain(asdict(report))
     found["notes"] = list(report.notes)
     for lane, each in zip(found["lanes"], report.lanes, strict=True):
@@ -146,7 +146,7 @@ def report_as_dict(report: QueueReport) -> dict[str, Any]:
 
 
 def _joined(ranges: Sequence[RangeStats]) -> list[tuple[str, str, str, str]]:
-    """Rows of ranges, neighbours of one consumer and state together."""
+    """Make rows of ranges; join neighbours with the same consumer and state."""
     found: list[tuple[str, int, int, str, str]] = []
     for each in ranges:
         draining = "draining" if each.waits_for is not None else ""
@@ -161,7 +161,7 @@ def _joined(ranges: Sequence[RangeStats]) -> list[tuple[str, str, str, str]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value whose times JSON can hold: intervals as seconds, moments as text."""
+    """Convert times for JSON: intervals to seconds, moments to text."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in cast("dict[str, Any]", value).items()}
     if isinstance(value, (list, tuple)):

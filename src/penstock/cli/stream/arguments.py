@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     Counts = Callable[..., Callable[[str], int]]
 
 _COMMANDS = {
-    "lag": "print how many messages each subscription has not handled, and the age of the oldest",
-    "explain": "print where a subscription stands in each slot and why, and what holds the horizon",
+    "lag": "print the number of unhandled messages of each subscription, and the age of the oldest",
+    "explain": "print a subscription's positions, why its slots wait, and what holds the horizon",
     "pause": "stop the delivery of messages to a subscription, or of some slots",
     "resume": "end a pause",
     "reset": "move a subscription to the beginning, the next message, a time or a position",
-    "skip": "leave one message out for a subscription",
+    "skip": "skip one message of a subscription",
     "delete": "delete a subscription, the messages of a stream, or old messages",
-    "replay": "give messages to a handler again, outside any subscription; stores nothing",
+    "replay": "pass messages to a handler again, outside any subscription; stores nothing",
 }
 
 
@@ -35,7 +35,7 @@ def stream_options(parser: argparse.ArgumentParser, counts: Counts) -> None:
     for name, text in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         command.add_argument(
-            "dsn", metavar="DSN", help="postgresql://...; PG* variables supply missing parts"
+            "dsn", metavar="DSN", help="postgresql://...; missing parts come from PG* variables"
         )
         if name != "replay":
             optional: dict[str, Any] = {"nargs": "?"} if name in {"lag", "delete"} else {}
@@ -56,7 +56,7 @@ def stream_options(parser: argparse.ArgumentParser, counts: Counts) -> None:
                 type=counts(),
                 default=COUNT_TO,
                 metavar="N",
-                help=f"count N messages at most (default: {COUNT_TO})",
+                help=f"count at most N messages (default: {COUNT_TO})",
             )
         if name in {"reset", "skip", "delete"}:
             command.add_argument("--yes", action="store_true", help="do not ask before the change")
@@ -76,7 +76,7 @@ def _lag(command: argparse.ArgumentParser, counts: Counts) -> None:
 
 def _explain(command: argparse.ArgumentParser, counts: Counts) -> None:
     del counts
-    command.add_argument("--all", action="store_true", help="also slots that have nothing to do")
+    command.add_argument("--all", action="store_true", help="also slots without unhandled messages")
 
 
 def _slots(command: argparse.ArgumentParser, counts: Counts) -> None:
@@ -105,7 +105,7 @@ def _skip(command: argparse.ArgumentParser, counts: Counts) -> None:
     command.add_argument(
         "position", type=counts(), metavar="POSITION", help="the message's position in the log"
     )
-    command.add_argument("--reason", default="", metavar="TEXT", help="why, for the record")
+    command.add_argument("--reason", default="", metavar="TEXT", help="the reason, for the record")
 
 
 def _delete(command: argparse.ArgumentParser, counts: Counts) -> None:
@@ -136,10 +136,15 @@ def _replay(command: argparse.ArgumentParser, counts: Counts) -> None:
     )
     chosen.add_argument("--category", metavar="NAME", help="only streams of this category")
     command.add_argument(
-        "--from", type=counts(), default=1, dest="first", metavar="POSITION", help="the first one"
+        "--from",
+        type=counts(),
+        default=1,
+        dest="first",
+        metavar="POSITION",
+        help="the first position",
     )
     command.add_argument(
-        "--to", type=counts(), dest="last", metavar="POSITION", help="the last one"
+        "--to", type=counts(), dest="last", metavar="POSITION", help="the last position"
     )
 
 
@@ -171,6 +176,6 @@ def _slot_numbers(text: str) -> list[int]:
             raise argparse.ArgumentTypeError(message)
         found += range(int(ends[0]), int(ends[1]) + 1)
     if not found:
-        message = f"{text!r} names no slot"
+        message = f"{text!r} contains no slot"
         raise argparse.ArgumentTypeError(message)
     return found

@@ -1,7 +1,7 @@
-"""`penstock stream`: what was found on standard output, messages on standard error.
+"""`penstock stream`: findings on standard output, messages on standard error.
 
-1. A command that changes something asks first, outside the event loop, where Ctrl-C ends it.
-2. What is asked about is looked up before, so a wrong name is told without a question.
+1. `reset`, `skip` and `delete` ask for confirmation, outside the event loop, where Ctrl-C ends it.
+2. The objects are looked up before the confirmation, so a wrong name is reported without one.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _reset(options: argparse.Namespace) -> int:
     last = max((slot.position for slot in report.slots), default=0)
     point = options.to if isinstance(options.to, str) else _point(options)
     question = (
-        f"reset {options.subscription} to {point}? Its slots stand at positions {first} to "
+        f"reset {options.subscription} to {point}? Its slots are at positions {first} to "
         f"{last}, which are stored nowhere else."
     )
     if not confirmed(printable(question), yes=options.yes):
@@ -137,7 +137,7 @@ def _reset(options: argparse.Namespace) -> int:
             return await admin.reset(options.subscription, options.to, force=options.force)
 
     number = asyncio.run(run())
-    say(f"{options.subscription} is reset: it reads from position {number} on")
+    say(f"{options.subscription} is reset: it continues at position {number}")
     return OK
 
 
@@ -148,7 +148,7 @@ def _point(options: argparse.Namespace) -> str:
 
 def _skip(options: argparse.Namespace) -> int:
     asyncio.run(_report(options))
-    question = f"leave the message {options.position} out for {options.subscription}, for good?"
+    question = f"skip message {options.position} of {options.subscription} for good?"
     if not confirmed(printable(question), yes=options.yes):
         say("nothing was skipped")
         return BAD_USE
@@ -169,7 +169,7 @@ def _delete(options: argparse.Namespace) -> int:
     wanted = (options.stream, options.older_than, options.before)
     has_messages = any(each is not None for each in wanted)
     if options.stream is not None and any(each is not None for each in wanted[1:]):
-        raise UseError("--stream deletes a whole stream: leave --older-than and --before out")
+        raise UseError("--stream deletes a whole stream: omit --older-than and --before")
     if has_messages == (options.subscription is not None):
         raise UseError("name a subscription, or messages by --stream, --older-than or --before")
     if has_messages:
@@ -185,7 +185,7 @@ def _delete(options: argparse.Namespace) -> int:
             await admin.delete(options.subscription, force=options.force)
 
     asyncio.run(run())
-    say(f"{options.subscription} is deleted; a process that serves it later begins it anew")
+    say(f"{options.subscription} is deleted; a process that serves it later starts it anew")
     return OK
 
 

@@ -1,4 +1,4 @@
-"""`penstock stream delete` of messages: those of a stream, or old ones."""
+"""`penstock stream delete` for messages: all of a stream, or old ones."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS = 5.0
 SAY_EVERY = 100_000
-"""Messages looked at from one line of progress to the next."""
+"""Number of examined messages between two lines of progress."""
 
 
 class _DeletionProgress:
-    """How far a deletion has come, said from time to time."""
+    """The progress of a deletion, printed periodically."""
 
     def __init__(self) -> None:
         self.done = Deleted(0, 0)
         self._said = 0
 
     def note(self, done: Deleted) -> None:
-        """A batch was deleted."""
+        """Note the counts after a batch."""
         self.done = done
         looked_at = done.deleted + done.kept
         if looked_at - self._said >= SAY_EVERY:
@@ -64,7 +64,7 @@ def _which(options: argparse.Namespace) -> str:
 
 
 async def _deleted(options: argparse.Namespace, *, ask_only: bool = False) -> Deleted:
-    """Delete them; or only connect, so that a wrong schema is told before the question."""
+    """Delete them, or only connect, to report a wrong schema before the confirmation."""
     retention, progress = StreamRetention(options.schema), _DeletionProgress()
     async with AsyncExitStack() as stack:
         connections = await connected(stack, options)
@@ -83,16 +83,16 @@ async def _deleted(options: argparse.Namespace, *, ask_only: bool = False) -> De
                     force=options.force,
                     on_batch=progress.note,
                 )
-            except (asyncio.CancelledError, KeyboardInterrupt):  # as the handler of SIGINT has it
+            except (asyncio.CancelledError, KeyboardInterrupt):  # depends on the handler of SIGINT
                 say(
                     f"interrupted: at least {progress.done.deleted} messages were deleted; "
-                    "the same command goes on"
+                    "run the same command again to continue"
                 )
                 raise
 
 
 async def connected(stack: AsyncExitStack, options: argparse.Namespace) -> Connections:
-    """A connection to the log, whose schema is checked. Raises `ConfigError`."""
+    """Connect to the log and check its schema. Raises `ConfigError`."""
     need_asyncpg()
     access = Access.of(
         options.dsn,

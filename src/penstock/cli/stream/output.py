@@ -31,7 +31,7 @@ def print_table(
     rows: Iterable[Sequence[object]],
     numbers: Collection[str] = _NUMBERS,
 ) -> None:
-    """Print aligned columns, those of `numbers` to the right."""
+    """Print aligned columns, with `numbers` aligned to the right."""
     lines = [heads, *([printable(str(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
@@ -78,7 +78,7 @@ def print_lag_of_slots(
 
 
 def print_report(report: SubscriptionReport, count_to: int, *, all_slots: bool) -> None:
-    """Print where a subscription stands: facts, then its slots."""
+    """Print a subscription's facts, then its slots."""
     skipped = ", ".join(map(str, report.skipped)) or "none"
     horizon = report.horizon
     facts = {
@@ -105,7 +105,7 @@ def print_report(report: SubscriptionReport, count_to: int, *, all_slots: bool) 
 
 
 def report_as_dict(report: SubscriptionReport) -> dict[str, Any]:
-    """The report for JSON, with the reasons."""
+    """Convert the report for JSON, with the reasons."""
     found = asdict(report)
     found["why_horizon_stands"] = report.why_horizon_stands
     for slot, each in zip(found["slots"], report.slots, strict=True):

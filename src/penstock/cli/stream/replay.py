@@ -1,8 +1,9 @@
 """`penstock stream replay`: messages of the log through a handler, one after the other.
 
-1. The handler is given each message as its consumer would, by its position and up to the horizon of
-   the start. Nothing is stored, and no subscription knows of it.
-2. It ends at the first message that the handler does not acknowledge, and says where.
+1. The handler receives each message as from its consumer, in the order of positions, up to the
+   horizon at the start. Nothing is stored, and no subscription is affected.
+2. The replay ends at the first message that the handler does not acknowledge, and prints its
+   position.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ PAGE = 500
 
 
 class _Progress:
-    """How far a replay has come."""
+    """The progress of a replay."""
 
     def __init__(self, first: int) -> None:
         self.next = first
         """The position to continue with."""
         self.handled = 0
         self.running: int | None = None
-        """The message that the handler has now."""
+        """The position of the message that the handler is running."""
 
     def begin(self, position: int) -> None:
-        """The handler is given a message."""
+        """Note that the handler receives a message."""
         self.running = position
 
     def end(self, position: int) -> None:
-        """It has acknowledged it."""
+        """Note that the handler has acknowledged it."""
         self.running = None
         self.handled += 1
         self.next = position + 1
@@ -58,7 +59,7 @@ class _Progress:
 
     @property
     def continued(self) -> str:
-        """How to go on."""
+        """The argument that continues the replay."""
         at = self.next if self.running is None else self.running
         return f"--from {at} continues"
 
@@ -66,7 +67,7 @@ class _Progress:
 async def replay(options: argparse.Namespace) -> int:
     """Replay the messages that the arguments select; return the exit code."""
     if options.last is not None and options.last < options.first:
-        raise UseError("--from must not be behind --to")
+        raise UseError("--from must not be after --to")
     handler = as_handler(named(options.handler), "MODULE:HANDLER")
     streams = StreamSelection.of(options.category, options.stream)
     log = SelectedLog(check_schema_name(options.schema), streams)

@@ -61,14 +61,14 @@ def _measuring_options(parser: argparse.ArgumentParser, count: Callable[[str], i
         type=_counts(count),
         default=(),
         metavar="N,N,...",
-        help="then also measure with these numbers of concurrent writes",
+        help="afterwards, also measure these numbers of concurrent writes",
     )
     parser.add_argument(
         "--repeats",
         type=count,
         default=7,
         metavar="N",
-        help="writes of each size, after an uncounted first one (default: 7)",
+        help="writes of each size, after a first one that is not counted (default: 7)",
     )
     parser.add_argument(
         "--item-bytes",

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from .worksheet import Measured, Needs
 
 FORMAT = 1
-"""The version of the document. Fields may be added to it without another version."""
+"""The version of the document. It does not change when fields are added."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """Everything measured so far."""
+    """All measurements so far."""
 
     sink: str
-    """Its name on the command line."""
+    """The name of the sink on the command line."""
     needs: Needs
     item_bytes: int
     sizes: list[Measured] = field(default_factory=list["Measured"])
@@ -55,7 +55,7 @@ class Findings:
         self.chosen_workers = workers
 
     def end(self, items: int, *, is_complete: bool) -> None:
-        """Note the number of items written, and whether the run came to its end."""
+        """Note the number of items written, and whether the run is complete."""
         self.items, self.is_complete = items, is_complete
 
     @property
@@ -65,35 +65,35 @@ class Findings:
 
     @property
     def knee(self) -> Measured | None:
-        """The knee; `None` if throughput rises up to the largest size."""
+        """The knee, or `None` if throughput rises up to the largest size."""
         return None if is_last(self.at, self.sizes) else self.at
 
     @property
     def headline(self) -> str:
-        """Where the knee is, or why it is not known."""
+        """The size at the knee, or the reason why it is not known."""
         return headline(self.sizes, self.at, self.refused)
 
     def limits(self) -> Limits:
-        """The recommendation."""
+        """Compute the recommended limits."""
         return worksheet(self.at, self.needs, self.chosen_workers)
 
     def remarks(self) -> list[str]:
-        """Remarks on the limits."""
+        """List remarks on the limits."""
         is_known = self.chosen_workers is not None
         return remarks(self.sizes, self.at, self.limits(), self.needs, workers_known=is_known)
 
     def as_text(self) -> str:
-        """The recommendation as lines, with the limits as Python code."""
+        """Format the recommendation as lines, with the limits as Python code."""
         limits = self.limits()
         lines = [self.headline, "", as_code(limits), "", *(f"- {each}" for each in self.remarks())]
         worst = (
-            f"- memory at worst: max_pending_items x an item = {limits.ledger_items:,} x "
+            f"- memory at worst: max_pending_items x size of an item = {limits.ledger_items:,} x "
             f"{self.item_bytes:,} bytes = {amount_of(memory(limits, self.item_bytes))}"
         )
         return "\n".join([*lines, worst])
 
     def as_partial_text(self) -> str:
-        """The findings of a run that ended early, in a line."""
+        """Format the findings of a run that ended early, in one line."""
         written = f"about {self.items:,} items were written"
         if not self.sizes:
             return f"{written}; nothing was measured"
@@ -104,7 +104,7 @@ class Findings:
         )
 
     def as_document(self) -> dict[str, Any]:
-        """The findings for `--json`."""
+        """Return the findings for `--json`."""
         has_end = self.is_complete and bool(self.sizes)
         knee = self.knee if has_end else None
         return {

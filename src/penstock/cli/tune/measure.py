@@ -3,7 +3,7 @@
 1. Every write goes through `send`, as a batcher's does; a batcher adds microseconds.
 2. The first write of each size is not counted: it opens connections and fills caches.
 3. Every item is new: the numbers passed to the user's function never repeat within a run.
-4. A failed write ends the measurement: the duration of a failure says nothing.
+4. A failed write ends the measurement: the duration of a failure is meaningless.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SAMPLE = 100
 """Items sampled for the mean size of one."""
 DEEP = 4
-"""Levels of nested containers that count."""
+"""Number of levels of nested containers that are measured."""
 
 
 class WriteFailed(Exception):
@@ -45,7 +45,7 @@ class NoItem(Exception):
 
     def __init__(self, number: int, error: Exception) -> None:
         super().__init__(
-            f"no item could be made of the number {number:,}: {type(error).__name__}: {error}"
+            f"no item could be made from the number {number:,}: {type(error).__name__}: {error}"
         )
 
 
@@ -117,7 +117,7 @@ def _made(item: Callable[[int], Any], number: int) -> object:
 
 
 def item_bytes(item: Callable[[int], Any]) -> int:
-    """Mean memory of some items with their contents, shared parts counted each time.
+    """Estimate the mean memory of an item with its contents; shared parts count each time.
 
     Raises `NoItem`.
     """

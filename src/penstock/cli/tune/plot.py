@@ -1,4 +1,4 @@
-"""The picture of a measurement: throughput and write time by batch size, and the knee if there is one."""
+"""Plot of a measurement: throughput and write time by batch size, with the knee if there is one."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def tune(options: argparse.Namespace) -> int:
     if not options.json:
         return _tune(options, sys.stdout)
     document = sys.stdout
-    with redirect_stdout(sys.stderr):  # the table, and all that the sink prints
+    with redirect_stdout(sys.stderr):  # the table, and everything that the sink prints
         return _tune(options, document)
 
 
@@ -70,7 +70,7 @@ def _prepared(options: argparse.Namespace) -> _Tuning | None:
     if options.rate is not None and options.peak is not None and options.peak < options.rate:
         raise UseError(
             f"--peak {options.peak:g}: must be at least --rate {options.rate:g}; it is the "
-            "worst that comes"
+            "highest rate"
         )
     sink, item = named_sink(options.sink), _item_of(options.items)
     size = options.item_bytes or item_bytes(item)
@@ -96,12 +96,14 @@ def _report(findings: Findings, options: argparse.Namespace, output: TextIO) -> 
 def _item_of(name: str) -> Callable[[int], Any]:
     item: Callable[[int], Any] = named(name)
     if not callable(item):
-        raise UseError(f"{name!r} must be a function that makes an item of a number, not {item!r}")
+        raise UseError(
+            f"{name!r} must be a function that makes an item from a number, not {item!r}"
+        )
     try:
         first: object = item(0)
     except Exception as error:
         raise UseError(
-            f"{name!r} could not make an item of the number 0: {type(error).__name__}: {error}"
+            f"{name!r} could not make an item from the number 0: {type(error).__name__}: {error}"
         ) from error
     if inspect.iscoroutine(first):
         first.close()
@@ -189,7 +191,7 @@ class _Tuning:
                 if not measured:
                     raise
                 self._clear()
-                _say(f"{error}; larger sizes are left out")
+                _say(f"{error}; larger sizes are skipped")
                 self.findings.refuse(size)
                 return
             measured.append(one)
@@ -208,8 +210,8 @@ class _Tuning:
         self.findings.choose(found.workers)
         if worst is not None and found.per_second < worst:
             _say(
-                f"no number of workers that was measured carries {worst:,.0f} "
-                f"items a second; {found.workers} are nearly the best"
+                f"no measured number of workers handles {worst:,.0f} "
+                f"items a second; {found.workers} is nearly the best"
             )
 
     def _row(self, text: str) -> None:

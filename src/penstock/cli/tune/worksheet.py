@@ -1,7 +1,7 @@
 """The sizing worksheet: derives limits from measurements. Pure.
 
 1. The knee is the smallest batch with nine tenths of the best throughput: larger batches gain
-   little. If that is the largest one measured, throughput still rises, and there is no knee yet.
+   little. If it is the largest batch measured, throughput still rises, and the knee is unknown.
 2. `max_items` stays a fifth below the knee, or below the largest batch measured.
 3. `max_delay` is the latency budget. A batch that fills sooner is sealed by size; one that fills
    later must not wait longer.
@@ -28,7 +28,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured writes of one batch size and one number of workers."""
+    """The measured writes for one batch size and one number of workers."""
 
     size: int
     seconds: tuple[float, ...]
@@ -74,12 +74,12 @@ def nearly_best(measured: Sequence[Measured]) -> Measured:
 
 
 def is_last(at: Measured, measured: Sequence[Measured]) -> bool:
-    """Whether nothing larger was measured, so that the curve may rise beyond."""
+    """Return whether no larger size was measured, so that throughput may still rise."""
     return at.size == max(one.size for one in measured)
 
 
 def headline(measured: Sequence[Measured], at: Measured, refused: int | None) -> str:
-    """Where the knee is, or why it is not known; `refused` is the size whose write failed."""
+    """Name the knee, or why it is not known; `refused` is the size whose write failed."""
     if not is_last(at, measured):
         return f"the knee is at {at.size:,} items"
     if refused is not None:
@@ -91,14 +91,14 @@ def headline(measured: Sequence[Measured], at: Measured, refused: int | None) ->
 
 
 def below(size: int) -> int:
-    """A fifth less than `size`, at least 1."""
+    """Return four fifths of `size`, at least 1."""
     return max(1, int(size * MARGIN))
 
 
 def worksheet(at: Measured, needs: Needs, workers: int | None = None) -> Limits:
     """Derive limits from the knee.
 
-    Without measured `workers`, take as many as carry the peak if each is as fast as one alone.
+    Without measured `workers`, use as many as handle the peak if each is as fast as one alone.
     """
     max_items = below(at.size)
     peak = needs.worst
@@ -115,7 +115,7 @@ def worksheet(at: Measured, needs: Needs, workers: int | None = None) -> Limits:
 
 
 def enough(measured: Sequence[Measured], peak: float | None) -> Measured:
-    """The fewest workers that carry the peak, or else reach nine tenths of the best throughput."""
+    """Find the fewest workers that handle the peak, or else nine tenths of the best throughput."""
     carrying = [one for one in measured if peak is not None and one.per_second >= peak]
     if carrying:
         return min(carrying, key=lambda one: one.workers)
@@ -132,7 +132,7 @@ def memory(limits: Limits, item_bytes: int) -> int:
 
 
 def amount_of(memory: int) -> str:
-    """Bytes in a unit that fits."""
+    """Format bytes in a suitable unit."""
     amount, unit = float(memory), 0
     while amount >= 1024 and unit < len(_UNITS) - 1:
         amount, unit = amount / 1024, unit + 1
@@ -140,7 +140,7 @@ def amount_of(memory: int) -> str:
 
 
 def as_code(limits: Limits) -> str:
-    """The limits as Python code."""
+    """Format the limits as Python code."""
     lines = [
         f"    max_items={limits.max_items:_},",
         f"    max_delay={limits.delay:g},",
@@ -154,7 +154,7 @@ def as_code(limits: Limits) -> str:
 def remarks(
     measured: Sequence[Measured], at: Measured, limits: Limits, needs: Needs, *, workers_known: bool
 ) -> list[str]:
-    """Remarks on the limits."""
+    """List remarks on the limits."""
     told: list[str] = []
     if is_last(at, measured):
         told.append(f"the limits are for {at.size:,} items, the largest size measured")
@@ -173,20 +173,20 @@ def remarks(
         told.append("more than one worker gives up order, unless the batcher has a key")
     if limits.workers > 1 and not workers_known:
         told.append(
-            f"whether {limits.workers} writes at once are as fast as one alone was not "
-            f"measured: --workers 1,{limits.workers}"
+            f"not measured: whether {limits.workers} concurrent writes are as fast as one alone; "
+            f"measure it with --workers 1,{limits.workers}"
         )
     usual = _usual(measured, at, limits, needs)
     if needs.latency is not None and usual.write > needs.latency:
         told.append(
-            f"a write of {usual.size:,} takes {usual.write:.3g} s by itself, longer than an "
+            f"a write of {usual.size:,} items alone takes {usual.write:.3g} s, longer than an "
             "item may wait before it"
         )
     return told
 
 
 def _usual(measured: Sequence[Measured], at: Measured, limits: Limits, needs: Needs) -> Measured:
-    """The measurement nearest to the usual batch: the knee, or smaller if time seals it."""
+    """Find the measurement of the usual batch: the knee, or smaller if time seals it."""
     items = (
         limits.max_items if needs.rate is None else min(limits.max_items, needs.rate * limits.delay)
     )

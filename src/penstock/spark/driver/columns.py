@@ -19,7 +19,7 @@ BINARY = "UTF8_BINARY"
 
 
 def check_names(df: DataFrame) -> None:
-    """Raise `ConfigError` if two columns of `df` have one name, as Spark compares names."""
+    """Raise `ConfigError` if two columns of `df` have the same name for Spark."""
     folds = str(df.sparkSession.conf.get("spark.sql.caseSensitive")).lower() != "true"
     seen: dict[str, str] = {}
     for name in df.columns:
@@ -27,7 +27,7 @@ def check_names(df: DataFrame) -> None:
         if folded in seen:
             how = " (spark.sql.caseSensitive is false)" if seen[folded] != name else ""
             rule = (
-                f"are two columns of one name{how}; a row has one value for each name, so "
+                f"are two columns with the same name{how}; a row has one value for each name, so "
                 "rename one of them"
             )
             raise checks.bad("df", [seen[folded], name], rule)
@@ -45,7 +45,7 @@ def plainly_named(df: DataFrame) -> DataFrame:
 
 
 def check_there(df: DataFrame, name: str, columns: str | Sequence[str]) -> tuple[str, ...]:
-    """The columns as a tuple. Raises `ConfigError` for a missing one."""
+    """Return the columns as a tuple. Raises `ConfigError` for a missing one."""
     chosen = (columns,) if isinstance(columns, str) else tuple(columns)
     missing = [column for column in chosen if column not in df.columns]
     if missing or not chosen:
@@ -54,7 +54,7 @@ def check_there(df: DataFrame, name: str, columns: str | Sequence[str]) -> tuple
 
 
 def check_columns(df: DataFrame, name: str, columns: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The columns as a tuple. Raises `ConfigError` for a missing one, or a type without order."""
+    """Return the columns as a tuple. Raises `ConfigError` for missing or unorderable ones."""
     if columns is None:
         return ()
     chosen = check_there(df, name, columns)
@@ -64,7 +64,7 @@ def check_columns(df: DataFrame, name: str, columns: str | Sequence[str] | None)
             raise checks.bad(
                 name,
                 column,
-                f"is {kind_of} ({kind.simpleString()}), by which rows have no order; select a "
+                f"is {kind_of} ({kind.simpleString()}), which has no order; select a "
                 "part of it as a column",
             )
     return chosen
@@ -76,7 +76,7 @@ def _missing(df: DataFrame, missing: Sequence[str]) -> str:
         if inner and outer in df.columns and isinstance(df.schema[outer].dataType, StructType):
             alias = inner.replace(".", "_")
             return (
-                f"must name columns, and {column!r} is a field of one; select it as a "
+                f"must name columns, but {column!r} is a field of one; select it as a "
                 f"column: df.withColumn({alias!r}, df[{column!r}])"
             )
     return f"must name columns of the DataFrame, which has {', '.join(df.columns)}"
@@ -98,17 +98,17 @@ def _unordered(kind: DataType, *, nested: bool) -> str | None:
 
 
 def has_collation(kind: DataType) -> bool:
-    """Whether Spark may treat two different values of the type as equal."""
+    """Return whether Spark may treat two different values of the type as equal."""
     return getattr(kind, "collation", BINARY) != BINARY
 
 
 def column_of(name: str) -> Column:
-    """The column of exactly this name, which may contain dots and backticks."""
+    """Return the column with exactly this name, which may contain dots and backticks."""
     quoted = name.replace("`", "``")
     return functions.col(f"`{quoted}`")
 
 
 def typed(df: DataFrame, columns: Sequence[str]) -> str:
-    """The columns and Spark's names of their types, as text."""
+    """Describe the columns with Spark's names of their types, as text."""
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
     return ", ".join(f"{name} {types[name]}" for name in columns)

@@ -2,8 +2,8 @@
 
 1. Spark computes the hash in the driver's plan. Its column travels with the rows and is removed
    before a sink sees them. The sum does not depend on the order of rows; it wraps at 64 bits.
-2. `xxhash64` skips NULLs. So each column is preceded by whether it is NULL: (NULL, 1) and (1, NULL)
-   differ.
+2. `xxhash64` skips NULLs. So each column is preceded by a flag that marks NULL: (NULL, 1) and
+   (1, NULL) differ.
 3. Spark cannot hash maps; their JSON text is hashed instead.
 4. A `double` is hashed as the nearest `float`. A sum or mean of doubles depends on the order in
    which Spark adds them, which varies between runs, and differs in the last digits.
@@ -41,7 +41,7 @@ class Content:
 
     @classmethod
     def of(cls, df: DataFrame, chosen: Sequence[str] | None, *, is_named: bool) -> Content:
-        """All columns, or the chosen ones; none if the write is not named, since it has no replay.
+        """Choose all columns or the given ones; none if the write has no name and so no replay.
 
         Raises `ConfigError`.
         """
@@ -75,7 +75,7 @@ class Content:
         return (CONTENT,) if self.columns else ()
 
     def beside(self, rows: DataFrame) -> DataFrame:
-        """Add the hash of each row as a column, unless it is there."""
+        """Add the hash of each row as a column, unless it exists."""
         if not self.columns or CONTENT in rows.columns:
             return rows
         return rows.withColumn(CONTENT, row_hash(self.df, self.columns))
@@ -94,7 +94,7 @@ class Content:
 
 
 def row_hash(df: DataFrame, columns: Sequence[str]) -> Column:
-    """The hash of these columns of a row of `df`."""
+    """Build the hash of these columns of a row of `df`."""
     types = {field.name: field.dataType for field in df.schema.fields}
     parts: list[Column] = []
     for name in columns:
@@ -110,7 +110,7 @@ def _hashed(column: Column, kind: Any) -> Column:
 
 
 def _needs_text(kind: Any) -> bool:
-    """Whether Spark has no hash for the type, or for a type inside it."""
+    """Return whether Spark has no hash for the type, or for a type inside it."""
     if kind.typeName() in _WITHOUT_HASH:
         return True
     inner = (

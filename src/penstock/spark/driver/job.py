@@ -47,13 +47,13 @@ class DeadRowLimits:
     keep: int
     """Rows returned from a unit."""
     stop_at: float
-    """Rows allowed in a unit; it gives up with one more."""
+    """Rows allowed in a unit; one more ends the unit."""
     most: float
     """Rows allowed in the whole write."""
 
     @classmethod
     def of(cls, dead_letters: DeadLetters, most: int | None, *, in_units: bool) -> DeadRowLimits:
-        """Check the arguments; `in_units` limits each unit by itself. Raises `ConfigError`."""
+        """Check the arguments; `in_units` limits each unit separately. Raises `ConfigError`."""
         raises = checks.choice("dead_letters", dead_letters, ("raise", "return")) == "raise"
         if most is None:
             most = 0 if raises else _RETURNED
@@ -150,7 +150,7 @@ class WriteJob:
         )
 
     def _shown(self) -> dict[str, str]:
-        """The settings as text; those without a value are left out."""
+        """The settings as text, without unset ones."""
         keys, cuts = self.keys, self.cuts
         found = {
             "sink": self.sink,

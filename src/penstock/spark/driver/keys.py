@@ -61,14 +61,14 @@ class KeySettings:
         collated = any(has_collation(df.schema[name].dataType) for name in columns)
         if collated and on_key_failure != "skip":
             rule = (
-                "needs a key of which only equal bytes are equal, and this one has a collation; "
+                "needs a key with bytewise equality, but this one has a collation; "
                 "key by a column such as lower(key)"
             )
             raise checks.bad("on_key_failure", on_key_failure, rule)
         return cls(columns, order, buckets, latest_only, on_key_failure, collated)
 
     def arranged(self, df: DataFrame) -> DataFrame:
-        """`df` with the rows of each key together and in order; unchanged without a key."""
+        """Return `df` with the rows of each key together and in order; unchanged without a key."""
         if not self.columns:
             return df
         return keyed(df, self.columns, order_by=self.order_by or None, buckets=self.buckets)
@@ -87,7 +87,7 @@ def _check_latest(
         raise checks.bad("latest_only", latest_only, "must be True or False")
     if not key or not order:
         raise checks.bad(
-            "latest_only", True, "needs key and order_by, which say what the last row of a key is"
+            "latest_only", True, "needs key and order_by, which define the last row of a key"
         )
     if SUPERSEDED in df.columns:
         rule = "is reserved for the number of rows that a row supersedes; rename the column"
@@ -109,7 +109,7 @@ def keyed(
     and variants as `key`, for maps and variants in `order_by`, and for two columns of one name.
     """
     # Without the literal, Spark could reuse a shuffle of the query for the same key, such as a
-    # window's. It may merge the partitions of that one, differently each time.
+    # window's, whose partitions it may merge differently each time.
     check_names(df)
     keys, order = (
         [column_of(column) for column in check_columns(df, *given)]
@@ -121,7 +121,7 @@ def keyed(
 
 
 def bucket_count(df: DataFrame, buckets: int | None) -> int:
-    """The number of partitions that keys are spread over."""
+    """Return the number of partitions that keys are spread over."""
     return checks.optional_count("buckets", buckets) or int(
         df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200
     )

@@ -1,16 +1,16 @@
 """The last row of each key, found by Spark before rows are shuffled.
 
-1. An aggregate keeps one row of each key in each partition of the source, so that only these travel
-   to the tasks. It also counts the rows of a key, so the superseded rows are known without a second
+1. An aggregate keeps one row of each key in each partition of the source, so that only these are
+   shuffled. It also counts the rows of a key, so the superseded rows are known without a second
    pass.
 2. The last row is the greatest by a struct of the order columns. Structs compare like sorted rows:
-   NULL first, NaN last. Of rows that are equal by their order, the hash of their content decides,
-   if the write has one: a repeated write then sends the same rows.
-3. A row with NULL in its key replaces no row at the destination, and none replaces it. So such rows
-   are all kept, in lists. A hash of the row in place of NULL keeps the lists short. It may equal a
-   real key: rows of that key are then in the same group, but not in its list.
-4. Keys with a collation are told apart by their bytes: the destination may keep "a" and "A".
-5. Columns have positions for names meanwhile, so that none can collide with a helper.
+   NULL first, NaN last. Between rows of equal order, the hash of their content decides, if the
+   write has one: a repeated write then sends the same rows.
+3. A row with NULL in its key replaces no row at the destination, and none replaces it. So all such
+   rows are kept, in lists. A hash of the row in place of NULL keeps the lists short. If it equals a
+   real key, the rows of that key are in the same group, but not in its list.
+4. Keys with a collation are distinguished by their bytes: the destination may keep "a" and "A".
+5. Meanwhile columns are named by their positions, so that none can collide with a helper column.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SPREAD: Mapping[str, Callable[[Column], Column]] = {
     "long": lambda apart: apart,
     "integer": lambda apart: functions.pmod(apart, functions.lit(2**31)).cast("int"),
 }
-"""The value of a type that stands for a row's hash."""
+"""Expressions, by type, that represent a row's hash as a value of the type."""
 
 
 def check_replaced(sink: object, key: Sequence[str]) -> None:
@@ -49,7 +49,7 @@ def check_replaced(sink: object, key: Sequence[str]) -> None:
         if further:
             rule = (
                 f"needs the destination's whole key ({', '.join(columns)}) in key: rows that "
-                f"differ in {', '.join(further)} do not replace one another, and would be left out"
+                f"differ in {', '.join(further)} do not replace one another, and would be lost"
             )
             raise checks.bad("key", tuple(key), f"does not allow latest_only, which {rule}")
 
@@ -57,7 +57,8 @@ def check_replaced(sink: object, key: Sequence[str]) -> None:
 def latest_rows(
     df: DataFrame, key: Sequence[str], order_by: Sequence[str], *, tie: Sequence[str] = ()
 ) -> DataFrame:
-    """The last row of each key by `order_by`, then by `tie`, and all rows whose key has a NULL.
+    """Select the last row of each key by `order_by`, then by `tie`, and all rows with NULL in the
+    key.
 
     Lazy. Adds the number of rows that a row supersedes as a column.
     """
@@ -90,7 +91,7 @@ def latest_rows(
 
 
 def _found(row: Column, order: Column) -> tuple[Column, Column]:
-    """The last of the rows that have an order, and how many others there are; -1 without any."""
+    """Select the last row of those with an order, and the number of others; -1 if there is none."""
     return functions.max_by(row, order).alias(_ROW), (functions.count(order) - 1).alias(_COUNT)
 
 
@@ -99,7 +100,7 @@ def _last(found: DataFrame, places: Iterable[str]) -> DataFrame:
 
 
 def _spread(column: Column, field: StructField, apart: Column) -> Column:
-    """The key column, with the hash of the row in place of NULL if its type can hold one."""
+    """Return the key column, with the row's hash in place of NULL if its type can hold one."""
     spread = _SPREAD.get(field.dataType.typeName())
     return column if spread is None else functions.coalesce(column, spread(apart))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def has_java() -> bool:
-    """Whether Spark can find Java."""
+    """Return whether Spark can find Java."""
     home = os.environ.get("JAVA_HOME")
     return shutil.which("java") is not None or (
         home is not None and shutil.which("java", path=Path(home) / "bin") is not None
@@ -20,6 +20,6 @@ def cancel() -> None:
     """Cancel all jobs of the active Spark context, if there is one."""
     from pyspark import SparkContext
 
-    running: Any = vars(SparkContext)["_active_spark_context"]  # public ways would create one
+    running: Any = vars(SparkContext)["_active_spark_context"]  # public functions create one
     if running is not None:
         running.cancelAllJobs()

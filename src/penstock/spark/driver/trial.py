@@ -1,8 +1,8 @@
 """A trial of the sink on the driver before the job, so that its errors appear once and early.
 
-1. A copy is opened, made from the pickled description as on the executors. It is opened on its own
-   loop in a separate thread, so that a caller may have a running loop, and a sink that is open
-   elsewhere is not affected.
+1. A copy is opened, made from the pickled description as on the executors. It has its own loop in a
+   separate thread, so that a caller may have a running loop, and a sink that is open elsewhere is
+   not affected.
 2. An open sink knows its destination, so it is checked again.
 3. Nothing is written.
 """

@@ -1,14 +1,14 @@
 """The driver's side of an atomic write: begin, run the tasks, publish their stages.
 
-1. If the ledger has the epoch as published, nothing is written. The rows are counted and hashed all
-   the same: other rows under its name are an error, not a skipped write.
+1. If the ledger has the epoch as published, nothing is written. The rows are counted and hashed
+   nevertheless: other rows under its name are an error, not a skipped write.
 2. Only the stages returned with the tasks' results are published: one of each task. Stages of other
    attempts are dropped.
 3. Interrupted publishing is retried, since the epoch's row shows whether it was applied.
-4. If the destination has lost staged rows, publishing again does not help: the job runs again, from
-   `begin`, a few times at most.
-5. The driver opens the destination as well, from its description, on its own loop; so it needs
-   access to it.
+4. If the destination has lost staged rows, publishing again does not help. The job then runs again
+   from `begin`, a few times at most.
+5. The driver also opens the destination, from its description, on its own loop. So it needs access
+   to it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PATIENCE = 300.0
 def write_atomically(
     sink: Sink[Any], epoch: Epoch, content: Content, run: Callable[[], Ran]
 ) -> SparkWriteReport:
-    """Publish all that `run` has staged, or nothing. Blocks.
+    """Publish everything that `run` has staged, or nothing. Blocks.
 
     Raises the errors of `run` and of the destination, and `NonDeterministicReplay` if the epoch was
     published with other rows.

@@ -98,14 +98,14 @@ def _check_name(delivery: DeliveryLevel, app_id: str | None, version: int | None
     for name, value, other in (("app_id", app_id, version), ("version", version, app_id)):
         if value is None and (other is not None or delivery != "at_least_once"):
             rule = (
-                "is needed beside the other one of app_id and version"
+                "must be given together with the other one of app_id and version"
                 if other is not None
                 else f"is needed for delivery={delivery!r}"
             )
             raise checks.bad(
                 name,
                 value,
-                f"{rule}: together they name the write, the same when it is repeated",
+                f"{rule}: together they name the write, and a repeated write has the same name",
             )
     if app_id is not None and version is not None:
         Unit(application=app_id, version=version)

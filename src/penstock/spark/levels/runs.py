@@ -1,6 +1,6 @@
 """Jobs that run again as a whole because the destination has lost the work of their tasks.
 
-A bucket and its row in the ledger commit together, so a promoted standby lacks both or neither.
+A bucket and its row in the ledger commit together, so a promoted standby has both or neither.
 Each unit returns the *history* on which it was committed or found committed. If the units of one
 job return two histories, units of the earlier one may be lost. The job then runs again: existing
 units are skipped, and the others are written.
@@ -63,5 +63,5 @@ def _fault(ran: Ran) -> str | None:
     histories = ", ".join(sorted(ran.histories))
     return (
         f"another server took over while units were committed ({histories}), and may lack "
-        "those of the server before"
+        "those of the earlier server"
     )

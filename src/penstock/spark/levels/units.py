@@ -2,9 +2,9 @@
 
 1. A bucket is a partition of `repartition(buckets, key)`. Spark puts every row of a key into it,
    whatever the partitions of the source, so a replay has the same rows under the same name. The
-   partition of a task would not serve: it depends on where a row came from.
-2. Its number travels with the rows, in a column added right after the shuffle. So there may be
-   fewer tasks than buckets (`max_tasks`), and nothing depends on Spark's numbering of tasks.
+   partition of a task is unsuitable: it depends on the origin of a row.
+2. The bucket's number travels with the rows, in a column added right after the shuffle. So there
+   may be fewer tasks than buckets (`max_tasks`), and nothing depends on Spark's numbering of tasks.
 3. A bucket without rows is not a unit: nothing is written, and nothing is stored about it.
 4. A hash of each row travels with it (`driver.content`). It is removed and summed once, as the rows
    are read.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..values.chunks import Chunk
 
-pc: Any = compute  # its functions are made when it is imported, where no checker sees them
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 BUCKET = "penstock_bucket"
 """Column with the number of a row's bucket, from the driver to the task."""
@@ -52,12 +52,12 @@ class Units:
     types: str = ""
     """The key's columns with their types, which determine the hash."""
     content_of: str = ""
-    """The columns hashed of each row; empty: none."""
+    """The columns that are hashed for each row; empty if none."""
     buffer_bytes: int = 0
     """Bytes of a unit kept for a retry inside the task."""
 
     def unit(self, bucket: int) -> Unit:
-        """The unit of one bucket."""
+        """Return the unit of one bucket."""
         rule = f"hash({', '.join(self.key)})"
         return Unit(
             application=self.application,
@@ -90,7 +90,7 @@ class Summed:
 
 
 def marked(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Chunks with their row hashes removed, marked with the sums if there were hashes."""
+    """Remove the row hashes from chunks; mark each chunk with the sum, if it had hashes."""
     for chunk in chunks:
         summed = Summed([chunk.rows])
         rows = next(summed)
@@ -102,12 +102,12 @@ def marked(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 
 def wrapped(total: int) -> int:
-    """A sum of hashes as a signed number of 64 bits."""
+    """Convert a sum of hashes to a signed number of 64 bits."""
     return (total + 2**63) % 2**64 - 2**63
 
 
 def by_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-    """Each bucket with its rows, without the bucket column.
+    """Yield each bucket with its rows, without the bucket column.
 
     Read all rows of a bucket before the next bucket.
     """
@@ -142,7 +142,7 @@ class _Reading:
 
 
 class Remembered:
-    """Chunks that can be read again from the first, while all chunks read so far fit the limit."""
+    """Chunks that can be read again from the first one, while all chunks read so far fit the limit."""
 
     def __init__(self, chunks: Iterable[Chunk], limit: int) -> None:
         self._chunks = iter(chunks)
@@ -157,7 +157,7 @@ class Remembered:
 
     def __iter__(self) -> Iterator[Chunk]:
         if self._kept is None:
-            message = "these chunks were too large to be kept"
+            message = "these chunks were too large to keep"
             raise RuntimeError(message)
         yield from tuple(self._kept)
         for chunk in self._chunks:

@@ -62,9 +62,9 @@ class WriteSettings:
 
     cuts: Cuts
     max_dead_letters: int = 0
-    """Rows that may fail for good without a dead-letter sink."""
+    """Number of rows that may fail for good without a dead-letter sink."""
     check: bool = True
-    """Whether the sink is opened once on the driver first."""
+    """Whether the sink is first opened once on the driver."""
 
     def changed(self, found: Mapping[str, Any]) -> WriteSettings:
         """Replace the settings that the options name."""
@@ -83,7 +83,7 @@ class WriteSettings:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Options for one set of columns. Pickled as the options, unpickled as the stack of sinks."""
+    """Options for one set of columns; pickled as the options, and unpickled as the stack of sinks."""
 
     options: tuple[tuple[str, str], ...] = field(repr=False)
     columns: tuple[str, ...]
@@ -97,8 +97,8 @@ class Recipe:
 
 
 def prepared(given: Mapping[str, str], columns: Sequence[str]) -> tuple[Recipe, WriteSettings]:
-    """The checked sink and write settings. Raises `ConfigError`, and `MissingExtra` for a missing
-    client library.
+    """Return the checked sink and write settings. Raises `ConfigError`, and `MissingExtra` for a
+    missing client library.
     """
     found = read_options(given, OPTIONS, WHOSE)
     recipe = Recipe(tuple(sorted(given.items())), tuple(columns))
@@ -138,7 +138,7 @@ class _Options:
         return str(self.found[name])
 
     def within(self, name: str) -> tuple[str, ...] | None:
-        """The columns named by an option, if it is given."""
+        """Return the columns named by an option, if it is given."""
         if name not in self.found:
             return None
         value = self.found[name]
@@ -152,7 +152,7 @@ class _Options:
         return chosen
 
     def postgres(self) -> dict[str, Any]:
-        """The address of the database, the login, and whether statements are prepared."""
+        """The arguments for the database: its address, the login, and prepared statements."""
         name = "dsn" if "dsn" in self.found else "url"
         if "dsn" in self.found and "url" in self.found:
             raise bad("dsn", "...", "is another name for url; give one of them")
@@ -167,7 +167,7 @@ class _Options:
         }
 
     def kafka(self) -> dict[str, Any]:
-        """The addresses of the brokers, and the login."""
+        """The arguments for the brokers: their addresses and the login."""
         protocol = self.found.get("securityProtocol", "plaintext")
         given: dict[str, Any] = {"bootstrap": self.needed("bootstrapServers")}
         for option, needs in (("user", "sasl"), ("saslMechanism", "sasl"), ("caFile", "ssl")):
@@ -186,7 +186,7 @@ class _Options:
         return {**given, "security_protocol": protocol.upper()}
 
     def nats(self) -> dict[str, Any]:
-        """The addresses of the servers, and the login."""
+        """The arguments for the servers: their addresses and the login."""
         login = self.basic()
         user, password = login or (None, None)
         given = {} if login is None else {"user": user, "password": password}
@@ -196,7 +196,7 @@ class _Options:
         """User and password, if given."""
         if ("user" in self.found) != ("password" in self.found):
             given, missing = ("user", "password") if "user" in self.found else ("password", "user")
-            raise bad(given, "...", f"needs {missing} beside it")
+            raise bad(given, "...", f"also needs {missing}")
         return (self.found["user"], self.found["password"]) if "user" in self.found else None
 
 
@@ -229,8 +229,8 @@ def _elasticsearch(options: _Options) -> Sink[Any]:
     checks.choice("writeMode", mode, ("append", "upsert"))
     if len(keys) != (mode == "upsert"):
         rule = (
-            f"for sink={ELASTICSEARCH!r} writeMode=upsert needs one column, which is the "
-            "id, and writeMode=append none"
+            f"must be the id column, if sink={ELASTICSEARCH!r} and writeMode=upsert, and "
+            "omitted for writeMode=append"
         )
         raise bad("mergeKeys", ",".join(keys), rule)
     return ElasticsearchSink(
@@ -245,7 +245,9 @@ def _elasticsearch(options: _Options) -> Sink[Any]:
 
 def _kafka(options: _Options) -> Sink[Any]:
     if ("topic" in options.found) == ("topicColumn" in options.found):
-        raise bad("topic", options.found.get("topic"), "or topicColumn must be given, one of them")
+        raise bad(
+            "topic", options.found.get("topic"), "must be given, or topicColumn, but not both"
+        )
     given = _columns(options, _KAFKA_PARTS)
     compression = options.found.get("compression", "none")
     return destinations.KafkaSink(
@@ -258,7 +260,7 @@ def _kafka(options: _Options) -> Sink[Any]:
 
 def _nats(options: _Options) -> Sink[Any]:
     if ("subject" in options.found) == ("subjectColumn" in options.found):
-        rule = "or subjectColumn must be given, one of them"
+        rule = "must be given, or subjectColumn, but not both"
         raise bad("subject", options.found.get("subject"), rule)
     return destinations.NatsSink(
         options.found.get("subject"), **_columns(options, _NATS_PARTS), **options.nats()
@@ -266,7 +268,7 @@ def _nats(options: _Options) -> Sink[Any]:
 
 
 def _columns(options: _Options, parts: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments that name columns, of those whose options are given."""
+    """Return the arguments that name columns, for the options that are given."""
     chosen = {name: options.within(option) for name, option in parts.items()}
     return {name: columns[0] for name, columns in chosen.items() if columns}
 
@@ -303,7 +305,7 @@ _TERMINALS: Mapping[str, Callable[[_Options], Sink[Any]]] = {
 
 
 def _guarded(sink: Sink[Any], options: _Options) -> Sink[Any]:
-    """Add a timeout for each try, and retries."""
+    """Add a timeout per attempt, and retries."""
     found = options.found
     backoff = Backoff(base=found.get("retryBackoffMs", 100) / 1000)
     return stack(

@@ -26,11 +26,11 @@ AT_LEAST_ONCE = "at_least_once"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option, as the documentation shows it and as its text is read."""
+    """One option: its entry in the documentation, and the reader of its text."""
 
     name: str
     read: Callable[[str, str], Any]
-    """A function of the option's name and its text."""
+    """Reads the value from the option's name and text."""
     meaning: str
     default: str = ""
     sinks: tuple[str, ...] = KINDS
@@ -46,7 +46,7 @@ def _text(name: str, value: str) -> str:
 def _names(name: str, value: str) -> tuple[str, ...]:
     found = tuple(part.strip() for part in value.split(","))
     if not all(found) or len(set(found)) != len(found):
-        raise bad(name, value, "must be names with commas between them, each once")
+        raise bad(name, value, "must be comma-separated names without duplicates")
     return found
 
 
@@ -78,7 +78,7 @@ def _choice(*allowed: str) -> Callable[[str, str], str]:
 def _delivery(name: str, value: str) -> str:
     if value.lower() != AT_LEAST_ONCE:
         rule = (
-            f"a data source of Python can only be {AT_LEAST_ONCE}: it cannot ask Spark to "
+            f"a Python data source can only be {AT_LEAST_ONCE}: it cannot make Spark "
             "bring the rows of a key together. "
             "Use write_dataframe or foreach_batch, which have delivery="
         )
@@ -104,11 +104,11 @@ WRITING = (
         name="check",
         read=_flag,
         default="true",
-        meaning="open the sink once on the driver before a batch is written, so that a wrong address or table fails at once; `false` if only "
+        meaning="open the sink once on the driver before a batch is written, so that a wrong address or table fails early; `false` if only "
         "the executors can reach it",
     ),
 )  # fmt: skip
-"""Options that apply to formats made by `register` as well."""
+"""Options that also apply to formats made by `register`."""
 
 _BROKERS_COLUMNS = (
     (
@@ -141,7 +141,7 @@ _BROKERS_COLUMNS = (
     (
         "messageIdColumn",
         "one for each write",
-        "the ids by which a stream recognizes a message that comes again: text or a whole number",
+        "the ids by which a stream recognizes a repeated message: text or a whole number",
         (NATS,),
     ),
 )
@@ -157,7 +157,7 @@ OPTIONS = (
         name="url",
         read=_text,
         meaning="`postgresql://...` or `jdbc:postgresql://...`; for `http` and `elasticsearch` "
-        "the endpoint, for `nats` `nats://host:4222`, several of them with commas. Never shown",
+        "the endpoint, for `nats` `nats://host:4222`, or several, comma-separated. Never shown",
         sinks=_BY_URL,
         is_secret=True,
     ),
@@ -190,7 +190,7 @@ OPTIONS = (
     Option(
         name="bootstrapServers",
         read=_text,
-        meaning="`host:port`, several of them with commas",
+        meaning="`host:port`, or several, comma-separated",
         sinks=(KAFKA,),
     ),
     Option(name="topic", read=_text, meaning="the topic; or `topicColumn`", sinks=(KAFKA,)),
@@ -217,7 +217,7 @@ OPTIONS = (
         name="saslMechanism",
         read=_choice("plain", "scram-sha-256", "scram-sha-512"),
         default="plain",
-        meaning="the form of the login by `user` and `password`",
+        meaning="the login mechanism for `user` and `password`",
         sinks=(KAFKA,),
     ),
     Option(
@@ -268,16 +268,19 @@ OPTIONS = (
         name="maxRetries",
         read=_count(0),
         default="3",
-        meaning="retries of a row after its first try; outages do not count",
+        meaning="retries of a row after its first attempt; outages do not count",
     ),
     Option(
         name="retryBackoffMs",
         read=_count(1),
         default="100",
-        meaning="the longest wait before the second try in ms; doubles up to 30 s",
+        meaning="the longest wait before the second attempt in ms; doubles up to 30 s",
     ),
     Option(
-        name="timeoutMs", read=_count(1), default="60000", meaning="the timeout of one try in ms"
+        name="timeoutMs",
+        read=_count(1),
+        default="60000",
+        meaning="the timeout of one attempt in ms",
     ),
     Option(
         name="deadLetters",
@@ -293,22 +296,22 @@ OPTIONS = (
 _ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 _HINTS = {
     "appid": "exactly once needs write_dataframe or foreach_batch, with delivery= and app_id=",
-    "driver": "there is none; leave it out",
+    "driver": "there is no driver; omit it",
     "includeheaders": "use headersColumn",
     "kafka.bootstrap.servers": "use bootstrapServers",
     "kafka.security.protocol": "use securityProtocol",
     "key": "use write_dataframe(df, sink, key=...), which brings the rows of a key together",
     "numpartitions": "use df.coalesce(n)",
     "querytimeout": "use timeoutMs",
-    "rewritebatchedinserts": "rows go by COPY; leave it out",
+    "rewritebatchedinserts": "rows are written by COPY; omit it",
     "table": "use dbtable",
-    "truncate": "rows are only added",
+    "truncate": "rows can only be added",
 }
 
 
 def read_options(given: Mapping[str, str], table: tuple[Option, ...], whose: str) -> dict[str, Any]:
-    """Parse the given options; return values by the names in `table`. `whose` names the format in
-    errors.
+    """Parse the given options; return the values by the names in `table`. `whose` names the format
+    in errors.
 
     Raises `ConfigError` for unknown names and wrong values.
     """
@@ -337,7 +340,7 @@ def check_sinks(found: Mapping[str, Any], kind: str) -> None:
             raise bad(
                 option.name,
                 shown,
-                f"means nothing for sink={kind!r}, only for {', '.join(option.sinks)}",
+                f"has no meaning for sink={kind!r}, only for {', '.join(option.sinks)}",
             )
 
 
@@ -353,7 +356,7 @@ def _advice(strange: list[str], known: Mapping[str, Option]) -> str:
 
 
 def options_as_markdown() -> str:
-    """The table of options for the documentation."""
+    """Return the table of options for the documentation."""
     lines = ["| option | default | |", "|---|---|---|"]
     for option in OPTIONS:
         only = "" if option.sinks == KINDS else f" ({', '.join(option.sinks)})"

@@ -1,6 +1,6 @@
 """Pipelines: declared in a file or in Python, checked as a whole, run on Spark.
 
-Declaring and checking needs neither PySpark nor Java; only `run` does.
+A declaration and its check need neither PySpark nor Java; only `run` does.
 """
 
 from ..._core.public import publish

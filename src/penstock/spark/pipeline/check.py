@@ -44,8 +44,8 @@ class Checked:
 
 
 def check(declared: Declared, variables: Mapping[str, str], known: Sequence[Mistake]) -> Checked:
-    """Check everything. `known` are the mistakes found by reading; a path with a mistake gets no
-    further ones.
+    """Check everything. `known` are the mistakes found by reading; no further mistakes are added to
+    their paths.
     """
     environment = Environment(variables)
     unset: list[Mistake] = []
@@ -95,14 +95,14 @@ class _Check:
             if not _NAME.fullmatch(path[1]):
                 self._say(
                     path,
-                    "is no name for a view: letters, digits and underscores, the first no digit",
+                    "is not a valid view name: letters, digits and underscores, not starting with a digit",
                 )
         spelled = Counter(name.lower() for name in (*pipeline.sources, *pipeline.steps))
         for name in pipeline.steps:
             if spelled[name.lower()] > 1:
                 self._say(
                     ("steps", name),
-                    "there is another view of this name; capitals make no difference",
+                    "there is another view of this name; names are compared without case",
                 )
 
     def _source(self, source: Source, path: Path) -> None:
@@ -115,12 +115,12 @@ class _Check:
             self._kafka(source, path)
         streams = self._pipeline.stream is not None and not source.static
         if len(names(source.path)) > 1 and (streams or source.format == "table"):
-            self._say((*path, "path"), "must be a single one here")
+            self._say((*path, "path"), "must be a single path here")
         if source.schema is None and source.format in (_TYPED_IN_STREAMS if streams else _UNTYPED):
             self._say(
                 (*path, "schema"),
-                f"is missing: {source.format} {'in a stream ' if streams else ''}does not say "
-                "what its columns are",
+                f"is missing: {source.format} {'in a stream ' if streams else ''}does not "
+                "define its columns",
             )
         if source.static and self._pipeline.stream is None:
             self._say((*path, "static"), "has no meaning without [stream]")
@@ -138,7 +138,7 @@ class _Check:
             self.doubts.append(
                 Mistake(
                     path,
-                    'Spark comes without its Kafka connector: [spark] connectors = ["kafka"], '
+                    'Spark does not include its Kafka connector: set [spark] connectors = ["kafka"], '
                     "or packages, or jars",
                 )
             )
@@ -151,7 +151,7 @@ class _Check:
         if source.schema is not None:
             self._say(
                 (*path, "schema"),
-                "kafka has columns of its own; take its value apart in a step: "
+                "kafka has fixed columns; parse its value in a step: "
                 "from_json(cast(value AS STRING), ...)",
             )
 
@@ -162,7 +162,7 @@ class _Check:
             if not _INTERVAL.fullmatch(view.watermark.delay.strip()):
                 self._say(
                     (*path, "watermark", "delay"),
-                    f"{view.watermark.delay!r} is no duration such as '10 minutes'",
+                    f"{view.watermark.delay!r} is not a duration such as '10 minutes'",
                 )
         elif (
             names(view.dedupe)
@@ -171,7 +171,7 @@ class _Check:
         ):
             self._say(
                 (*path, "dedupe"),
-                "needs a watermark in a stream, which would otherwise remember every row for ever",
+                "needs a watermark in a stream, which otherwise must remember every row forever",
             )
 
     def _steps(self) -> None:
@@ -181,8 +181,8 @@ class _Check:
             self.doubts.append(
                 Mistake(
                     ("steps",),
-                    'the SQL was not looked at: pip install "penstock[pipeline]", or let Spark '
-                    "look (--spark)",
+                    'the SQL was not checked: pip install "penstock[pipeline]", or let Spark '
+                    "check it (--spark)",
                 )
             )
         for name, step in self._pipeline.steps.items():
@@ -208,12 +208,12 @@ class _Check:
             elif view.lower() in later:
                 self._say(
                     path,
-                    f"reads {view}, which comes later; a step reads what stands before "
+                    f"reads {view}, which comes later; a step reads only views before "
                     f"it{self._circle(name, view)}",
                 )
             else:
                 self._say(
-                    path, f"reads {view}, and there is no such view; {meant(view, seen.values())}"
+                    path, f"reads {view}, but there is no such view; {meant(view, seen.values())}"
                 )
 
     def _circle(self, name: str, view: str) -> str:
@@ -262,7 +262,7 @@ class _Check:
             self._say(("sources",), "all are static: there is nothing to stream")
 
     def _unused(self) -> None:
-        """Report unused views; unused is known only if every step could be read."""
+        """Report unused views, which are known only if every step could be read."""
         pipeline = self._pipeline
         if len(self._readings) < len(pipeline.steps):
             return
@@ -273,4 +273,4 @@ class _Check:
             (table, name) for table in ("sources", "steps") for name in getattr(pipeline, table)
         ]:
             if path[1].lower() not in used:
-                self.doubts.append(Mistake(path, "nothing reads it"))
+                self.doubts.append(Mistake(path, "it is never read"))

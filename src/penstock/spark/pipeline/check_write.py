@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def whole(version: int | str) -> int | None:
-    """The version as a number; `None` if it is not a whole number of at least 0."""
+    """Return the version as a number; `None` if it is not a whole number of at least 0."""
     number = (
         int(version)
         if isinstance(version, int) or (version.isascii() and version.isdecimal())
@@ -26,7 +26,7 @@ def whole(version: int | str) -> int | None:
 
 
 class WriteCheck:
-    """Checks how rows are written; `columns` are the written ones, if the SQL names them."""
+    """Checks of the write; `columns` are the written columns, if the SQL names them."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class WriteCheck:
         if not names(self._write.key):
             self._check_without_key()
         elif self._write.latest_only and not names(self._write.order_by):
-            self._say("latest_only", "needs order_by, which says what the last row of a key is")
+            self._say("latest_only", "needs order_by, which defines the last row of a key")
         self._check_level()
         self._check_version()
         self._check_columns()
@@ -103,7 +103,7 @@ class WriteCheck:
         write, is_stream = self._write, self._pipeline.stream is not None
         is_plain = write.delivery == "at_least_once"
         if is_stream and write.version is not None:
-            self._say("version", "is the number of the micro-batch in a stream")
+            self._say("version", "cannot be set in a stream: it is the number of the micro-batch")
         elif write.version is None and not is_stream and (not is_plain or write.app_id is not None):
             needs = "app_id" if is_plain else f"delivery = {write.delivery!r}"
             self._say(
@@ -111,7 +111,7 @@ class WriteCheck:
                 f"is missing, and {needs} needs it: it distinguishes a repeated write from the next",
             )
         elif write.version is not None and whole(write.version) is None:
-            self._say("version", f"{write.version!r} is no whole number of at least 0")
+            self._say("version", f"{write.version!r} is not a whole number of at least 0")
 
     def _check_columns(self) -> None:
         if self._columns is None:

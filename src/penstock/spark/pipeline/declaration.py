@@ -1,8 +1,8 @@
 """The parts of a pipeline: the tables of its file as dataclasses.
 
-A text may refer to the environment, as `${NAME}` anywhere in it, or as a whole by `env:NAME`; `$$`
-is one dollar sign. SQL is not changed. References are resolved when the pipeline is checked or run;
-the declaration, and its output, keep the reference.
+A text may refer to an environment variable by `${NAME}` anywhere in it, or as a whole by
+`env:NAME`; `$$` is one dollar sign. SQL is not changed. References are resolved when the pipeline
+is checked or run; the declaration, and its output, keep the reference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +16,16 @@ Names = str | Sequence[str]
 
 
 def names(given: Names) -> tuple[str, ...]:
-    """One name or several, as a tuple."""
+    """Return one name or several as a tuple."""
     return (given,) if isinstance(given, str) else tuple(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """The Spark session of a run that is not given one."""
+    """The Spark session of a run without a given session."""
 
     master: str | None = None
-    """Where Spark runs; default: the master of `spark-submit` or Spark's configuration, else
+    """The Spark master; default: that of `spark-submit` or Spark's configuration, else
     `local[*]`.
     """
     connectors: Sequence[Literal["kafka", "postgresql"]] = ()
@@ -45,43 +45,43 @@ class Watermark:
     column: str
     """The event time of a row; a timestamp column."""
     delay: str
-    """The greatest delay behind the newest row, as Spark writes it: `"10 minutes"`."""
+    """The greatest delay behind the newest row, in Spark's notation: `"10 minutes"`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Rows to read, available as a view by name."""
+    """An input, available as a view under its name."""
 
     format: str
     """`csv`, `json`, `parquet`, `orc`, `kafka`, `table` (its name is the path), or another format
     of Spark.
     """
     path: Names = ()
-    """The file or folder, or several of them."""
+    """One or more files or folders."""
     schema: str | None = None
-    """The columns as Spark writes them: `"id BIGINT, name STRING"`. Required for CSV and JSON, and
+    """The columns in Spark's notation: `"id BIGINT, name STRING"`. Required for CSV and JSON, and
     for streamed files.
     """
     options: Mapping[str, Scalar] = field(default_factory=dict[str, Scalar])
     """The options of the format."""
     static: bool = False
-    """In a stream: read once, as a table."""
+    """Whether a stream reads it once, as a table."""
     watermark: Watermark | None = None
     """How late rows may arrive."""
     dedupe: Names = ()
-    """Columns of which every combination is kept once; in a stream within the watermark."""
+    """Columns by which duplicates are removed; in a stream, within the watermark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One SELECT over sources and earlier steps, available as a view by name."""
+    """One SELECT from sources and earlier steps, available as a view under its name."""
 
     sql: str
     """The SELECT, in Spark's SQL."""
     watermark: Watermark | None = None
-    """How late rows of the result may be."""
+    """How late rows of the result may arrive."""
     dedupe: Names = ()
-    """Columns of which every combination is kept once; in a stream within the watermark."""
+    """Columns by which duplicates are removed; in a stream, within the watermark."""
     unchecked: bool = False
     """Skip the check of the SQL before Spark runs, for SQL that only Spark can read."""
 
@@ -95,8 +95,8 @@ class Layer:
     `metrics`.
     """
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any], metadata={"rest": True})
-    """The decorator's arguments by name, as its class takes them. `dead_letter` has `target`, the
-    name of another sink.
+    """The arguments of the decorator's class, by name. For `dead_letter`, `target` is the name of
+    another sink.
     """
 
 
@@ -105,39 +105,39 @@ class Destination:
     """A sink and the decorators around it."""
 
     kind: str
-    """`postgres`, `http`, `elasticsearch`, `file`, `fan_out` (to several others), or `python` (your
-    function that makes a sink).
+    """`postgres`, `http`, `elasticsearch`, `file`, `fan_out` (to several others), or `python` (a
+    sink made by your own function).
     """
     stack: Sequence[Layer] = ()
     """The decorators, innermost first."""
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any], metadata={"rest": True})
-    """The sink's arguments by name, as its class takes them. `fan_out` has `sinks`, their names;
-    `python` has `factory`, `"module:function"`.
+    """The arguments of the sink's class, by name. For `fan_out`, `sinks` are the names of the
+    others; for `python`, `factory` is `"module:function"`.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """Which rows are written, where and how. Defaults are those of `write_dataframe`."""
+    """The written rows, their sink and the settings. Defaults are those of `write_dataframe`."""
 
     view: str
     """The source or step whose rows are written."""
     sink: str
-    """The sink that takes them."""
+    """The sink for the rows."""
     key: Names = ()
     """The columns that define order."""
     order_by: Names = ()
     """The columns that order the rows of a key."""
     buckets: int | None = None
-    """Partitions to spread the keys over."""
+    """Number of partitions to spread the keys over."""
     latest_only: bool = False
     """Whether only the last row of each key is written."""
     delivery: Literal["at_least_once", "bucket", "atomic"] = "at_least_once"
-    """The guarantee over repeated attempts."""
+    """The guarantee across repeated attempts."""
     mode: Literal["append", "overwrite"] = "append"
     """Whether rows are added to existing ones, or replace them."""
     app_id: str | None = None
-    """The name under which writes are committed; default: the pipeline's, and in a stream the
+    """The name under which writes are committed; default: the pipeline's name, or in a stream the
     query's id, which its checkpoint keeps.
     """
     version: int | str | None = None
@@ -151,19 +151,19 @@ class Write:
     chunk_bytes: int | None = None
     """Approximate maximum size of a batch in bytes."""
     max_in_flight: int | None = None
-    """Batches that a task writes concurrently."""
+    """Number of batches that a task writes concurrently."""
     max_tasks: int | None = None
-    """Tasks that write concurrently."""
+    """Number of tasks that write concurrently."""
     dead_letters: Literal["raise", "return"] = "raise"
-    """What happens to rows that fail for good and that no `dead_letter` takes."""
+    """The treatment of rows that fail for good, if no `dead_letter` takes them."""
     max_dead_letters: int | None = None
-    """The number of such rows allowed."""
+    """Number of such rows allowed."""
     patience: float | None = None
-    """Seconds for which a batch backs off before its last try."""
+    """Seconds for which a batch backs off before its last attempt."""
     on_key_failure: Literal["skip", "stop", "park"] = "skip"
-    """What happens to the later rows of a key after one has failed for good."""
+    """The treatment of later rows of a key after one has failed for good."""
     unit_buffer_bytes: int | None = None
-    """Bytes of a bucket kept in memory, to be written again when its transaction is lost."""
+    """Bytes of a bucket kept in memory, to repeat the write if its transaction is lost."""
     check: bool = True
     """Whether the sink is opened once on the driver, before a row is written."""
 
@@ -189,15 +189,15 @@ class Declared:
     name: str
     """The name of Spark's application, and of the pipeline's writes in a ledger."""
     sources: Mapping[str, Source]
-    """The inputs, each a view by its name."""
+    """The inputs, each a view under its name."""
     sinks: Mapping[str, Destination | Any]
     """The destinations by name. In Python also a sink or a stack of sinks."""
     write: Write
-    """Which rows are written, where and how."""
+    """The written rows, their sink and the settings."""
     steps: Mapping[str, Step] = field(default_factory=dict[str, Step])
-    """SELECTs, in order, each a view by its name."""
+    """SELECTs, in order, each a view under its name."""
     spark: SparkSettings = field(default_factory=SparkSettings)
-    """The Spark session of a run that is not given one."""
+    """The Spark session of a run without a given session."""
     stream: Stream | None = None
     """Makes the pipeline a stream; default: available rows are read once."""
     _lines: Mapping[Path, int] = field(default_factory=dict[Path, int], repr=False, compare=False)

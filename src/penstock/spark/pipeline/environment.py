@@ -1,4 +1,4 @@
-"""References to the environment: resolved late, with values never shown."""
+"""References to the environment, resolved late; the values are never shown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"\$(?:\$|\{([^}]*)\})")
 _WHOLE = re.compile(r"env:(\w+)")
 _AS_IT_IS = frozenset({"sql"})
 _SHORTEST = 4
-"""Length of the shortest hidden value; shorter ones are not secrets, and match everywhere."""
+"""Length of the shortest hidden value; shorter ones are not secrets, and would match everywhere."""
 
 
 class Environment:

@@ -19,12 +19,12 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _NOT_SECRET = {("kafka", "key"), ("kafka", "headers"), ("nats", "headers")}
-"""Arguments of a kind that name columns."""
+"""The arguments, by kind, that name columns."""
 _REFERENCE = re.compile(r"\$\{[^}]*\}|env:\w+")
 _DELIVERY = {
     "at_least_once": "at least once: a repeated attempt writes again",
     "bucket": "exactly once per bucket of keys: each commits with its row in a ledger",
-    "atomic": "all of it at once, or nothing",
+    "atomic": "all rows at once, or none",
 }
 
 
@@ -36,14 +36,14 @@ def explained(pipeline: Declared) -> str:
 def _lines(pipeline: Declared) -> Iterator[str]:
     stream = pipeline.stream
     if stream is None:
-        yield f"{pipeline.name}: reads what is there, once"
+        yield f"{pipeline.name}: reads the available rows once"
     else:
         when = (
-            "what is there, and then ends"
+            "reads the available rows, then ends"
             if stream.trigger == "available_now"
             else f"every {stream.trigger}"
         )
-        yield f"{pipeline.name}: a stream, {when}; keeps its place in {stream.checkpoint}"
+        yield f"{pipeline.name}: a stream, {when}; stores its position in {stream.checkpoint}"
     for name, source in pipeline.sources.items():
         yield f"  read    {name}: {_source(source)}"
         yield from _late_and_double(source)
@@ -63,7 +63,7 @@ def _source(source: Source) -> str:
 
 def _late_and_double(view: Source | Step) -> Iterator[str]:
     if view.watermark is not None:
-        yield f"          rows may come {view.watermark.delay} late by {view.watermark.column}"
+        yield f"          rows may be {view.watermark.delay} late by {view.watermark.column}"
     if names(view.dedupe):
         yield f"          one row for each {', '.join(names(view.dedupe))}"
 
@@ -72,7 +72,7 @@ def _write(pipeline: Declared) -> Iterator[str]:
     write = pipeline.write
     yield (
         f"  write   {write.view} to "
-        f"{write.sink}{', in place of what is there' if write.mode == 'overwrite' else ''}, "
+        f"{write.sink}{', in place of the existing rows' if write.mode == 'overwrite' else ''}, "
         f"{_DELIVERY[write.delivery]}"
     )
     if names(write.key):
@@ -93,9 +93,9 @@ def _at_most_once(sink: object) -> Iterator[str]:
     if not isinstance(sink, Destination):
         return
     if sink.kind == "udp":
-        yield "          at most once: nothing tells whether a datagram has arrived"
+        yield "          at most once: the arrival of a datagram is unknown"
     elif sink.kind == "nats" and sink.arguments.get("delivery") == "core":
-        yield "          at most once: nothing stores a message for those who do not listen"
+        yield "          at most once: messages are not stored for absent subscribers"
 
 
 def _sink(declared: object) -> str:
@@ -109,7 +109,7 @@ def _arguments(given: Mapping[str, object], kind: str = "") -> str:
 
 
 def _value(name: str, value: object, kind: str) -> str:
-    """Show the value; of an argument that may be secret, only a reference is shown."""
+    """Format the value; for an argument that may be secret, only a reference."""
     if _SECRET.search(name) and (kind, name) not in _NOT_SECRET:
         return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else "..."
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Mistakes in a pipeline, collected, each with its place."""
+"""Mistakes in a pipeline, collected with their places."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class PipelineError(ConfigError):
 
 
 def shown(path: Path) -> str:
-    """The path as text: `sinks.orders.stack[0].attempts`."""
+    """Format the path: `sinks.orders.stack[0].attempts`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -45,7 +45,7 @@ def shown(path: Path) -> str:
 
 
 def one_of(names: Iterable[str]) -> str:
-    """The names as a list in a sentence."""
+    """Join the names for a sentence."""
     known = sorted(names)
     return ", ".join(known) if known else "none"
 
@@ -54,4 +54,4 @@ def meant(name: str, names: Iterable[str]) -> str:
     """Suggest the known name closest to `name`, or list all."""
     known = list(names)
     close = get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"there is: {one_of(known)}"
+    return f"did you mean {close[0]!r}?" if close else f"known: {one_of(known)}"

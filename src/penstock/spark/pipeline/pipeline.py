@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline(Declared):
-    """Rows from `sources` through `steps` into a sink. A description: making one does nothing.
+    """Rows from `sources` through `steps` into a sink. A description only: making one does nothing.
 
     Declare it in Python with these dataclasses, or in a file for `Pipeline.read`. `mistakes` finds
     all mistakes together, before Spark starts.
@@ -44,7 +44,7 @@ class Pipeline(Declared):
         try:
             tables = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise PipelineError([Mistake((), f"is no TOML: {error}", str(file))]) from error
+            raise PipelineError([Mistake((), f"is not valid TOML: {error}", str(file))]) from error
         mistakes: list[Mistake] = []
         made = read(cls, tables, mistakes)
         placed = replace(made, _lines=locate(text), _file=str(file))
@@ -53,7 +53,7 @@ class Pipeline(Declared):
         return placed
 
     def mistakes(self, environment: Mapping[str, str] | None = None) -> tuple[Mistake, ...]:
-        """All mistakes, without Spark or Java; constructs every sink and opens none.
+        """Find all mistakes without Spark or Java; every sink is constructed, and none is opened.
 
         Args:
             environment: the variables for `${NAME}`; default: those of the process.

@@ -3,7 +3,7 @@
 1. The text is valid for `tomllib`, so nothing is checked here, and a value is skipped unless it has
    keys.
 2. A key of a header or a dotted key has the line of its first mention. An element of an array has
-   the line where its value begins, and a table of an array of tables that of its header.
+   the line at which its value begins, and a table of an array of tables has that of its header.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENDS = frozenset({"", "\n", ",", "]", "}"})
 
 
 def locate(text: str) -> dict[Path, int]:
-    """The line, from 1, of every key and of every value in an array."""
+    """Find the line, from 1, of every key and of every value in an array."""
     return _Locator(text).lines
 
 
@@ -88,7 +88,7 @@ class _Locator:
         return path
 
     def _inside(self, path: Path, line: int) -> Path:
-        """The table, or the last table of an array of tables."""
+        """Return the table, or the last table of an array of tables."""
         self.lines.setdefault(path, line)
         if path not in self._lengths:
             return path

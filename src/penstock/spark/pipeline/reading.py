@@ -2,9 +2,9 @@
 
 1. A dataclass is read from a mapping or from an instance of itself, so a declaration in Python is
    checked by the same rules.
-2. A value that does not fit is a mistake. Its default, or an empty value, replaces it, so that
-   reading goes on. Later checks ignore paths that have a mistake already.
-3. A field with the metadata `rest` takes the keys that no other field has.
+2. A value of a wrong type is a mistake. Its default, or an empty value, replaces it, so that
+   reading continues. Later checks ignore paths that already have a mistake.
+3. A field with the metadata `rest` takes all keys without a field of their own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Reader:
         own, rest = _fields(kind)
         given = _as_table(kind, value, rest)
         if given is None:
-            self._say(path, f"must be a table, and is {_called(value)}")
+            self._say(path, f"must be a table, but is {_called(value)}")
             given = {}
         unknown = [name for name in given if name not in own]
         if rest is None:
@@ -76,7 +76,7 @@ class _Reader:
         return _empty(hint)
 
     def value(self, hint: Any, value: object, path: Path) -> Any:
-        """`value` as the type `hint`, or an empty value of that type."""
+        """Read `value` as the type `hint`; return an empty value of that type if it is wrong."""
         kinds = [kind for kind in _alternatives(hint) if kind is not type(None)]
         for kind in kinds:
             if _fits(kind, value):
@@ -86,7 +86,7 @@ class _Reader:
         is_choice = isinstance(value, str) and get_origin(kinds[0]) is Literal
         self._say(
             path,
-            f"must be {' or '.join(dict.fromkeys(map(_word, kinds)))}, and is "
+            f"must be {' or '.join(dict.fromkeys(map(_word, kinds)))}, but is "
             f"{repr(value) if is_choice else _called(value)}",
         )
         return _empty(hint)
@@ -181,7 +181,7 @@ def _word(kind: Any) -> str:
 
 
 def _called(value: object) -> str:
-    """The kind of a value; never the value itself, which may be a secret."""
+    """Name the kind of a value, but never the value itself, which may be a secret."""
     if isinstance(value, Mapping):
         return "a table"
     if isinstance(value, (list, tuple)):

@@ -16,17 +16,17 @@ class PipelineReport:
     name: str
     writes: int = 0
     rows: int = 0
-    """Rows read."""
+    """Number of rows read."""
     delivered: int = 0
-    """Rows at the destination, including those that it already had."""
+    """Number of rows at the destination, including those that it already had."""
     dead_letters: int = 0
-    """Rows that failed for good, whether a dead-letter sink has them or not."""
+    """Number of rows that failed for good, whether or not a dead-letter sink has them."""
     failed: int = 0
-    """Rows that failed for good and that no dead-letter sink has."""
+    """Number of rows that failed for good and that no dead-letter sink has."""
     retries: int = 0
-    """Retries inside tasks."""
+    """Number of retries inside tasks."""
     seconds: float = 0.0
-    """Duration of the longest task of each write, added up."""
+    """Sum of the durations of the longest task of each write, in seconds."""
     last: SparkWriteReport | None = None
     """The report of the last write."""
 

@@ -1,11 +1,11 @@
 """A checked pipeline on Spark.
 
-1. Every view is created, and so analysed by Spark, before a row is read. What Spark refuses is a
+1. Every view is created, and so analysed by Spark, before a row is read. A refusal by Spark is a
    mistake with its place, like any other.
-2. A given session stays open, with its views and settings unchanged: the pipeline runs in a new
-   session beside it.
+2. A given session stays open, with its views and settings unchanged: the pipeline runs in a
+   separate session of the same application.
 3. A stream ends between two micro-batches, unless it fails. A micro-batch that begins after the
-   stream was told to end writes nothing: it fails, and its rows are those of the next run.
+   stop request fails and writes nothing; the next run writes its rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .declaration import Declared, Source, SparkSettings, Step
 
 LOOK_SECONDS = 0.3
-"""Interval of checks whether a stream should end."""
+"""Seconds between checks whether a stream should end."""
 _NO_VIEW = re.compile(r"TABLE_OR_VIEW_NOT_FOUND.*?`(\w+)`", re.DOTALL)
 _PASSED_ON = (
     "buckets",
@@ -79,7 +79,7 @@ def run(
 
 
 def plan(checked: Checked, given: SparkSession | None) -> str:
-    """Spark's plan for the written rows; nothing is read."""
+    """Return Spark's plan for the written rows; nothing is read."""
     with session(checked.pipeline, given) as spark:
         df = views(checked, spark)[checked.pipeline.write.view]
         _sink(checked, df)
@@ -90,7 +90,7 @@ def plan(checked: Checked, given: SparkSession | None) -> str:
 
 @contextmanager
 def session(pipeline: Declared, given: SparkSession | None) -> Iterator[SparkSession]:
-    """The session to run in; a new one is stopped at the end."""
+    """Provide the session of the run; a new one is stopped at the end."""
     made = _make_session(pipeline) if given is None else _beside(given, pipeline.spark)
     try:
         yield made
@@ -107,7 +107,7 @@ def _make_session(pipeline: Declared) -> SparkSession:
     if settings.master is None or settings.master.startswith("local"):
         os.environ.setdefault(
             "PYSPARK_PYTHON", sys.executable
-        )  # the workers are forked here, from the same Python
+        )  # the workers are forked locally, from the same Python
     jars = [
         *settings.jars,
         *([connector_jars(*settings.connectors)] if settings.connectors else []),
@@ -136,7 +136,7 @@ def _beside(given: SparkSession, settings: SparkSettings) -> SparkSession:
 
 
 def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
-    """Create every source and step as a view. Raises `PipelineError` with all that Spark refuses."""
+    """Create every source and step as a view. Raises `PipelineError` with all refusals by Spark."""
     pipeline = checked.pipeline
     made: dict[str, DataFrame] = {}
     mistakes: list[Mistake] = []
@@ -155,7 +155,7 @@ def views(checked: Checked, spark: SparkSession) -> dict[str, DataFrame]:
         try:
             made[name] = df = _late_and_double(make(), described[name])
             df.createOrReplaceTempView(name)
-            df.columns  # noqa: B018  # analysed here, also by Connect
+            df.columns  # noqa: B018  # triggers the analysis, also on Connect
         except PySparkException as error:
             text = checked.environment.hide(str(error))
             missing = _NO_VIEW.search(text)
@@ -235,7 +235,7 @@ def _options(pipeline: Declared) -> dict[str, Any]:
 
 
 class _StreamOverError(Exception):
-    """A micro-batch began after the stream was told to end."""
+    """A micro-batch began after the stop request."""
 
 
 class _Running:
@@ -274,7 +274,7 @@ class _Running:
                     raise _StreamOverError
                 write(rows, number)
             except BaseException as error:
-                self._error = error  # Spark keeps only its text
+                self._error = error  # Spark keeps only the text of the error
                 raise
 
         writer: Any = (

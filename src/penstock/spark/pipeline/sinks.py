@@ -2,8 +2,8 @@
 
 1. Arguments have the names of the constructor's parameters. After a refused argument the
    constructor is called again without it, so that each bad argument is found.
-2. A sink named by another one, as its dead letters or as a branch, is built anew for it. Sinks that
-   name each other are a mistake.
+2. A sink that another one names, for dead letters or as a branch, is built separately for it. Sinks
+   that name each other are a mistake.
 3. Some defaults differ for executors: a file per process, and the columns of the written rows.
 """
 
@@ -79,7 +79,7 @@ _TABLES: Mapping[tuple[str, str], Callable[..., Any]] = {
 }
 """Arguments that are objects, declared as tables."""
 _NEEDED = {"postgres": ("dsn", "table"), "sql": ("url", "table")}
-"""Arguments with a default in code that must be given here."""
+"""Arguments with a default in code that are required in a pipeline."""
 _FIELDS: Mapping[str, Sequence[str]] = {
     "kafka": ("topic_field", "key", "value", "headers", "timestamp", "partition"),
     "nats": (
@@ -91,17 +91,17 @@ _FIELDS: Mapping[str, Sequence[str]] = {
     ),
     "redis": ("stream_field", "list_field", "id"),
 }
-"""Arguments that may name columns, of the sinks for brokers."""
+"""Arguments of the broker sinks that may name columns."""
 _CLASSES = {"kafka": "KafkaSink", "nats": "NatsSink", "redis": "RedisSink"}
-"""Sinks whose modules need their clients."""
+"""Sinks whose modules need a client library."""
 _ANY: Mapping[str, object] = {"table": "?", "columns": ("?",)}
-"""Valid values to go on with after a refused argument that has no default."""
+"""Valid values in place of refused arguments that have no default."""
 _ARGUMENT = re.compile(r"\w+")
 
 
 class SinkMaker:
-    """Builds the sinks of one pipeline and adds to `mistakes`; `columns` are the written columns, if
-    known.
+    """Builds the sinks of one pipeline and adds to `mistakes`; `columns` are the written columns,
+    if known.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class SinkMaker:
             case "file":
                 arguments.setdefault("per_process", True)
             case "parquet":
-                arguments.setdefault("schema", None)  # the rows come as columns
+                arguments.setdefault("schema", None)  # the rows arrive as columns
             case "postgres" | "sql":
                 arguments = {
                     **(
@@ -158,7 +158,7 @@ class SinkMaker:
             case "kafka" | "nats" | "redis" as broker:
                 return self._for_broker(broker, arguments, path, is_for_letters=is_for_letters)
             case kind if kind not in KINDS:
-                self._say((*path, "kind"), f"{kind!r} is no sink; {meant(kind, KINDS)}")
+                self._say((*path, "kind"), f"{kind!r} is not a sink; {meant(kind, KINDS)}")
                 return None
             case _:
                 pass
@@ -187,7 +187,7 @@ class SinkMaker:
         try:
             made_by: Callable[..., Any] = getattr(destinations, _CLASSES[kind])
         except MissingExtra as error:
-            self._say(path, f"needs what is not installed: {error}")
+            self._say(path, f"needs a missing package: {error}")
             return None
         if self._columns is not None and not is_for_letters:
             for name in _FIELDS[kind]:
@@ -201,7 +201,7 @@ class SinkMaker:
     def _decorator(self, layer: Layer, path: Path) -> Any:
         if layer.kind not in LAYERS:
             self._say(
-                (*path, "kind"), f"{layer.kind!r} is no decorator; {meant(layer.kind, LAYERS)}"
+                (*path, "kind"), f"{layer.kind!r} is not a decorator; {meant(layer.kind, LAYERS)}"
             )
             return None
         arguments = dict(layer.arguments)
@@ -309,7 +309,7 @@ class SinkMaker:
             try:
                 return make(**given)
             except MissingExtra as error:
-                self._say(path, f"needs what is not installed: {error}")
+                self._say(path, f"needs a missing package: {error}")
                 return None
             except ConfigError as error:
                 match = _ARGUMENT.match(str(error))

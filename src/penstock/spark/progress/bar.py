@@ -1,9 +1,9 @@
 """A progress bar of a running write, in a terminal or a notebook.
 
 1. Tasks are counted by Spark's status tracker, and rows by an accumulator, which is updated when a
-   task ends. A task that Spark runs again is counted again; exact counts are in the report.
+   task ends. A task that Spark runs again is counted again; the report has exact counts.
 2. The bar is shown on standard error if that is a terminal, in a notebook, or on request. There is
-   no bar elsewhere, nor on Spark Connect, which has neither tracker nor accumulators.
+   no bar elsewhere, or on Spark Connect, which has neither tracker nor accumulators.
 3. Jobs are identified by their group. A group set by the caller is kept, without its older jobs.
 """
 
@@ -29,7 +29,7 @@ EVERY = 0.2
 """Seconds between two updates."""
 _GROUP = "spark.jobGroup.id"
 Figures = tuple[int, int]
-"""Rows, and dead letters."""
+"""Counts of rows and of dead letters."""
 
 
 class _Sum(AccumulatorParam[Figures]):
@@ -65,7 +65,7 @@ class RunningWrite:
 
 
 def context_of(session: SparkSession) -> SparkContext | None:
-    """The session's context; `None` on Spark Connect."""
+    """Return the session's context, or `None` on Spark Connect."""
     try:
         return session.sparkContext
     except Exception:  # the error differs between versions

@@ -1,8 +1,8 @@
-"""Stacked bars as SVG, the pictures of a run report.
+"""Stacked bars as SVG, for the figures of a run report.
 
-1. A picture is text: it needs no library, network or script, and can be printed.
-2. Bars share one axis that starts at zero. Each has a tooltip with its figures.
-3. Colours are classes of the page's style sheet, so that a dark page has dark pictures.
+1. A figure is text: it needs no library, network or script, and can be printed.
+2. Bars share one axis that starts at zero. Each has a tooltip with its values.
+3. Colours are classes of the page's style sheet, so that a dark page has dark figures.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def bars(title: str, labels: Sequence[str], *series: BarLayer, unit: str = "") -
 
 
 def short(value: float) -> str:
-    """A number in few characters: 950, 1.2k, 30M."""
+    """Shorten a number: 950, 1.2k, 30M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
@@ -57,8 +57,8 @@ def short(value: float) -> str:
 
 
 def _step(highest: float) -> float:
-    """The distance of grid lines: 1, 2 or 5 times a power of ten."""
-    if highest < sys.float_info.min * _TICKS:  # a quarter of less is inexact, or nothing
+    """Choose the distance of grid lines: 1, 2 or 5 times a power of ten."""
+    if highest < sys.float_info.min * _TICKS:  # a quarter of a smaller number is inexact, or 0
         return 1.0
     rough = highest / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))

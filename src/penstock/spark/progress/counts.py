@@ -20,7 +20,7 @@ class DeadRow:
     """A row that failed for good."""
 
     row: dict[str, Any]
-    """The row as in its JSON."""
+    """The row, as JSON."""
     error_type: str
     message: str
     partition: int
@@ -39,20 +39,20 @@ class UnitReport:
     failed: int = 0
     chunks: int = 0
     retries: int = 0
-    """Retries of batches and of parts of batches; at `"bucket"` also of the transaction."""
+    """Number of retries of batches and parts of batches; at `"bucket"` also of the transaction."""
     seconds: float = 0.0
     attempt: int = 0
-    """Spark's number of the counted attempt; 0 unless the task was run again."""
+    """Spark's number of the counted attempt; 0 unless the task ran again."""
     stopped: int = 0
-    """Dead-lettered and failed rows that were skipped behind a failed row of their key
+    """Number of dead-lettered and failed rows that were skipped after a failed row of their key
     (`on_key_failure`).
     """
     superseded: int = 0
-    """Earlier rows of the keys, which `latest_only` left out; not among `rows`."""
+    """Number of earlier rows of the keys that `latest_only` omitted; not included in `rows`."""
     began_at: float = field(default=0.0, compare=False)
     """Start of the unit, in seconds since 1970 by the executor's clock."""
     marks: tuple[tuple[float, int], ...] = field(default=(), compare=False)
-    """Times, as `began_at`, each with the rows done by then; a few dozen at most."""
+    """Times, like `began_at`, each with the rows done by then; a few dozen at most."""
     skipped: bool = False
     """Whether an earlier attempt committed the unit, so that nothing was written. The counts are
     then those of the ledger, with the delivered rows as `duplicate`.
@@ -71,53 +71,53 @@ class WriteCounts:
 
     @property
     def rows(self) -> int:
-        """Rows read."""
+        """Number of rows read."""
         return sum(unit.rows for unit in self.units)
 
     @property
     def delivered(self) -> int:
-        """Rows at the destination, including those that it already had."""
+        """Number of rows at the destination, including those that it already had."""
         return sum(unit.delivered + unit.duplicate for unit in self.units)
 
     @property
     def dead_letters(self) -> int:
-        """Rows that failed for good, whether a dead-letter sink has them or not."""
+        """Number of rows that failed for good, whether or not a dead-letter sink has them."""
         return sum(unit.dead_lettered + unit.failed for unit in self.units)
 
     @property
     def failed(self) -> int:
-        """Rows that failed for good and that no dead-letter sink has."""
+        """Number of rows that failed for good and that no dead-letter sink has."""
         return sum(unit.failed for unit in self.units)
 
     @property
     def stopped(self) -> int:
-        """Dead letters that were skipped behind a failed row of their key."""
+        """Number of dead letters that were skipped after a failed row of their key."""
         return sum(unit.stopped for unit in self.units)
 
     @property
     def superseded(self) -> int:
-        """Earlier rows of their keys, which `latest_only` left out; not among `rows`."""
+        """Number of earlier rows of their keys that `latest_only` omitted; not included in `rows`."""
         return sum(unit.superseded for unit in self.units)
 
     @property
     def retries(self) -> int:
-        """Retries inside tasks."""
+        """Number of retries inside tasks."""
         return sum(unit.retries for unit in self.units)
 
     @property
     def skipped_units(self) -> int:
-        """Units that an earlier attempt had committed."""
+        """Number of units that an earlier attempt had committed."""
         return sum(unit.skipped for unit in self.units)
 
     @property
     def seconds(self) -> float:
-        """Duration of the longest task."""
+        """Duration of the longest task, in seconds."""
         return max((unit.seconds for unit in self.units), default=0.0)
 
     @property
     def elapsed(self) -> float:
-        """Seconds from the start of the first task to the end of the last one, as accurate as the
-        executors' clocks agree.
+        """Seconds from the start of the first task to the end of the last one. The accuracy is that
+        of the executors' clocks.
         """
         ends = [unit.began_at + unit.seconds for unit in self.units if unit.began_at]
         return (

@@ -36,14 +36,14 @@ class Course:
         self._marks, self._every, self._seen = [], 1, 0
 
     def marks(self, rows: int) -> tuple[tuple[float, int], ...]:
-        """All marks, and one for the end with the number of rows."""
+        """Return all marks, and one for the end with the number of rows."""
         return (*self._marks, (round(LOOP_CLOCK.wall_time(), 3), rows))
 
 
 def rates(
     courses: Sequence[tuple[float, Sequence[tuple[float, int]]]], bins: int = 60
 ) -> tuple[float, list[float]]:
-    """Seconds per bin, and the rows per second of all units together in each bin.
+    """Compute the seconds per bin, and the rows per second of all units together in each bin.
 
     The bins begin with the first unit. Between two marks, rows are assumed to be evenly spaced.
     """

@@ -1,10 +1,9 @@
 """The run report as one self-contained page of HTML, without scripts or references.
 
-1. A page shows the figures of a report and, for a stream, Spark's own progress. It shows no more
-   rows than the report holds.
-2. Text that looks like a secret is masked in settings, rows and messages, since pages are passed
-   on.
-3. Text comes from tables and users: the template escapes all of it.
+1. A page shows the counts of a report and, for a stream, Spark's own progress. It shows no more
+   rows than the report contains.
+2. Text that looks like a secret is masked in settings, rows and messages, since pages are shared.
+3. All text may come from tables and users, so the template escapes it.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 COVER = "***"
 FIRST_ROWS = 5
-"""Rows shown for each error type."""
+"""Number of rows shown for each error type."""
 OUTCOMES = ("delivered", "duplicate", "dead_lettered", "failed")
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _NAMED = re.compile(
@@ -43,7 +42,7 @@ def covered(text: object) -> str:
 
 
 def write_page(report: WriteCounts) -> str:
-    """The page of one write."""
+    """Build the page of one write."""
     units = sorted(report.units, key=lambda unit: unit.partition)
     numbers = [str(unit.partition) for unit in units]
     width, speeds = rates([(unit.began_at, unit.marks) for unit in units if unit.began_at])
@@ -83,7 +82,7 @@ def write_page(report: WriteCounts) -> str:
 
 
 def report_html(report: WriteCounts) -> str:
-    """A report as a notebook shows it, without a style sheet: the notebook has one."""
+    """Build a report for a notebook, without a style sheet, which the notebook has."""
     head, *body = report.table()
     colours: dict[str, str] = dict(
         zip(OUTCOMES, ("#2b6cb0", "#7fb2e0", "#d98a1f", "#c0392b"), strict=True)
@@ -116,7 +115,7 @@ def stream_page(
     by_number: Mapping[int, WriteCounts],
     progress: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The page of a stream of `count` micro-batches: one row for each of those in `by_number`, with
+    """Build the page of a stream of `count` micro-batches: one row for each in `by_number`, with
     the query's own progress.
     """
     known = {int(each["batchId"]): each for each in progress}
@@ -138,7 +137,7 @@ def stream_page(
 def _stream_pictures(
     batches: Sequence[tuple[int, WriteCounts]], known: Mapping[int, Mapping[str, Any]]
 ) -> list[tuple[str, str, str]]:
-    """The name, note and picture of each figure."""
+    """Return the name, note and picture of each figure."""
     numbers = [str(number) for number, _ in batches]
     reports = [report for _, report in batches]
     elapsed = BarLayer("write", "delivered", [report.elapsed for report in reports])
@@ -146,7 +145,7 @@ def _stream_pictures(
         ("Rows", "of each micro-batch", _outcomes(numbers, reports)),
         (
             "Seconds",
-            "from the first task's beginning to the last one's end, of each micro-batch",
+            "from the start of the first task to the end of the last one, per micro-batch",
             bars("seconds of each micro-batch", numbers, elapsed, unit=" s"),
         ),
     ]
@@ -158,12 +157,12 @@ def _stream_pictures(
         *pictures,
         (
             "Seconds of the query",
-            "what Spark took for each micro-batch in all",
+            "total time of Spark for each micro-batch",
             _single("query", numbers, spent, " s"),
         ),
         (
-            "Rows that came in per second",
-            "by the query's own account",
+            "Input rows per second",
+            "as reported by the query",
             _single("input", numbers, read, " rows/s"),
         ),
     ]
@@ -235,7 +234,7 @@ def _told(report: WriteCounts) -> list[tuple[str, str]]:
 
 
 def _share(report: WriteCounts) -> list[tuple[str, int, float]]:
-    """Each outcome with its rows and their percentage of all rows."""
+    """Return each outcome with its rows and their percentage of all rows."""
     return [
         (name, rows, 100 * rows / report.rows) for name in OUTCOMES if (rows := _sum(report, name))
     ]
@@ -246,7 +245,7 @@ def _sum(report: WriteCounts, name: str) -> int:
 
 
 def _dead(rows: Sequence[DeadRow]) -> list[tuple[str, int, list[tuple[str, str]]]]:
-    """Each error type, the number of its rows, and the first rows with their messages."""
+    """Return each error type, the number of its rows, and the first rows with their messages."""
     kinds: defaultdict[str, list[DeadRow]] = defaultdict(list)
     for row in rows:
         kinds[row.error_type].append(row)
@@ -299,8 +298,8 @@ def _outcomes(numbers: Sequence[str], reports: Sequence[WriteCounts]) -> str:
 def _skew(values: Sequence[float]) -> str:
     middle = statistics.median(values) if values else 0
     if not middle:
-        return "the middle one has none"
-    return f"the middle one {short(middle)}, the largest {max(values) / middle:.1f} times that"
+        return "the median is 0"
+    return f"the median is {short(middle)}, the largest is {max(values) / middle:.1f} times that"
 
 
 def _unit_word(units: Sequence[UnitReport]) -> str:

@@ -1,4 +1,4 @@
-"""The dead rows of one unit: counted, bounded, and some of them kept for the driver."""
+"""The dead rows of one unit: counted, bounded, and partly kept for the driver."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ..progress.counts import DeadLettersError
 from .lines import to_json
 
 DEAD_ROWS_SHOWN = 20
-"""Dead rows that a task returns for the message of an error."""
+"""Number of dead rows that a task returns for the message of an error."""
 DEAD_ROWS_MARGIN = 1000
-"""Dead rows of one task, beyond the allowed number, after which it gives up."""
+"""Number of dead rows beyond the allowed number after which a task fails."""
 
 
 class TooManyDead(DeadLettersError):
@@ -18,7 +18,7 @@ class TooManyDead(DeadLettersError):
 
 
 class DeadRowBuffer:
-    """The dead rows of one unit; raises `error` after more than `stop_at` of them."""
+    """The dead rows of one unit; raises `error` at more than `stop_at` rows."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class DeadRowBuffer:
         self._count = 0
 
     def clear(self) -> None:
-        """Forget all rows: the transaction of their attempt was rolled back."""
+        """Discard all rows: the transaction of their attempt was rolled back."""
         self.kept.clear()
         self._count = 0
 
@@ -56,6 +56,6 @@ class DeadRowBuffer:
         if self._count > self._stop_at:
             message = (
                 f"{self._count} rows of partition {self._partition} failed for good, so "
-                f"the task gives up; the last: {letter}"
+                f"the task fails; the last: {letter}"
             )
             raise self._error(message)

@@ -1,10 +1,10 @@
 """Policies for a key's later rows after one of its rows has failed for good.
 
-1. `skip` writes them all the same. `stop` does not write them: they are returned as dead rows,
-   `KeyStopped`. `park` passes them, in their order, to the stack's dead letters, `ParkedBehind`;
-   without dead letters they are returned as well.
-2. A sink that is `key_prefix_safe` omits them itself: it undoes rows behind a failed one before
-   they are visible. It receives whole chunks, and costs nothing extra while no row fails.
+1. `skip` writes them nevertheless. `stop` does not write them: they are returned as dead rows with
+   `KeyStopped`. `park` passes them, in order, to the stack's dead letters with `ParkedBehind`;
+   without dead letters they are also returned.
+2. A sink that is `key_prefix_safe` omits them itself: it undoes rows after a failed one before they
+   are visible. It receives whole chunks, and costs nothing extra while no row fails.
 3. Any other sink is written to in *rounds*: the first row of every key of the chunk, then the
    second of each, and so on, without the failed keys. The number of writes is the number of rows of
    the longest key; a chunk whose keys have one row each takes one write.
@@ -44,7 +44,7 @@ POLICIES = ("skip", "park", "stop")
 
 
 class Keys(Sequence[object]):
-    """The keys of a chunk's rows, as tuples; built at the first access, after a failure only.
+    """The keys of a chunk's rows, as tuples; built at the first access, which needs a failure.
 
     NaN becomes text, since it does not equal itself but is one key for Spark; so does a value that
     Python cannot represent.
@@ -83,10 +83,10 @@ class KeyFailurePolicy:
         self._policy = policy
         self._key = key
         self._stopped_at: dict[int, KeyStopped] = {}
-        """Why the last key of a chunk is stopped, by the chunk's number."""
+        """The error that stops the last key of a chunk, by the chunk's number."""
 
     def keys(self, rows: pa.RecordBatch) -> Sequence[object] | None:
-        """The keys that the chunk's batch carries; `None` if they are not needed."""
+        """Return the keys for the chunk's batch; `None` if they are not needed."""
         return None if self._policy == "skip" else Keys(rows, self._key)
 
     async def send(
@@ -95,7 +95,7 @@ class KeyFailurePolicy:
         """Write one chunk; suspends.
 
         Returns the errors of rows that neither the destination nor the dead letters have, and the
-        number of rows skipped behind others.
+        number of rows skipped after failed ones.
         """
         if self._policy == "skip":
             return await send(sink, batch), 0
@@ -162,7 +162,7 @@ class KeyFailurePolicy:
     async def _park(
         self, sink: Sink[Any], batch: ArrowBatch, stopped: Mapping[int, KeyStopped]
     ) -> dict[int, BaseException]:
-        """Pass these rows to the dead letters, in their order; return errors of those not taken."""
+        """Pass these rows to the dead letters, in order; return the errors of those not accepted."""
         indices = sorted(stopped)
         parked = [_parked(stopped[index]) for index in indices]
         letters = dead_letters_in(sink)
@@ -187,7 +187,7 @@ def _parked(stopped: KeyStopped) -> ParkedBehind:
 
 
 def _stop(batch: ArrowBatch, errors: Mapping[int, BaseException], index: int) -> KeyStopped | None:
-    """The error that stops the key of this row; `None` if the row has not failed."""
+    """Return the error that stops the key of this row, or `None` if the row has not failed."""
     error = errors.get(index)
     if error is None and batch.delivery.verdict(index) is Outcome.DEAD_LETTERED:
         error = batch.delivery.error(index)
@@ -195,14 +195,14 @@ def _stop(batch: ArrowBatch, errors: Mapping[int, BaseException], index: int) ->
 
 
 def _starts(rows: pa.RecordBatch, key: tuple[str, ...]) -> np.ndarray[Any, Any]:
-    """For each row, the place in this chunk where the rows of its key begin."""
+    """Return, for each row, the index in this chunk at which the rows of its key begin."""
     places = np.arange(rows.num_rows)
     begins = np.concatenate(([True], key_changes(rows, key)))
     return np.maximum.accumulate(np.where(begins, places, 0))
 
 
 def _rounds(starts: np.ndarray[Any, Any]) -> Iterator[list[int]]:
-    """The first row of each key, then the second of each, and so on."""
+    """Yield the first row of each key, then the second of each, and so on."""
     ranks = np.arange(len(starts)) - starts
     order = np.argsort(ranks, kind="stable")
     for part in np.split(order, np.cumsum(np.bincount(ranks))[:-1]):

@@ -1,4 +1,4 @@
-"""The results of a task as lines of text: counts of its units, and the dead rows it keeps.
+"""The results of a task as lines of text: counts of its units, and its kept dead rows.
 
 Text travels both as rows of a DataFrame (`mapInArrow`) and in the commit messages of a data source.
 """
@@ -23,12 +23,12 @@ LINES = "kind string, json string"
 
 
 def to_json(value: object) -> str:
-    """The value as JSON; objects that JSON does not know become text."""
+    """Encode the value as JSON; objects without a JSON form become text."""
     return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def read_report(lines: Iterable[Line]) -> SparkWriteReport:
-    """Build the report from the lines of all tasks; rows of `LINES` are accepted too.
+    """Build the report from the lines of all tasks; rows of `LINES` are also accepted.
 
     Raises `DeadLettersError` for refused units.
     """
@@ -50,17 +50,17 @@ def read_report(lines: Iterable[Line]) -> SparkWriteReport:
 
 
 def read_stages(lines: Iterable[Line]) -> list[Stage]:
-    """The stages to publish."""
+    """Return the stages to publish."""
     return [Stage(**json.loads(text)) for kind, text in lines if kind == "stage"]
 
 
 def read_content(lines: Iterable[Line]) -> int:
-    """The sum of the hashes of all staged rows."""
+    """Return the sum of the hashes of all staged rows."""
     return wrapped(sum(json.loads(text) for kind, text in lines if kind == "content"))
 
 
 def read_histories(lines: Iterable[Line]) -> frozenset[str]:
-    """The histories of the destination on which units were committed.
+    """Return the histories of the destination on which units were committed.
 
     More than one means that a standby took over in between.
     """

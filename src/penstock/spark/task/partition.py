@@ -1,4 +1,4 @@
-"""What an executor runs for one partition: record batches in, lines of report out."""
+"""The executor's work for one partition: record batches in, lines of the report out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Partition(Traveller):
     """The write of one partition. Without `units` the partition is the unit.
 
     `done` is an accumulator of each unit's rows and dead letters; `zone` is the session's time
-    zone, if known; `names` are the names of the columns, which may travel under others.
+    zone, if known; `names` are the names of the columns, which may be sent under others.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Partition(Traveller):
         return plain.run(unit.rows, unit.add), ()
 
     def _staged(self, unit: _UnitInput, epoch: Epoch) -> tuple[UnitReport, tuple[Line, ...]]:
-        """Write into a stage of this attempt, made for the first row, and take its inventory."""
+        """Write into a stage of this attempt, made at the first row, and take its inventory."""
         rows = Summed(unit.rows)
         first = next((batch for batch in rows if batch.num_rows), None)
         if first is None:
@@ -155,8 +155,8 @@ class Partition(Traveller):
 def _attempt() -> str:
     """The number of this attempt, unique among all tasks; empty outside of Spark.
 
-    Without `app_id`, another attempt may have other rows. Tokens made of the same name would take
-    these for rows that the destination has.
+    Without `app_id`, another attempt may have other rows. With tokens made from the same name, the
+    destination would mistake them for rows that it has.
     """
     context = TaskContext.get()
     return "" if context is None else f".{context.taskAttemptId()}"
@@ -173,15 +173,15 @@ class _UnitInput:
     dead_rows: DeadRowBuffer
 
     def add(self, row: dict[str, Any], error: BaseException) -> None:
-        """Count a dead row. Raises the error of a destination that refuses every write, which ends
-        the attempt.
+        """Count a dead row. If the destination refuses every write, raise its error, which ends the
+        attempt.
         """
         if classified(error, classifier_of(self.sink)) is ErrorClass.REFUSED:
             raise error
         self.dead_rows.add(row, error)
 
     def add_refused(self, row: dict[str, Any], error: BaseException) -> None:
-        """Count a row that was refused for good. Raises any other error, since a new attempt may
+        """Count a row that was refused for good. Raise any other error, since a new attempt may
         succeed.
         """
         check_refused(self.sink, (error,))

@@ -1,8 +1,8 @@
 """The retry policy of a transaction, and of other work that fails as a whole.
 
-An unknown outcome is tried again: the ledger knows whether the transaction was applied. A refusal
-is not: no later try succeeds before an operator has repaired the destination, and a job that fails
-at once shows the error.
+An unknown outcome is retried: the ledger shows whether the transaction was applied. A refusal is
+not: no later attempt succeeds before an operator has repaired the destination, and a job that fails
+immediately shows the error.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ..._core.sink import Classifier
 
 ATTEMPTS = 5
-"""Tries in all; those that found the destination unavailable are not counted."""
+"""Maximum number of attempts; those that find the destination unavailable are not counted."""
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 """Seconds."""
 
 
 def transaction_retries(classify: Classifier | None, patience: float) -> RetryState:
-    """The tries of one transaction, with waits of `patience` seconds in total at most."""
+    """Return the retries of one transaction, with at most `patience` seconds of waits in total."""
     policy = RetryPolicy(
         attempts=ATTEMPTS,
         unlisted_attempts=1,

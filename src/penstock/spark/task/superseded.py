@@ -1,4 +1,4 @@
-"""The number of superseded rows, which travels beside the rows that are written."""
+"""The number of superseded rows, which is sent along with the written rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUPERSEDED = "penstock_superseded"
-"""Column with the number of earlier rows of a row's key, which are not written."""
+"""Column with the number of earlier, omitted rows of a row's key."""
 
 
 class SupersededRows:
-    """Record batches with the numbers of superseded rows removed and added up."""
+    """Record batches from which the numbers of superseded rows are removed and summed."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)

@@ -1,11 +1,12 @@
 """The write of one partition: its rows, chunk by chunk, through an open sink. Independent of Spark.
 
 1. The main thread reads: it pulls record batches, which blocks, and cuts them into chunks. The
-   worker's loop writes at most `window` chunks concurrently. Reading stops while the window is full.
+   worker's loop writes at most `window` chunks concurrently. Reading stops while the window is
+   full.
 2. A chunk that continues the key of the previous one waits until that one has ended; other chunks
    do not wait.
 3. Each chunk is a batch with its own delivery, whose host counts outcomes. A write must end before
-   Spark gives the task up: after `patience` seconds of backoff, items have one last try.
+   Spark abandons the task: after `patience` seconds of backoff, items have one last attempt.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Cuts:
     """Whether Spark may treat two different values of the key as equal."""
     on_key_failure: OnKeyFailure = "skip"
     patience: float = 300.0
-    """Seconds from the first wait of a chunk until its last try."""
+    """Seconds from the first wait of a chunk until its last attempt."""
 
     def chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Chunk]:
         """Cut the rows into chunks."""
@@ -107,7 +108,7 @@ class ChunkHost:
         self.stopping, self._is_used_up = (
             self._is_used_up,
             LOOP_CLOCK.now() >= self._until,
-        )  # one more try first
+        )  # one more attempt first
 
     async def take_slot(self) -> None:
         """Do nothing: there are no slots."""
@@ -134,7 +135,7 @@ class ChunkHost:
         """Do nothing: the task fails with the error itself."""
 
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        """Count the retry; one without a pause counts as well."""
+        """Count the retry, also one without a pause."""
         self.retries += 1
 
 
@@ -147,7 +148,7 @@ class ChunkResult:
     retries: int
     dead: list[tuple[dict[str, Any], BaseException]]
     stopped: int = 0
-    """Rows skipped behind a failed row of their key, parked or returned."""
+    """Number of rows skipped after a failed row of their key, parked or returned."""
 
 
 class Task:

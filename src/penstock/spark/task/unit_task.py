@@ -1,16 +1,17 @@
 """The transaction of one unit: its rows, chunk by chunk.
 
 1. The main thread reads, as in `task`; a coroutine on the worker's loop holds the transaction and
-   writes. One chunk is written while the next is read. Nothing else is held, except the buffer (3).
-2. If the unit is already committed, its rows are read and counted, and nothing is written. Another
-   number of rows than in the ledger, or another sum of their hashes, raises
-   `NonDeterministicReplay`.
-3. A lost connection loses everything its transaction wrote. So a unit is retried from its first
-   chunk, inside the task, as long as all its rows read so far fit into the buffer. Otherwise the
-   task fails, and Spark runs it again.
-4. A commit whose answer was lost is retried in the same way: the ledger shows whether it was
+   writes. One chunk is written while the next is read. Apart from the buffer (3), no other rows are
+   in memory.
+2. If the unit is already committed, its rows are read and counted, and nothing is written. If the
+   number of rows or the sum of their hashes differs from the ledger, `NonDeterministicReplay` is
+   raised.
+3. If a connection is lost, all writes of its transaction are lost. So a unit is retried from its
+   first chunk, inside the task, as long as all its rows read so far fit into the buffer. Otherwise
+   the task fails, and Spark runs it again.
+4. A commit whose response was lost is retried in the same way: the ledger shows whether it was
    applied.
-5. Only rows refused for good, and rows skipped behind them, are dead letters here. Any other error
+5. Only rows refused for good, and rows skipped after them, are dead letters here. Any other error
    ends the transaction, since the next one may succeed.
 """
 
@@ -123,7 +124,7 @@ class UnitTask:
     def run(self, batches: Iterable[pa.RecordBatch]) -> UnitReport:
         """Write every row and commit, or find the unit committed; blocks.
 
-        Raises the error of the last try, and `DeadLettersError` for too many dead rows.
+        Raises the error of the last attempt, and `DeadLettersError` for too many dead rows.
         """
         now = self._worker.loop.time
         began = now()
@@ -212,7 +213,7 @@ def check_refused(sink: object, errors: Iterable[BaseException]) -> None:
 
 
 def report_skipped(part: int, committed: Committed, *, rows: int) -> UnitReport:
-    """The report of a unit that an earlier attempt committed."""
+    """Build the report of a unit that an earlier attempt committed."""
     stored = committed.counts
     return UnitReport(
         partition=part,

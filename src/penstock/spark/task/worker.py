@@ -1,7 +1,7 @@
 """State that a Spark worker process keeps between tasks: an event loop on a thread, and open sinks.
 
-1. Workers are forked from a daemon and then reused. So nothing is made at import, and a child does
-   not use what its parent made.
+1. Workers are forked from a daemon and then reused. So nothing is created at import, and a child
+   does not use objects of its parent.
 2. A sink stays open from task to task. It is closed when another sink is opened and no task uses
    it, so that a long session accumulates neither connections nor locked files.
 """
@@ -80,12 +80,12 @@ class Worker:
         return self._thread.loop
 
     def start(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Start a coroutine on the loop; from any thread."""
+        """Start a coroutine on the loop, from any thread."""
         return self._thread.spawn(work)
 
     @contextmanager
     def using(self, description: bytes) -> Generator[Sink[Any]]:
-        """The open sink of a pickled description; idle other sinks are closed first.
+        """Provide the open sink of a pickled description; close other idle sinks first.
 
         Blocks while the sink opens.
         """
@@ -156,7 +156,7 @@ _making = threading.Lock()
 
 
 def worker() -> Worker:
-    """This process's worker, made at the first use."""
+    """Return this process's worker, created at the first use."""
     global _worker  # noqa: PLW0603  # one per process
     with _making:
         if _worker is None or _worker.pid != os.getpid():

@@ -4,7 +4,7 @@
    computed again is cut in the same places, and a chunk's number together with its partition can be
    an idempotency key.
 2. With keys, the rows of a key are adjacent. A chunk ends where a key ends, so several chunks may
-   be in flight without sharing a key. A key larger than a chunk is cut all the same; the next chunk
+   be in flight without sharing a key. A key larger than a chunk is cut nevertheless; the next chunk
    is marked as its continuation, and must wait for this one.
 3. Keys are equal as Spark groups them: NULL equals NULL, NaN equals NaN, 0.0 equals -0.0. Only
    Spark can compare texts under a collation, so with such a key (`serial`) every chunk waits for
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
-pc: Any = compute  # its functions are made when it is imported, where no checker sees them
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def cut(
     """Cut `batches` into chunks of at most `max_rows` rows and about `max_bytes` bytes.
 
     Holds the rows of two chunks at most. With `key` the rows must be grouped by these columns;
-    `serial`: different values may be one key.
+    with `serial`, different values may be the same key.
     """
     held: list[pa.RecordBatch] = []
     rows = size = number = 0
@@ -96,13 +96,13 @@ def _boundary(rows: pa.RecordBatch, limit: int, key: Sequence[str]) -> int:
     """Find the cut: the last change of the key up to `limit`, or `limit` inside a larger key."""
     if not key:
         return limit
-    changes = key_changes(rows.slice(0, limit + 1), key)  # the end of the held rows is not a change
+    changes = key_changes(rows.slice(0, limit + 1), key)  # the end of the rows is not a change
     places = np.flatnonzero(changes)
     return int(places[-1]) + 1 if len(places) else limit
 
 
 def key_changes(rows: pa.RecordBatch, key: Sequence[str]) -> np.ndarray[Any, Any]:
-    """For each row but the last, whether the next has another key."""
+    """Return, for each row except the last, whether the next row has another key."""
     last = max(rows.num_rows - 1, 0)
     changes = np.zeros(last, dtype=bool)
     for name in key:
@@ -124,7 +124,7 @@ def _differ(before: Any, after: Any) -> Any:
 
 
 def _goes_on(before: pa.RecordBatch, chunk: pa.RecordBatch, key: Sequence[str]) -> bool:
-    """Whether the first key of `chunk` is the last key of the previous chunk."""
+    """Return whether the first key of `chunk` is the last key of the previous chunk."""
     if not key:
         return False
     ends = [

@@ -2,9 +2,8 @@
 
 1. A sink is sent as its description, by cloudpickle. If a part of it cannot be pickled, the error
    names the path to it: the attribute, the element, the variable that a function closes over.
-2. Unpickling imports modules. For a module that an executor does not have, the error says what to
-   do. The function that raises it is pickled by value, so it works even if Penstock itself is
-   missing.
+2. Unpickling imports modules. If an executor lacks a module, the error names the remedy. The
+   function that raises it is pickled by value, so it works even if Penstock itself is missing.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 _ADVICE = (
-    "the module {module} is not there on an executor. Install the package that has it "
-    "where the executors run; or send the file with "
+    "the module {module} is missing on an executor. Install the package that has it "
+    "on the executors; or send the file with "
     "spark.sparkContext.addPyFile (on Spark Connect: spark.addArtifacts(..., "
     "pyfile=True)); or, for a module of your own, call "
     "pyspark.cloudpickle.register_pickle_by_value(module) before the write"
@@ -37,7 +36,7 @@ def description(sink: object) -> bytes:
         raise
     except Exception as error:
         message = (
-            f"{_culprit('sink', sink)} cannot be pickled, and has to travel to the "
+            f"{_culprit('sink', sink)} cannot be pickled, but must be sent to the "
             f"executors: {error}"
         )
         raise NotPicklableError(message) from error
@@ -46,7 +45,7 @@ def description(sink: object) -> bytes:
 def _loader() -> Callable[[bytes], Any]:
     def load(data: bytes) -> Any:  # a nested function is pickled by value
         try:
-            return pickle.loads(data)  # noqa: S301  # made by the driver of this very job
+            return pickle.loads(data)  # noqa: S301  # created by the driver of this job
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(_ADVICE.format(module=error.name), name=error.name) from error
 
@@ -54,7 +53,7 @@ def _loader() -> Callable[[bytes], Any]:
 
 
 load = _loader()
-"""Unpickle a `description`; the error for a missing module says what to do."""
+"""Unpickle a `description`; the error for a missing module names the remedy."""
 
 
 class Traveller:
@@ -82,7 +81,7 @@ def _made(kind: type[Any], state: Mapping[str, Any]) -> Any:
 
 
 def _culprit(name: str, thing: object, depth: int = 10) -> str:
-    """The path to the innermost part of `thing` that cannot be pickled by itself."""
+    """Find the path to the innermost part of `thing` that cannot be pickled alone."""
     for part_name, part in _parts(name, thing) if depth else ():
         if not _travels(part):
             return _culprit(part_name, part, depth - 1)

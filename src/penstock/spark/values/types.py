@@ -1,10 +1,9 @@
 """The types of a DataFrame's columns, checked before the first row is read.
 
-1. Only types are checked, never values, on the driver.
-2. Types that Arrow does not carry, or carries as bytes that only Spark reads (variants), are
-   refused for every sink; others if the sink cannot write them.
-3. One error lists all columns: each with its type as Spark names it, the reason, and what to write
-   instead.
+1. Types are checked on the driver; values are not.
+2. Types that Arrow does not support, or represents as bytes that only Spark can read (variants),
+   are refused for every sink; others if the sink cannot write them.
+3. One error lists all columns, each with Spark's name of its type, the reason, and an alternative.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def check_types(sink: object, schema: StructType) -> None:
 
 
 def _arrow(kind: DataType) -> Any:
-    """The Arrow type of a column; `None` if there is no type with its meaning."""
+    """Return the Arrow type of a column; `None` if there is no type with its meaning."""
     if isinstance(kind, DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, ArrayType):
@@ -75,11 +74,11 @@ def _arrow(kind: DataType) -> Any:
 
 def _instead(name: str, kind: DataType) -> str:
     if "variant" in kind.simpleString():
-        return f"variants travel as bytes that no sink reads; write to_json({name})"
+        return f"variants are sent as bytes that no sink can read; write to_json({name})"
     if "interval" in kind.simpleString():
-        return f"Arrow does not carry it; write cast({name} AS string)"
+        return f"Arrow does not support it; write cast({name} AS string)"
     return (
-        "Arrow does not carry it in a form that sinks read; make text or bytes of it, or "
+        "Arrow does not support it in a form that sinks can read; convert it to text or bytes, or "
         "leave it out"
     )
 

@@ -1,9 +1,9 @@
-"""The session's time zone, by which Spark casts between instants and local times.
+"""The session's time zone, which Spark uses to cast between instants and local times.
 
 1. `spark.sql.session.timeZone` is read on the driver. Each record batch carries it in its schema's
    metadata, where sinks read it.
-2. Spark accepts offsets such as `UTC+2`, `+2:00` and `Z`, which Arrow and Python do not read; they
-   become `+02:00` and `UTC`, in timestamp columns too, since rows could not be built otherwise.
+2. Spark accepts offsets such as `UTC+2`, `+2:00` and `Z`, which Arrow and Python do not. They
+   become `+02:00` and `UTC`, also in timestamp columns, since rows could not be built otherwise.
 3. A task of a format gets the zone from the properties of its job, if the session sets one, or from
    a timestamp column.
 """
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-pc: Any = compute  # its functions are made when it is imported, where no checker sees them
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 
 SETTING = "spark.sql.session.timeZone"
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2}))?")
 
 
 def session_zone(df: DataFrame) -> str:
-    """The zone of the session, as Arrow spells it. Raises `ConfigError` if Arrow does not know it."""
+    """Return the session's zone in Arrow's spelling. Raises `ConfigError` if Arrow lacks it."""
     given = str(df.sparkSession.conf.get(SETTING))
     zone = spelt(given)
-    if zone.startswith(("+", "-")):  # Spark has checked it, and older Arrows do not read it
+    if zone.startswith(("+", "-")):  # Spark has checked it; older versions of Arrow cannot
         return zone
     try:
         pc.local_timestamp(pa.array([0], pa.timestamp("us", zone)))
@@ -49,7 +49,7 @@ def session_zone(df: DataFrame) -> str:
 
 
 def spelt(zone: str) -> str:
-    """The zone as Arrow and Python spell it."""
+    """Convert the zone to the spelling of Arrow and Python."""
     found = _OFFSET.fullmatch(zone)
     if found is not None:
         return f"{found[1]}{int(found[2]):02d}:{int(found[3] or 0):02d}"
@@ -57,7 +57,7 @@ def spelt(zone: str) -> str:
 
 
 def in_zone(batches: Iterable[pa.RecordBatch], zone: str | None) -> Iterator[pa.RecordBatch]:
-    """Add the zone to the record batches; by default that of the job, or of a column."""
+    """Add the zone to the record batches; default: that of the job, or of a column."""
     known = zone or _of_job()
     for batch in batches:
         found = known or next(

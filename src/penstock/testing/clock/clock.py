@@ -30,21 +30,21 @@ WALL_START = 1_700_000_000.0
 class FakeClock:
     """A clock that owns a virtual event loop, so timeouts inside third-party code are virtual too.
 
-    Time moves manually with `advance`, or by itself to the exact time of the next timer when no
-    callback is ready (`autojump`). It does not move by itself during a call in an executor, inside
-    `external()`, or while a socket is registered, a listening one included: then the loop waits in
-    real time, at most `patience` at a stretch. A run that would hang raises `WouldHang`. Not
+    Time moves manually with `advance`, or automatically to the exact time of the next timer when no
+    callback is ready (`autojump`). It does not move automatically during a call in an executor,
+    inside `external()`, or while a socket is registered, even a listening one: then the loop waits
+    in real time, for at most `patience` at a time. A run that would hang raises `WouldHang`. Not
     thread-safe, except `external`, `now` and `wall_time`.
 
     Args:
         start: first value of `now()`, in seconds; default 0.
         wall_start: first value of `wall_time()`, in seconds since the epoch; default a fixed
             moment in 2023.
-        autojump: whether time moves by itself; default yes.
+        autojump: whether time moves automatically; default true.
         patience: real seconds without an event from a thread or a socket, after which the run
             counts as hanging; default 10.
         max_rounds: rounds of the loop in one `run` or after one `advance`, without an outside
-            event, after which the run counts as never ending; default a million.
+            event, after which the run counts as endless; default a million.
 
     Raises:
         ConfigError: an argument is out of its range.
@@ -79,7 +79,7 @@ class FakeClock:
         return self._loop
 
     def _inside(self) -> VirtualLoop:
-        """The loop, which must be the running one: elsewhere time is real, or nothing wakes."""
+        """Return the loop. It must be the running one, because time is real on any other loop."""
         loop = self._loop
         if loop is None or asyncio.get_running_loop() is not loop:
             raise RuntimeError(
@@ -103,16 +103,16 @@ class FakeClock:
         await asyncio.sleep(seconds)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> TimerHandle:
-        """Call `callback` once from the loop at the time `when`, at once if that has passed.
+        """Call `callback` once from the loop at the time `when`, or immediately if that has passed.
 
-        Raises `RuntimeError` on another running loop, which would wait for it for ever.
+        Raises `RuntimeError` on another running loop, which would wait forever.
         """
         if running_loop() not in {None, self._loop}:
             self._inside()
         return self._own().call_at(when, callback)
 
     def timeout_at(self, when: float | None) -> asyncio.Timeout:
-        """An `asyncio.Timeout` that ends at `when`; `None` never does."""
+        """Return an `asyncio.Timeout` that expires at `when`, or never if that is `None`."""
         return asyncio.timeout_at(when)
 
     # -- manual moves ------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class FakeClock:
 
         Returns when nothing is ready at the end. Sockets and external activities do not delay it.
         Before each step it waits in real time for calls in an executor, unless `wait_for_threads`
-        is false. Suspends always; cancelled, it leaves the time where it is by then. Raises
+        is false. Suspends always; a cancellation leaves the time where it is by then. Raises
         `ConfigError` if `seconds` is negative; `run` raises `WouldHang` if a thread does not return
         within the clock's patience.
         """
@@ -131,9 +131,9 @@ class FakeClock:
         )
 
     async def run_until_idle(self, *, wait_for_threads: bool = True) -> None:
-        """Let other tasks run until no callback is ready; due timers fire, time does not move.
+        """Let other tasks run until no callback is ready. Due timers fire; time does not move.
 
-        Otherwise as `advance`.
+        Otherwise it behaves like `advance`.
         """
         await self._move(0.0, wait_for_threads=wait_for_threads)
 
@@ -151,11 +151,11 @@ class FakeClock:
     async def wait_for(
         self, predicate: Callable[[], object], timeout: float | timedelta | None = None
     ) -> None:
-        """Wait until `predicate()` is true; checks it after every round of the loop, not by time.
+        """Wait until `predicate()` is true; it is checked after every round of the loop.
 
-        Suspends unless it is true at once. Raises the predicate's errors, `TimeoutError` after
-        `timeout` virtual seconds (none by default), and `WouldHang` when nothing can happen any
-        more. Safe to cancel.
+        Suspends unless it is true immediately. Raises the predicate's errors, `TimeoutError` after
+        `timeout` virtual seconds (none by default), and `WouldHang` if nothing else can happen.
+        Safe to cancel.
         """
         limit = checks.optional_seconds("timeout", timeout, zero=True)
         loop = self._inside()
@@ -173,7 +173,7 @@ class FakeClock:
 
     @contextlib.contextmanager
     def external(self) -> Generator[None, None, None]:
-        """Mark activity that the clock cannot see (a thread of yours): time does not jump.
+        """Mark activity that the clock cannot see, such as your own thread: time does not jump.
 
         May be entered and left in any thread. Does not suspend. Callbacks that the thread schedules
         on the loop before it leaves are never missed.
@@ -191,9 +191,9 @@ class FakeClock:
 
         `context` holds the context variables for `main`; default: a copy of the current ones.
 
-        May be called again until `close`. Raises the errors of `main`, `WouldHang` when nothing can
-        ever happen again (`main` is cancelled then), and `RuntimeError` inside a running loop.
-        Other tasks stay until `close`.
+        May be called again until `close`. Raises the errors of `main`, `WouldHang` if nothing else
+        can happen (`main` is cancelled then), and `RuntimeError` inside a running loop. Other tasks
+        stay until `close`.
         """
         task = self._task(main, context)
         self._moment.outside_event()
@@ -222,7 +222,7 @@ class FakeClock:
         raise RuntimeError(f"FakeClock.{method}() cannot be called from a running loop")
 
     def _unwind(self, tasks: Collection[asyncio.Task[Any]]) -> None:
-        """Cancel `tasks` and let them end; a task that hangs even now stays, without a warning."""
+        """Cancel `tasks` and wait for their end; a task that still hangs stays, without a warning."""
         if not tasks:
             return
         for task in tasks:
@@ -247,7 +247,7 @@ class FakeClock:
         """Cancel the remaining tasks, end the loop's generators and executor, and close it; blocks.
 
         Idempotent. Raises `WouldHang` if a call in an executor does not return within the clock's
-        patience, the loop being closed all the same, and `RuntimeError` inside a running loop.
+        patience (the loop is closed nevertheless), and `RuntimeError` inside a running loop.
         """
         loop = self._loop
         if loop is None or loop.is_closed():

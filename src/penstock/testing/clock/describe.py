@@ -17,7 +17,7 @@ def describe(loop: asyncio.AbstractEventLoop, timers: Iterable[asyncio.TimerHand
 
 
 def task_line(task: asyncio.Task[Any]) -> str:
-    """Describe a task: its name, its coroutine, and where it is suspended, from the outside in."""
+    """Describe a task: its name, its coroutine and its suspended frames, outermost first."""
     coroutine = task.get_coro()
     name = getattr(coroutine, "__qualname__", repr(coroutine))
     return f"task {task.get_name()!r} running {name}: " + " > ".join(_places(task, coroutine))

@@ -1,8 +1,8 @@
 """An event loop on virtual time.
 
 `time()` is that of the `Moment`, so every timeout on the loop is virtual, in third-party code too.
-The loop polls its selector with a timeout only when no callback is ready; the selector then carries
-out what `decide` returns. The rules are in `moment.py`.
+The loop polls its selector with a timeout only when no callback is ready; the selector then
+performs the act that `decide` returns. The rules are in `moment.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class VirtualSelector(selectors.DefaultSelector):
-    """A real selector, polled without waiting wherever time can move instead."""
+    """A real selector, polled without waiting whenever time can move instead."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class VirtualSelector(selectors.DefaultSelector):
         self._loop = loop
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
-        """The ready sockets. Where the loop would wait, time moves first; one round per call."""
+        """Return the ready sockets; if the loop would wait, move time first. One round per call."""
         loop = self._loop
         if loop is None:
             return super().select(timeout)
@@ -50,12 +50,12 @@ class VirtualSelector(selectors.DefaultSelector):
         return self._wait(loop, holders)
 
     def _wait(self, loop: VirtualLoop, holders: Holders) -> list[tuple[SelectorKey, int]]:
-        """Wait in real time for a thread or a socket, bounded."""
+        """Wait in real time for a thread or a socket, up to the clock's patience."""
         events = super().select(loop.moment.patience)
         if not events:
             loop.hang(
                 f"no event in {loop.moment.patience} s of real time from {holders}, which "
-                "keep time from moving by itself"
+                "keep time from moving automatically"
             )
         return events
 
@@ -75,7 +75,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @property
     def _clock_resolution(self) -> float:
-        """The least value that makes the loop fire a timer at its exact time, and none earlier."""
+        """The smallest value that makes the loop fire timers at their exact times, none earlier."""
         return math.ulp(self.moment.time)
 
     @_clock_resolution.setter
@@ -90,7 +90,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return cast("list[asyncio.TimerHandle]", getattr(self, "_scheduled"))  # noqa: B009  # the loop's only list of timers
 
     def move_time(self, holders: Holders) -> bool:
-        """Carry out what `decide` returns; whether the loop has to wait in real time."""
+        """Perform the act of `decide`; return whether the loop must wait in real time."""
         moment = self.moment
         heap = self._heap()  # the loop has just removed cancelled timers from its head
         move = moment.next_move()
@@ -114,13 +114,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if self.moment.is_endless():
             self.moment.outside_event()
             raise WouldHang(
-                f"after {self.moment.max_rounds} rounds of the loop something is still to do: "
-                "a task that yields, or a timer that is set "
-                f"again, for ever? The time is {self.time()}\n{describe(self, self.timers())}"
+                f"after {self.moment.max_rounds} rounds the loop is still busy: does a task yield "
+                "forever, or a timer restart itself "
+                f"forever? The time is {self.time()}\n{describe(self, self.timers())}"
             )
 
     def hang(self, why: str) -> None:
-        """Fail the waits for a predicate, or else the run, with a list of everything that waits."""
+        """Fail the waits for a predicate, or else the run, with a list of all waiting tasks."""
         message = f"everything waits, and {why}\n{describe(self, self.timers())}"
         watches = [watch for watch in self.moment.watches if not watch.done.done()]
         if not watches:
@@ -131,14 +131,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]  # typeshed's *Ts
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """As the base class does; time does not jump until the call has ended, cancelled or not."""
+        """Call the base class; time does not jump until the call has ended, cancelled or not."""
         self._check_closed()  # type: ignore[attr-defined]  # as the base class does
         call: concurrent.futures.Future[Any] = (executor or self._default_pool()).submit(
             func, *args
         )
         self.moment.hold(threads=1)
         result: asyncio.Future[Any] = asyncio.wrap_future(call, loop=self)
-        # registered second, so the result is on its way to the loop by then
+        # registered after the base class's callback, so the result is already scheduled by then
         call.add_done_callback(lambda _: self.let_go(threads=1))
         return result
 

@@ -2,12 +2,12 @@
 
 1. `decide` is called only when no callback is ready. It returns the next act and changes nothing.
 2. A manual move takes precedence. Executor calls in progress delay it only if it waits for threads.
-3. Anything that may act from outside (a thread, an external activity, a socket) stops automatic
-   jumps: the loop waits in real time, bounded.
-4. A jump goes to the exact time of the next timer. Without a timer nothing could ever wake the
-   loop: that is a hang.
+3. Everything that may act from outside (a thread, an external activity, a socket) stops automatic
+   jumps: the loop waits in real time, for a bounded time.
+4. A jump goes to the exact time of the next timer. Without a timer nothing can wake the loop: that
+   is a hang.
 5. A holder wakes the loop after its last effect on it, and the loop reads the holders before it
-   polls; so no event between the two is missed.
+   polls. So no event between the two is missed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 MAX_ROUNDS = 1_000_000
-"""Rounds of the loop without an outside event, after which it counts as never ending."""
+"""Rounds of the loop without an outside event, after which it counts as endless."""
 CLOSING_ROUNDS = 10_000
 
 
-class WouldHang(AssertionError):  # it says what would happen, and is an assertion of the test's
-    """Everything waits and nothing can wake it, or the loop never comes to rest.
+class WouldHang(AssertionError):  # named like an assertion of the test, not like an error
+    """Everything waits and nothing can wake it, or the loop never becomes idle.
 
     The message lists the tasks and timers that exist.
     """
@@ -44,7 +44,7 @@ class Act(enum.Enum):
 
 
 class Holders(NamedTuple):
-    """Counts of everything that may still act on the loop from outside."""
+    """Counts of the holders of time: everything that may still act on the loop from outside."""
 
     threads: int = 0
     external: int = 0
@@ -63,7 +63,7 @@ class Holders(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class TimeMove:
-    """A manual move of time: ends when the time is `target` and nothing is ready."""
+    """A manual move of time. It ends when the time is `target` and no callback is ready."""
 
     target: float
     waits_for_threads: bool
@@ -78,7 +78,7 @@ class Watch:
     done: asyncio.Future[None]
 
     def look(self) -> bool:
-        """Check the predicate; whether the wait ends now, with its result or its error."""
+        """Check the predicate; return whether the wait ends, with its result or its error."""
         if self.done.done():
             return False
         try:
@@ -92,7 +92,7 @@ class Watch:
 def decide(
     timer: float | None, move: TimeMove | None, holders: Holders, *, autojump: bool
 ) -> tuple[Act, float]:
-    """The next act when nothing is ready, and its time."""
+    """Decide the next act when no callback is ready, and its time."""
     if move is not None and not (move.waits_for_threads and holders.threads):
         if timer is not None and timer <= move.target:
             return Act.JUMP, timer
@@ -135,17 +135,17 @@ class Moment:
         self.rounds = 0
 
     def is_endless(self) -> bool:
-        """Count one more round without an outside event; whether they are too many."""
+        """Count a round without an outside event; return whether there are too many."""
         self.rounds += 1
         return self.rounds > self.max_rounds
 
     def allow_jumps(self) -> None:
-        """Let time move by itself from now on."""
+        """Let time move automatically from now on."""
         self.autojump = True
 
     @contextmanager
     def unwinding(self) -> Generator[None]:
-        """While inside, time moves by itself, and few rounds suffice to count as never ending."""
+        """While inside, time moves automatically, and a few rounds suffice to count as endless."""
         before = self.autojump, self.max_rounds
         self.autojump, self.max_rounds = True, min(CLOSING_ROUNDS, self.max_rounds)
         self.rounds = 0
@@ -155,7 +155,7 @@ class Moment:
             self.autojump, self.max_rounds = before
 
     def next_move(self) -> TimeMove | None:
-        """The manual move that ends first."""
+        """The manual move with the earliest target."""
         return min(
             (move for move in self.moves if not move.done.done()),
             key=lambda move: move.target,
@@ -167,6 +167,6 @@ class Moment:
         self.time = max(self.time, when)
 
     def look(self) -> bool:
-        """Check every watched predicate; whether one has just come true."""
-        ended = [watch.look() for watch in tuple(self.watches)]  # all of them: a look has effects
+        """Check every watched predicate; return whether one has just become true."""
+        ended = [watch.look() for watch in tuple(self.watches)]  # all of them: a check has effects
         return any(ended)

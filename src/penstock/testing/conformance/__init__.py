@@ -1,4 +1,4 @@
-"""Conformance suites for a user's own parts: subclass one in a test module, and pytest runs it."""
+"""Conformance suites for your own parts: subclass one in a test module, and pytest runs it."""
 
 from ..._core.public import publish
 from .batchers import BatcherConformance

@@ -1,4 +1,4 @@
-"""The conformance suite of batchers: for a subclass, a wrapper, or a factory with its own settings.
+"""The conformance suite of batchers: for a subclass, a wrapper or a factory with its own settings.
 
     class TestOurBatcher(BatcherConformance):
         def batcher(self, sink, **settings):
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class BatcherConformance(ABC):
-    """Subclass it under a name that begins with `Test`, and implement `batcher`."""
+    """The suite of every batcher. Name the subclass `Test...`, and implement `batcher`."""
 
     @abstractmethod
     def batcher(self, sink: Any, **settings: Any) -> Batcher[Any]:
-        """A new batcher of `sink` with these settings, not yet entered."""
+        """Return a new batcher of `sink` with these settings, not yet entered."""
 
     async def test_full_batches_go_at_once(self, fake_clock: FakeClock) -> None:
-        """Twice `max_items` are two writes, in order, sealed by size."""
+        """Twice `max_items` items result in two writes, in order, sealed by size."""
         sink: ScriptedSink[int] = ScriptedSink()
         async with self.batcher(sink, limits=Limits(max_items=5, max_delay=60.0)) as batcher:
             for item in range(10):
@@ -60,7 +60,7 @@ class BatcherConformance(ABC):
             assert len(sink.calls) == 1
 
     async def test_a_shutdown_writes_the_rest_and_ends(self, fake_clock: FakeClock) -> None:
-        """With its own reason; no item is accepted afterwards; concurrent calls share it."""
+        """The last batch has its own seal reason; later items are refused; concurrent calls join."""
         sink: ScriptedSink[int] = ScriptedSink()
         batcher = self.batcher(sink, limits=Limits(max_items=5, max_delay=60.0))
         async with batcher:
@@ -74,7 +74,7 @@ class BatcherConformance(ABC):
         reports[0].verify()
 
     async def test_a_shutdown_keeps_its_deadline(self, fake_clock: FakeClock) -> None:
-        """Whatever the sink does: every item is counted, and later events change nothing."""
+        """It ends in time whatever the sink does; all items are counted; later events do nothing."""
         sink: ScriptedSink[int] = ScriptedSink(default=ignore_cancel(50.0))
         batcher = self.batcher(sink, limits=Limits(max_items=2, workers=1))
         async with batcher:
@@ -87,7 +87,9 @@ class BatcherConformance(ABC):
         assert batcher.tally() == report.tally
 
     async def test_a_full_ledger_holds_producers_back(self, fake_clock: FakeClock) -> None:
-        """`add` waits at most its timeout; an item given up is never written; the bound holds."""
+        """`add` waits at most its timeout; an item that timed out is never written; the bound
+        holds.
+        """
         sink: BlockingSink[int] = BlockingSink()
         async with self.batcher(sink, limits=Limits(max_items=1, max_pending_items=2)) as batcher:
             await batcher.add_many([1, 2])
@@ -104,7 +106,7 @@ class BatcherConformance(ABC):
         assert sink.applied == [1, 2]
 
     async def test_a_flush_is_a_fence(self, fake_clock: FakeClock) -> None:
-        """Items accepted before it are written when it returns; the batcher stays open."""
+        """Items accepted before the flush are written when it returns; the batcher stays open."""
         sink: ScriptedSink[int] = ScriptedSink(default=slow(1.0))
         async with self.batcher(sink, limits=Limits(max_items=10, max_delay=60.0)) as batcher:
             await batcher.add_many(range(3))
@@ -116,7 +118,7 @@ class BatcherConformance(ABC):
         assert sink.applied == [0, 1, 2, 3]
 
     async def test_every_item_has_one_outcome(self, fake_clock: FakeClock) -> None:
-        """Receipts report it, the tally always adds up, and one failure leaves neighbours alone."""
+        """Receipts report it, the tally always adds up, and a failure does not affect other items."""
         sink: ScriptedSink[int] = ScriptedSink(
             [partial({1: PermanentError("no")}), fail(PermanentError("all"))]
         )
@@ -136,7 +138,7 @@ class BatcherConformance(ABC):
         assert (report.tally.delivered, report.tally.rejected) == (2, 4)
 
     async def test_one_worker_keeps_the_order(self, fake_clock: FakeClock) -> None:
-        """Of all items with one producer, of each producer's items with several."""
+        """It keeps the order of each producer's items, and so of all items of a single producer."""
         sink: ScriptedSink[tuple[int, int]] = ScriptedSink(default=slow(0.01))
 
         async def produce(producer: int, batcher: Batcher[Any]) -> None:

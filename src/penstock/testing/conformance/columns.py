@@ -22,17 +22,17 @@ T = TypeVar("T")
 
 
 class ColumnTests(SinkUnderTest[T]):
-    """Writing columns, with the outcomes of rows."""
+    """Tests of columns, which must have the outcomes of rows."""
 
     async def test_columns_are_written_as_rows_are(self, real_clock: LoopClock) -> None:
-        """Every row arrives, once, in the batch's order."""
+        """Every row arrives once, in the batch's order."""
         items = self.items(7)
         async with self.open_sink() as sink:
             assert await send(sink, self._column_batch(items)) == {}
         await self._all_there(items)
 
     async def test_parts_of_columns_are_written_each(self, real_clock: LoopClock) -> None:
-        """A pick is a batch of its own rows only."""
+        """A pick of a batch contains only the picked rows."""
         items = self.items(6)
         batch = self._column_batch(items)
         async with self.open_sink() as sink:
@@ -52,7 +52,7 @@ class ColumnTests(SinkUnderTest[T]):
     async def test_a_refused_row_of_columns_is_told_by_its_index(
         self, real_clock: LoopClock
     ) -> None:
-        """The error is that of a refused item, and the answers for its neighbours are true."""
+        """The error is that of a refused item, and the results of other rows are correct."""
         good, bad = self.items(3), self._bad_items(2)
         items = [good[0], bad[0], good[1], good[2], bad[1]]
         batch = self._column_batch(items)
@@ -68,7 +68,7 @@ class ColumnTests(SinkUnderTest[T]):
             await self.check_truth(RowBatch(items), errors)
 
     async def test_columns_without_rows_are_no_error(self, real_clock: LoopClock) -> None:
-        """They write nothing."""
+        """A batch without rows writes nothing."""
         batch = self._column_batch(self.items(1))
         async with self.open_sink() as sink:
             answer = cast("object", await sink.write(batch.pick([])))
@@ -77,5 +77,5 @@ class ColumnTests(SinkUnderTest[T]):
     def _column_batch(self, items: Sequence[T]) -> Batch[Any]:
         columns = self.columns(items)
         if columns is None:
-            pytest.skip("columns() is not given, and the items are no rows")
+            pytest.skip("columns() is not implemented, and the items are not rows")
         return ArrowBatch(columns)

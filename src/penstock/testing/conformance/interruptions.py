@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ROUNDS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 144, 377, 987)
-"""Rounds of the loop before a write is cancelled; the last ones let most writes end."""
+"""Rounds of the loop before a write is cancelled; after the last ones most writes have ended."""
 
 
 class InterruptionTests(SinkUnderTest[T]):
-    """Cancelling a write, timing it out, and writing concurrently."""
+    """Tests of cancelled, timed-out and concurrent writes."""
 
     async def test_a_cancelled_write_ends_and_leaves_the_sink_usable(
         self, real_clock: LoopClock
@@ -42,11 +42,11 @@ class InterruptionTests(SinkUnderTest[T]):
                     [item for index, item in enumerate(batch) if index not in again]
                 )
                 assert await send(sink, RowBatch(self.items(1))) == {}, (
-                    f"after a cancellation ({rounds} turns) the sink does not work any more"
+                    f"after a cancellation ({rounds} turns) the sink no longer works"
                 )
 
     async def test_a_try_that_is_timed_out_tells_the_truth(self, real_clock: LoopClock) -> None:
-        """With a timeout that is far too short, then without: every delivered item is stored."""
+        """Every item reported as delivered is stored, with a far too short timeout and without one."""
         async with self.open_sink() as sink:
             for seconds in (1e-6, 1e-4, 1e-3):
                 batch = RowBatch(self.items(4))
@@ -64,7 +64,7 @@ class InterruptionTests(SinkUnderTest[T]):
                 )
 
     async def test_writes_beside_each_other(self, real_clock: LoopClock) -> None:
-        """As many concurrent writes as the sink allows (four without a limit)."""
+        """The sink handles its maximum of concurrent writes (four without a limit)."""
         async with self.open_sink() as sink:
             most = capabilities_of(sink).max_concurrency or 4
             batches = [RowBatch(self.items(5)) for _ in range(min(most, 16))]

@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class LifecycleTests(SinkUnderTest[T]):
-    """Opening, closing and pickling a sink."""
+    """Tests of opening, closing and pickling a sink."""
 
     async def test_opening_is_counted_and_comes_again(self, real_clock: LoopClock) -> None:
-        """The last exit closes, so two stacks may share a sink; it reopens, and leaves no task."""
+        """Only the last exit closes it, so stacks may share a sink; it reopens, and leaves no task."""
         sink = stack(self.sink())
         before = asyncio.all_tasks()
         for _ in range(2):
@@ -41,18 +41,18 @@ class LifecycleTests(SinkUnderTest[T]):
         assert asyncio.all_tasks() <= before, "the closed sink has left tasks behind"
 
     def test_it_opens_on_another_loop_when_the_first_has_ended(self) -> None:
-        """One object, two calls of `asyncio.run`."""
+        """One object works in two calls of `asyncio.run`."""
         sink = stack(self.sink())
         for _ in range(2):
             asyncio.run(self._send_with(sink))
 
     def test_the_description_travels(self) -> None:
-        """A sink, open or not, can be pickled; the copy is a closed description that works."""
+        """An open or closed sink can be pickled; the copy is closed and works."""
         cloudpickle = pytest.importorskip(
             "cloudpickle", reason="pickling is tried with cloudpickle"
         )
         sink = stack(self.sink())
-        asyncio.run(self._send_with(pickle.loads(cloudpickle.dumps(sink))))  # noqa: S301  # our own, a line before
+        asyncio.run(self._send_with(pickle.loads(cloudpickle.dumps(sink))))  # noqa: S301  # pickled here
         while_open = asyncio.run(self._send_with(sink, cloudpickle.dumps))
         asyncio.run(self._send_with(pickle.loads(while_open)))  # noqa: S301  # our own
 

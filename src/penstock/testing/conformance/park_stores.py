@@ -4,8 +4,8 @@
         def store(self):
             return MyParkStore("...")
 
-1. Each test uses groups of its own, so the store need not be empty.
-2. The tests run on a loop of their own in real time, and wait for nothing but the store.
+1. Each test uses its own groups, so the store need not be empty.
+2. The tests run on their own loop in real time, and wait only for the store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MOST = 1_000
 _PARKED_AT = datetime(2026, 3, 29, 1, 30, 0, 123_456, UTC)
 _EXACT: tuple[object, ...] = (b"\x00\xff\n", b"", "", "a\x00b", "\u00fc\U0001f600 ':\\", None)
-"""Keys and values that a store has to return unchanged."""
+"""Keys and values that a store must return unchanged."""
 
 
 class ParkStoreConformance(ABC):
@@ -41,17 +41,17 @@ class ParkStoreConformance(ABC):
 
     @abstractmethod
     def store(self) -> ParkStore:
-        """A new store, not yet opened; every call for the same place."""
+        """Return a new store, not yet opened, of the same place in every call."""
 
     @asynccontextmanager
     async def open_store(self) -> AsyncIterator[ParkStore]:
-        """An open store."""
+        """Open a store for the duration of the context."""
         store = self.store()
         async with opened(store):
             yield store
 
     async def test_the_first_parked_is_the_first_returned(self, real_clock: LoopClock) -> None:
-        """Over several calls, partitions and offsets in any order."""
+        """This holds across several calls, with partitions and offsets in any order."""
         group = _group()
         records = _records(4, topic="b") + _records(3, topic="a") + _records(2, partition=1)
         async with self.open_store() as store:
@@ -62,7 +62,7 @@ class ParkStoreConformance(ABC):
             assert [*await store.first(group, "k", MOST)] == records, "`first` has removed records"
 
     async def test_parking_a_record_again_changes_nothing(self, real_clock: LoopClock) -> None:
-        """A call that is repeated after a crash, with other details and beside new records."""
+        """A call may be repeated after a crash, with other details and together with new records."""
         group = _group()
         records = _records(5)
         again = [replace(record, reason="again", attempts=9) for record in records[:4]]
@@ -91,7 +91,7 @@ class ParkStoreConformance(ABC):
             assert [*await store.first(group, "k", MOST)] == [*left, records[0]]
 
     async def test_the_keys_are_those_with_parked_records(self, real_clock: LoopClock) -> None:
-        """With their counts. A key that is empty again is none of them."""
+        """They are returned with their counts, without keys that are empty again."""
         group = _group()
         records = _records(3)
         async with self.open_store() as store:
@@ -107,7 +107,7 @@ class ParkStoreConformance(ABC):
             assert dict(await store.counts(group)) == {"a": 1}
 
     async def test_keys_and_groups_are_apart(self, real_clock: LoopClock) -> None:
-        """Each is a queue of its own, also for the same records."""
+        """Each key of each group is a separate queue, even for the same records."""
         groups = [_group(), _group()]
         records = _records(2)
         async with self.open_store() as store:
@@ -121,7 +121,9 @@ class ParkStoreConformance(ABC):
             assert [*await store.first(groups[1], "k", MOST)] == records
 
     async def test_records_return_exactly(self, real_clock: LoopClock) -> None:
-        """Bytes, texts and their absence; headers of equal names; the largest numbers."""
+        """This includes bytes, texts, missing values, headers with equal names and the largest
+        numbers.
+        """
         group = _group()
         headers = [("h", b"\xff\x00"), ("h", b""), ("", b"x"), ("\u00fc", b"y")]
         records = [
@@ -148,7 +150,7 @@ class ParkStoreConformance(ABC):
                 assert type(found.value) is type(record.value)
 
     async def test_any_key_is_a_key(self, real_clock: LoopClock) -> None:
-        """The texts of all kinds of order keys."""
+        """The texts of all kinds of order keys are accepted."""
         group = _group()
         keys = [
             text_of(key) for key in (b"\x00\xff", "", None, 1, "1", "a'b\"", "\u00fc", "x" * 500)
@@ -162,7 +164,7 @@ class ParkStoreConformance(ABC):
                 assert [*await store.first(group, key, MOST)] == [record]
 
     async def test_calls_for_several_keys_at_once_lose_nothing(self, real_clock: LoopClock) -> None:
-        """Each key's own calls are one after another."""
+        """The calls of each key are sequential; those of several keys are concurrent."""
         group = _group()
         async with self.open_store() as store:
 
@@ -176,7 +178,9 @@ class ParkStoreConformance(ABC):
                 assert [*await store.first(group, f"key {number}", MOST)] == _records(10)[5:]
 
     async def test_many_records_are_parked_by_one_call(self, real_clock: LoopClock) -> None:
-        """All of a key that waited in memory when its first one became poison."""
+        """They are the records that waited in memory when the first record of the key became
+        poison.
+        """
         group = _group()
         async with self.open_store() as store:
             await store.park(group, "k", _records(MOST))
@@ -185,7 +189,7 @@ class ParkStoreConformance(ABC):
             assert not await store.keys(group)
 
     async def test_a_cancelled_call_is_repeated_without_harm(self, real_clock: LoopClock) -> None:
-        """Wherever it was cut, the records are parked once and in order afterwards."""
+        """Wherever it was cancelled, the records are parked once and in order afterwards."""
         group = _group()
         async with self.open_store() as store:
             for turns in range(4):
@@ -199,7 +203,7 @@ class ParkStoreConformance(ABC):
                 assert [*await store.first(group, f"{turns}", MOST)] == records
 
     async def test_a_durable_store_remembers(self, real_clock: LoopClock) -> None:
-        """Another store of the same place has what the first one has stored."""
+        """A second store of the same place returns the records of the first one."""
         group = _group()
         if not self.store().is_durable:
             pytest.skip("it does not claim to be durable")
@@ -221,7 +225,7 @@ def _group() -> str:
 
 
 def _records(count: int, *, topic: str = "topic", partition: int = 0) -> list[ParkedRecord]:
-    """Equal ones for equal arguments."""
+    """Make records, equal ones for equal arguments."""
     return [
         ParkedRecord(
             topic=topic,

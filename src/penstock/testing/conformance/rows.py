@@ -1,4 +1,4 @@
-"""Tests of writing items, and of refused ones."""
+"""Tests of written and refused items."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 class RowTests(SinkUnderTest[T]):
-    """Writing items, and refusing some."""
+    """Tests of written and refused items."""
 
     async def test_a_batch_is_written_in_order(self, real_clock: LoopClock) -> None:
-        """Every item arrives, once, in the batch's order."""
+        """Every item arrives once, in the batch's order."""
         items = self.items(7)
         async with self.open_sink() as sink:
             assert await send(sink, RowBatch(items)) == {}
         await self._all_there(items)
 
     async def test_the_answer_fits_the_batch(self, real_clock: LoopClock) -> None:
-        """The answer is `None`, or a `WriteResult` of as many items, also for an empty batch."""
+        """The result is `None` or a `WriteResult` of the batch's length, also for an empty batch."""
         async with self.open_sink() as sink:
             for size in (0, 1, 3):
                 answer = cast("object", await sink.write(RowBatch(self.items(size))))
@@ -41,7 +41,7 @@ class RowTests(SinkUnderTest[T]):
                 )
 
     async def test_a_batch_is_left_as_it_was(self, real_clock: LoopClock) -> None:
-        """`write` leaves batch and items unchanged: the same batch may be sent again."""
+        """`write` changes neither the batch nor its items: the same batch may be sent again."""
         items = self.items(5)
         batch = RowBatch(items)
         before = (batch.items, batch.id, batch.write_key, tuple(map(repr, items)))
@@ -75,7 +75,7 @@ class RowTests(SinkUnderTest[T]):
             )
             await self.check_truth(batch, errors)
             assert await send(sink, RowBatch(self.items(2))) == {}, (
-                "after a refusal the sink does not work any more"
+                "after a refusal the sink no longer works"
             )
 
     async def test_a_batch_of_refused_items_fails(self, real_clock: LoopClock) -> None:
@@ -85,11 +85,11 @@ class RowTests(SinkUnderTest[T]):
             errors = await send(sink, RowBatch(bad))
             assert set(errors) == {0, 1, 2}
             assert all(type(error) is not Exception for error in errors.values()), (
-                "raise an error with a class of its own"
+                "raise an error of a specific class"
             )
 
     async def test_key_prefix_safety_is_told_truly(self, real_clock: LoopClock) -> None:
-        """If an item fails, no later item of its key in that write took effect."""
+        """If an item fails, no later item of its key in that write has taken effect."""
         async with self.open_sink() as sink:
             if not capabilities_of(sink).key_prefix_safe:
                 pytest.skip("the sink does not promise it")

@@ -15,13 +15,13 @@
         async def stored(self, topic):
             return await read_positions(topic)
 
-1. Each test makes a topic of its own; all sources of a topic are one group.
-2. The first tests drive the source by hand, as its host; the others run consumers on it.
-3. What the source declares in its `capabilities` is tested, and the tests of what it does not declare
-   are skipped. `lacks` names what else it cannot do, or all of that for a source without a
-   declaration. Where a rebalance or a loss can be forced, the hooks `rebalance` and `lose` do it.
-4. The tests run in real time, and wait for events only. With the fixture `clock` overridden by one
-   that returns `fake_clock`, they run on virtual time.
+1. Each test makes its own topic; all sources of a topic are one group.
+2. The first tests drive the source directly, as its host; the others run consumers on it.
+3. Declared `capabilities` are tested, and tests of undeclared ones are skipped. `lacks` names other
+   missing abilities, or all of them for a source without a declaration. If a rebalance or a loss
+   can be forced, the hooks `rebalance` and `lose` do it.
+4. The tests run in real time, and wait only for events. If the fixture `clock` is overridden by one
+   that returns `fake_clock`, they run in virtual time.
 """
 
 from __future__ import annotations
@@ -48,4 +48,4 @@ class SourceConformance(
     FailureTests,
     BatchTests,
 ):
-    """The suite of every source. Name the subclass `Test...`, and fill the hooks."""
+    """The suite of every source. Name the subclass `Test...`, and implement the hooks."""

@@ -26,27 +26,27 @@ _numbers = itertools.count(1)
 
 
 class SinkUnderTest(ABC, Generic[T]):
-    """The hooks that a subclass fills, and helpers for the tests."""
+    """The hooks for a subclass to implement, and helpers for the tests."""
 
     ordered = True
     """Whether `stored()` keeps the order in which items were written."""
 
     @abstractmethod
     def sink(self) -> SinkLike[T]:
-        """A new sink, not yet opened; every call for the same destination."""
+        """Return a new sink, not yet opened, of the same destination in every call."""
 
     @abstractmethod
     def item(self, number: int) -> T:
-        """An item that the destination accepts; different for every number."""
+        """Return an item that the destination accepts, different for every number."""
 
     def bad_item(self, number: int) -> T | None:
-        """An item that the destination refuses permanently; `None` if it accepts everything."""
+        """Return an item that the destination refuses permanently; `None` if it refuses none."""
         return None
 
     def columns(self, items: Sequence[T]) -> Any | None:
-        """The items as a `pyarrow.RecordBatch`, a row each; `None` if they cannot be columns.
+        """Convert items to a `pyarrow.RecordBatch`, one row each; `None` if that is not possible.
 
-        By default mappings are rows, with a column for each name that any of them has.
+        By default, mappings are rows, with a column for each name in any of them.
         """
         if not items or not all(isinstance(item, Mapping) for item in items):
             return None
@@ -56,22 +56,22 @@ class SinkUnderTest(ABC, Generic[T]):
         return pyarrow.record_batch({name: [row.get(name) for row in rows] for name in names})
 
     async def stored(self) -> Sequence[T] | None:
-        """Every item that the destination holds, equal to the sent ones; `None` if not known."""
+        """Return every stored item, equal to the sent one; `None` if not known."""
         return None
 
     def items(self, count: int) -> list[T]:
-        """New items, never sent before."""
+        """Return new items, never sent before."""
         return [self.item(next(_numbers)) for _ in range(count)]
 
     @asynccontextmanager
     async def open_sink(self) -> AsyncIterator[Sink[T]]:
-        """An open sink."""
+        """Open a sink for the duration of the context."""
         sink = stack(self.sink())
         async with opened(sink):
             yield sink
 
     async def copies(self, item: T) -> int | None:
-        """How often the destination holds an item; `None` if not known."""
+        """Return the number of stored copies of an item; `None` if not known."""
         stored = await self.stored()
         return None if stored is None else [*stored].count(item)
 
@@ -84,18 +84,18 @@ class SinkUnderTest(ABC, Generic[T]):
             error = errors.get(index)
             if error is None:
                 assert item in stored, (
-                    f"item {index} was called delivered, and the destination does not have it"
+                    f"item {index} was reported as delivered, but the destination does not have it"
                 )
             elif not isinstance(error, UnknownOutcomeError):
                 assert item not in stored, (
-                    f"item {index} failed with {error!r}, and the destination has it; raise an "
+                    f"item {index} failed with {error!r}, but the destination has it; raise an "
                     "UnknownOutcomeError"
                 )
 
     def _bad_items(self, count: int) -> list[T]:
         bad = [self.bad_item(next(_numbers)) for _ in range(count)]
         if any(item is None for item in bad):
-            pytest.skip("bad_item() is not given: the destination takes everything")
+            pytest.skip("bad_item() is not implemented: the destination accepts everything")
         return cast("list[T]", bad)
 
     async def _all_there(self, items: Sequence[T], *, in_order: bool = True) -> None:

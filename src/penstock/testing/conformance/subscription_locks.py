@@ -4,9 +4,9 @@
         def locks(self):
             return MyLocks("...")
 
-1. Each test uses names of its own, so other locks may be held at the same place.
-2. The tests run on a loop of their own in real time, and wait for nothing but the place.
-3. Locks that count members, or that are one object with the positions, are tested for that, too.
+1. Each test uses its own names, so other locks may be held at the same place.
+2. The tests run on their own loop in real time, and wait only for the place.
+3. Locks that count members, or that are one object with the positions, are also tested for that.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ class SubscriptionLocksConformance(ABC):
 
     @abstractmethod
     def locks(self) -> SubscriptionLocks:
-        """A new object, not yet opened; every call for the same place."""
+        """Return a new object, not yet opened, of the same place in every call."""
 
     async def lose(self, locks: SubscriptionLocks, names: Collection[str]) -> None:
-        """Make an object lose these locks without noticing: its leases run out, or its session ends.
+        """Make an object lose these locks without noticing: its leases expire, or its session ends.
 
-        Without a way to do that, the tests of lost locks are skipped.
+        Without an implementation, the tests of lost locks are skipped.
         """
         pytest.skip("the suite cannot make it lose a lock")
 
     async def subscription(self, locks: SubscriptionLocks) -> str:
-        """The name of a new subscription, whose slots can be locked."""
+        """Make a new subscription with slots that can be locked; return its name."""
         name = f"subscription {uuid4().hex}"
         if isinstance(locks, SubscriptionState):
             await locks.initialize(name, SubscriptionStart(dict.fromkeys(range(SLOTS), 0)))
         return name
 
     async def test_a_lock_has_one_holder(self, real_clock: LoopClock) -> None:
-        """It is not reentrant either."""
+        """A lock is exclusive, and not reentrant."""
         async with AsyncExitStack() as stack:
             one, other = await self._opened(stack, 2)
             names = await self._names(one, 3)
@@ -94,7 +94,7 @@ class SubscriptionLocksConformance(ABC):
             assert {*await other.lock(names)} == {*names}
 
     async def test_locks_that_are_kept_are_those_that_are_held(self, real_clock: LoopClock) -> None:
-        """No other one is taken by it."""
+        """`keep` takes no other lock."""
         async with AsyncExitStack() as stack:
             one, other = await self._opened(stack, 2)
             names = await self._names(one, 4)
@@ -107,7 +107,7 @@ class SubscriptionLocksConformance(ABC):
             assert {*await other.lock(names)} == {names[0], names[3]}
 
     async def test_the_end_of_an_object_frees_its_locks(self, real_clock: LoopClock) -> None:
-        """Also when it is left by an exception."""
+        """This includes an end by an exception."""
         async with AsyncExitStack() as stack:
             (other,) = await self._opened(stack, 1)
             names = await self._names(other, 3)
@@ -124,7 +124,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_of_several_calls_at_once_each_lock_goes_to_one(
         self, real_clock: LoopClock
     ) -> None:
-        """In whatever order they name them, and nothing waits in a circle."""
+        """This holds for any order of the names, without a deadlock."""
         async with AsyncExitStack() as stack:
             several = await self._opened(stack, 4)
             names = await self._names(several[0], 32)
@@ -141,7 +141,7 @@ class SubscriptionLocksConformance(ABC):
             assert {*await several[0].lock(names)} == {*names}
 
     async def test_a_lost_lock_is_free_and_its_holder_is_told(self, real_clock: LoopClock) -> None:
-        """At the next `keep`. The others are still held by the new holder."""
+        """The next `keep` reports the loss. The lock stays with its new holder."""
         async with AsyncExitStack() as stack:
             one, other = await self._opened(stack, 2)
             names = await self._names(one, 3)
@@ -157,7 +157,7 @@ class SubscriptionLocksConformance(ABC):
     async def test_a_lost_lock_is_not_freed_by_its_earlier_holder(
         self, real_clock: LoopClock
     ) -> None:
-        """Which has not noticed that it is lost."""
+        """The earlier holder has not noticed the loss."""
         async with AsyncExitStack() as stack:
             one, other, third = await self._opened(stack, 3)
             names = await self._names(one, 2)
@@ -169,7 +169,7 @@ class SubscriptionLocksConformance(ABC):
             assert [*await third.lock(names)] == []
 
     async def test_a_cancelled_lock_is_not_held_for_ever(self, real_clock: LoopClock) -> None:
-        """Wherever it was cut, the same object can take it, and free it."""
+        """Wherever the call was cancelled, the same object can take the lock and free it."""
         async with AsyncExitStack() as stack:
             one, other = await self._opened(stack, 2)
             names = await self._names(one, 2)
@@ -186,7 +186,7 @@ class SubscriptionLocksConformance(ABC):
                 await other.unlock(names)
 
     async def test_members_are_those_that_ask(self, real_clock: LoopClock) -> None:
-        """Of each subscription apart. One that has ended is none any more."""
+        """They are counted for each subscription separately, without ended ones."""
         async with AsyncExitStack() as stack:
             one, other = await self._opened(stack, 2)
             if not (isinstance(one, CountsMembers) and isinstance(other, CountsMembers)):
@@ -203,7 +203,7 @@ class SubscriptionLocksConformance(ABC):
             assert await other.members(name) == 2
 
     async def test_a_lost_lock_protects_the_position(self, real_clock: LoopClock) -> None:
-        """Of one object with the positions: it moves a slot that no other object has locked."""
+        """An object with locks and positions moves a slot only if no other object has locked it."""
         async with AsyncExitStack() as stack:
             one, other = await self._opened(stack, 2)
             if not (isinstance(one, SubscriptionState) and isinstance(other, SubscriptionState)):

@@ -4,8 +4,8 @@
         def state(self):
             return MyState("...")
 
-1. Each test uses subscriptions of its own, so the place need not be empty.
-2. The tests run on a loop of their own in real time, and wait for nothing but the place.
+1. Each test uses its own subscriptions, so the place need not be empty.
+2. The tests run on their own loop in real time, and wait only for the place.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class SubscriptionStateConformance(ABC):
 
     @abstractmethod
     def state(self) -> SubscriptionState:
-        """A new object, not yet opened; every call for the same place."""
+        """Return a new object, not yet opened, of the same place in every call."""
 
     async def test_there_is_nothing_before_the_start(self, real_clock: LoopClock) -> None:
-        """A position that is stored too early does not make a subscription."""
+        """A position that is stored too early does not create a subscription."""
         name = _name()
         async with AsyncExitStack() as stack:
             (state,) = await self._opened(stack, 1)
@@ -49,7 +49,7 @@ class SubscriptionStateConformance(ABC):
             )
 
     async def test_one_of_several_starts_at_once_is_stored(self, real_clock: LoopClock) -> None:
-        """Whole, and every process finds it, also one that was told at once that it is there."""
+        """It is stored as a whole, and every process finds it, also after a concurrent start."""
 
         async def begin(
             state: SubscriptionState, start: SubscriptionStart
@@ -74,7 +74,7 @@ class SubscriptionStateConformance(ABC):
                     _same(_read(await state.read(name)), first)
 
     async def test_a_later_start_changes_nothing(self, real_clock: LoopClock) -> None:
-        """Neither for the object that was first nor for another one."""
+        """Neither the first object nor another one sees a change."""
         name = _name()
         async with AsyncExitStack() as stack:
             one, other = await self._opened(stack, 2)
@@ -86,7 +86,7 @@ class SubscriptionStateConformance(ABC):
                 assert await state.read(name) == before
 
     async def test_a_start_returns_exactly(self, real_clock: LoopClock) -> None:
-        """Each slot's offset, the earlier ones behind them, and the selection."""
+        """This includes each slot's offset, the earlier offsets after them, and the selection."""
         name = _name()
         start = SubscriptionStart(
             {slot: _FAR - slot for slot in range(SLOTS)},
@@ -103,7 +103,7 @@ class SubscriptionStateConformance(ABC):
             assert not found.paused_slots
 
     async def test_a_store_moves_the_slots_that_it_names(self, real_clock: LoopClock) -> None:
-        """With their maps. The others stay, and another object sees it."""
+        """Their maps are stored too. Other slots stay, and another object sees the change."""
         name = _name()
         async with AsyncExitStack() as stack:
             one, other = await self._opened(stack, 2)
@@ -119,7 +119,7 @@ class SubscriptionStateConformance(ABC):
             assert [*await one.store(name, {})] == []
 
     async def test_a_stale_store_changes_nothing(self, real_clock: LoopClock) -> None:
-        """It names a position, or a map, that is not the stored one; other slots are moved."""
+        """A store with an outdated position or map has no effect on that slot; other slots move."""
         name = _name()
         async with AsyncExitStack() as stack:
             one, stale = await self._opened(stack, 2)
@@ -134,7 +134,7 @@ class SubscriptionStateConformance(ABC):
             assert _read(await one.read(name)).positions[2] == Position(11)
 
     async def test_a_position_never_goes_back(self, real_clock: LoopClock) -> None:
-        """Also if the move knows the stored one. The same offset may get another map."""
+        """This holds even if the store names the current one. The same offset may get another map."""
         name = _name()
         async with AsyncExitStack() as stack:
             (state,) = await self._opened(stack, 1)
@@ -147,7 +147,7 @@ class SubscriptionStateConformance(ABC):
             assert _read(await state.read(name)).positions[5] == at
 
     async def test_of_several_stores_at_once_one_counts(self, real_clock: LoopClock) -> None:
-        """They move the same slots from the same position."""
+        """Several stores move the same slots from the same position; only one has an effect."""
         name = _name()
         async with AsyncExitStack() as stack:
             states = await self._opened(stack, 4)
@@ -173,7 +173,7 @@ class SubscriptionStateConformance(ABC):
                 assert {slot: found[slot] for slot in at} == at
 
     async def test_all_slots_are_moved_by_one_call(self, real_clock: LoopClock) -> None:
-        """In any order."""
+        """They are named in any order."""
         name = _name()
         async with AsyncExitStack() as stack:
             (state,) = await self._opened(stack, 1)
@@ -184,7 +184,7 @@ class SubscriptionStateConformance(ABC):
             assert found == {slot: Position(slot) for slot in range(SLOTS)}
 
     async def test_what_was_read_stays_as_it_was(self, real_clock: LoopClock) -> None:
-        """It is a copy, and so is the start that was stored."""
+        """The returned state is a copy, and so is the stored start."""
         name = _name()
         async with AsyncExitStack() as stack:
             (state,) = await self._opened(stack, 1)
@@ -197,7 +197,7 @@ class SubscriptionStateConformance(ABC):
             assert before.positions == copied == dict.fromkeys(range(SLOTS), Position(1))
 
     async def test_subscriptions_are_apart(self, real_clock: LoopClock) -> None:
-        """Under names of all kinds."""
+        """This holds for names of all kinds."""
         suffixes = ["", "/1", "'", '"', "\\", "%", "*", " ", "\u00fc\U0001f600", "x" * 500]
         names = [f"{_name()}{suffix}" for suffix in suffixes]
         async with AsyncExitStack() as stack:
@@ -212,7 +212,7 @@ class SubscriptionStateConformance(ABC):
     async def test_a_cancelled_store_is_whole_or_nothing_by_slot(
         self, real_clock: LoopClock
     ) -> None:
-        """Wherever it was cut; the object goes on."""
+        """This holds wherever the call was cancelled, and the object stays usable."""
         name = _name()
         async with AsyncExitStack() as stack:
             (state,) = await self._opened(stack, 1)
@@ -246,7 +246,7 @@ def _start(offset: int) -> SubscriptionStart:
 
 
 def _read(found: Subscribed | None) -> Subscribed:
-    assert found is not None, "a subscription that was started is not there"
+    assert found is not None, "a subscription that was started does not exist"
     return found
 
 

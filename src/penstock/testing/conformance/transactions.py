@@ -36,14 +36,14 @@ ROUNDS = (0, 3, 34, 144)
 
 
 class TransactionConformance(SinkConformance[T]):
-    """The suite of every sink, and the promises of `transaction(sink, unit)`."""
+    """The suite of every sink, and of the promises of `transaction(sink, unit)`."""
 
     def unit(self) -> Unit:
-        """A new unit, not yet committed."""
+        """Return a new unit, not yet committed."""
         return Unit(application=f"conformance-{uuid4().hex}", version=1, part=0, parts=2)
 
     async def holds(self, items: Sequence[T]) -> int:
-        """How many of these the destination holds; skips the test if that is not known."""
+        """Return how many of these items are stored; skip the test if that is not known."""
         stored = await self.stored()
         if stored is None:
             pytest.skip("stored() is not implemented: the suite cannot see what has been committed")
@@ -57,13 +57,13 @@ class TransactionConformance(SinkConformance[T]):
         return tx
 
     async def test_it_says_that_it_has_transactions(self, real_clock: LoopClock) -> None:
-        """No layer of the stack refuses one."""
+        """Every layer of the stack supports transactions."""
         async with self.open_sink() as sink:
             check_transactional(sink)
             assert capabilities_of(sink).transactional
 
     async def test_writes_are_seen_with_the_commit(self, real_clock: LoopClock) -> None:
-        """All of them become visible, and not before; with and without a unit."""
+        """All become visible with the commit and none before, with and without a unit."""
         async with self.open_sink() as sink:
             for unit in (None, self.unit()):
                 first, second = self.items(3), self.items(3)
@@ -73,7 +73,7 @@ class TransactionConformance(SinkConformance[T]):
                     assert await send(tx, RowBatch(second)) == {}
                     tx.record(Counts(rows=6, delivered=6))
                     assert await self.holds([*first, *second]) == 0, (
-                        "written in a transaction that has not committed, and seen"
+                        "an item of a transaction is visible before the commit"
                     )
                 assert await self.holds([*first, *second]) == 6
                 assert tx.committed is not None
@@ -113,7 +113,7 @@ class TransactionConformance(SinkConformance[T]):
                 assert not any(batch.unsettled() for batch in batches)
 
     async def test_a_cancellation_leaves_all_or_nothing(self, real_clock: LoopClock) -> None:
-        """At any moment; the next attempt of the unit completes it, once."""
+        """This holds at any moment; the next attempt of the unit completes it once."""
         async with self.open_sink() as sink:
             for rounds in ROUNDS:
                 unit, items = self.unit(), self.items(4)
@@ -129,7 +129,7 @@ class TransactionConformance(SinkConformance[T]):
                 )
 
     async def test_a_committed_unit_is_not_written_again(self, real_clock: LoopClock) -> None:
-        """Its second attempt learns of the commit; the same items are duplicates, others fail."""
+        """Its second attempt detects the commit; the same items are duplicates, others fail."""
         async with self.open_sink() as sink:
             unit, items = self.unit(), self.items(3)
             await self.attempt(sink, unit, items)
@@ -168,7 +168,7 @@ class TransactionConformance(SinkConformance[T]):
             await self.attempt(sink, replace(unit, part=1), self.items(1))
 
     async def test_refused_items_are_refused_alone(self, real_clock: LoopClock) -> None:
-        """Or with their whole batch, if the sink does so outside; other writes stay."""
+        """If the sink refuses whole batches, the batch is refused instead; other writes stay."""
         before, good, after = self.items(2), self.items(2), self.items(2)
         bad = self._bad_items(2)
         async with self.open_sink() as sink:

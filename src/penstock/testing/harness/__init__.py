@@ -1,1 +1,1 @@
-"""A consumer in a test: messages in, a handler, and what became of each message."""
+"""A consumer in a test: messages in, a handler, and the result of each message."""

@@ -17,15 +17,15 @@ class HandlerCall:
     """One call of a handler. Times are the clock's, in seconds."""
 
     ids: tuple[object, ...]
-    """Of its message, or of the messages of its batch."""
+    """The id of its message, or the ids of the messages of its batch."""
     attempt: int
-    """The number of the try of its (first) message, from 1."""
+    """The attempt of its (first) message, from 1."""
     started: float
     ended: float | None = None
-    """`None` while it runs."""
+    """The end; `None` while it runs."""
     result: object = None
     error: BaseException | None = None
-    """What it raised, a cancellation included."""
+    """The exception that it raised, including a cancellation."""
 
     def returns(self, result: object) -> object:
         """Note a result, and return it."""
@@ -38,7 +38,7 @@ class HandlerCall:
 
 
 class Calls:
-    """The calls of one run, in the order of their beginnings."""
+    """The calls of one run, in the order of their starts."""
 
     def __init__(self, clock: Clock, id_of: Callable[[Message], object]) -> None:
         self.all: list[HandlerCall] = []
@@ -48,7 +48,7 @@ class Calls:
         self._id_of = id_of
 
     def recorded(self, handler: Callable[[Any], Awaitable[object]]) -> Callable[[Any], Any]:
-        """The handler, of a message or of a list of them, with every call recorded."""
+        """Wrap a handler of a message or of a list of messages; record every call."""
 
         async def call(given: Message | list[Message]) -> object:
             messages = given if isinstance(given, list) else [given]

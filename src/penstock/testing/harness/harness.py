@@ -1,11 +1,11 @@
 """The harness: a consumer on a memory source.
 
-1. Messages are sent to a log of the harness. A run makes a new consumer, which handles all that are
-   not settled and stops, as after a restart.
-2. Whether a message is settled is read from the stored positions and offset maps, so it includes
-   what the consumer has lost or not committed.
-3. The clock is that of the running loop. On the loop of a `FakeClock`, backoffs and timeouts pass at
-   once. The default jitter has a seed of the harness.
+1. Messages are sent to a log of the harness. A run makes a new consumer, which handles all
+   unsettled messages and stops, as after a restart.
+2. Whether a message is settled is read from the stored positions and offset maps. So messages that
+   the consumer has lost or not committed count as unsettled.
+3. The clock is that of the running loop. On the loop of a `FakeClock`, backoffs and timeouts pass
+   immediately. The default jitter has a fixed seed.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ Where: TypeAlias = "tuple[str, int, int]"
 
 
 class ConsumerHarness:
-    """Runs a handler on messages of a test, and tells what became of each.
+    """Runs a handler on messages of a test, and reports the result of each.
 
     Args:
-        run_timeout: the most seconds of a run, by the consumer's clock.
-        ids: makes the ids of messages that are sent without one; default: 0, 1, 2 and so on.
-        seed: of the jitter of the default retry policy.
-        traits: of the source; default: those of a memory source.
-        options: those of the `Consumer`, as in production. Dead letters are collected if there is
-            no sink for them; `dead_letters=None` means none.
+        run_timeout: maximum duration of a run, in seconds of the consumer's clock.
+        ids: iterator of ids for messages that are sent without one; default: 0, 1, 2 and so on.
+        seed: seed of the jitter of the default retry policy.
+        traits: traits of the source; default: those of a memory source.
+        options: arguments of the `Consumer`, as in production. Dead letters are collected if there
+            is no sink for them; `dead_letters=None` means no dead letters.
 
-    Raises `ConfigError` for a bad argument; those of the consumer are checked by each run.
+    Raises `ConfigError` for a bad argument; each run checks the arguments of the consumer.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ConsumerHarness:
         self.log = MemoryLog(partitions=[TopicPartition("messages", 0)])
         """The records and stored positions, for tests of restarts and holes."""
         self.source: MemorySource | None = None
-        """That of the current run, or of the last one: to revoke, to redeliver, to crash."""
+        """The source of the current or the last run: to revoke, to redeliver, to crash."""
         self._timeout = checks.seconds("run_timeout", run_timeout)
         self._next_id = count().__next__ if ids is None else ids
         self._ids: dict[Where, object] = {}
@@ -94,7 +94,7 @@ class ConsumerHarness:
         value: object,
         *,
         key: object = None,
-        id: object = None,  # noqa: A002  # the word of a test's author
+        id: object = None,  # noqa: A002  # the natural name in a test
         topic: str = "messages",
         partition: int = 0,
         headers: Sequence[tuple[str, bytes]] = (),
@@ -102,8 +102,8 @@ class ConsumerHarness:
     ) -> Record:
         """Send a message, before a run or during one; returns its record.
 
-        `id` names it in what a run tells. `timestamp` is in milliseconds since the epoch; default:
-        the clock's time.
+        `id` names it in the results of a run. `timestamp` is in milliseconds since the epoch;
+        default: the clock's time.
         """
         if timestamp is None:
             timestamp = int(self._clock.wall_time() * 1000)
@@ -114,7 +114,7 @@ class ConsumerHarness:
         )
 
     def resend(self, letter: DeadLetterRecord[Any], *, id: object = None) -> Record:  # noqa: A002
-        """Send the message of a dead letter again, as a new one: its attempts begin at 1."""
+        """Send the message of a dead letter again, as a new message: its attempts start at 1."""
         record = record_of_item(letter.item)
         return self.send(
             record.value,
@@ -127,17 +127,17 @@ class ConsumerHarness:
         )
 
     async def run(self, handler: MessageHandler) -> HarnessRun:
-        """Handle everything that is not settled; return when all is, or after the timeout.
+        """Handle all unsettled messages; return when all are settled, or after the timeout.
 
-        Returns before if only blocked messages are left, and those behind them. Raises what
-        `Consumer.run` raises, and `TimeoutError` if a handler runs even after the timeout. Messages
-        that still back off then are `unsettled`.
+        Returns earlier if only blocked messages and later ones of their keys are left. Raises what
+        `Consumer.run` raises, and `TimeoutError` if a handler still runs after the timeout.
+        Messages that are backing off then are `unsettled`.
         """
         call = as_handler(handler)
         return await self._run(call, lambda consumer, call: consumer.receive(call))
 
     async def run_batch(self, handler: BatchHandler, **options: Unpack[BatchOptions]) -> HarnessRun:
-        """As `run`, in batches: with the arguments of `Consumer.run_batch`."""
+        """Like `run`, in batches: with the arguments of `Consumer.run_batch`."""
         call = as_batch_handler(handler)
         return await self._run(call, lambda consumer, call: consumer.receive_batch(call, **options))
 
@@ -150,8 +150,8 @@ class ConsumerHarness:
         interjections: Sequence[Interjector] = (),
         forward_to: TakesForwarded | None = None,
     ) -> HarnessRun:
-        """As `run`, with the arguments of `Consumer.run_events`. A call is that of the handler, not of
-        its jobs and finalisers.
+        """Like `run`, with the arguments of `Consumer.run_events`. Only calls of the handler are
+        recorded, not those of its jobs and finalisers.
         """
         called = as_handler(handler)
         contexts: dict[Message, EventContext] = {}
@@ -226,7 +226,7 @@ class ConsumerHarness:
         )
 
     def _records(self) -> list[tuple[Where, Record]]:
-        """The records of the log, in the order in which they were sent."""
+        """Return the records of the log, in the order in which they were sent."""
         found = {
             _where(record): record for records in self.log.records.values() for record in records
         }
@@ -235,7 +235,7 @@ class ConsumerHarness:
         return [(where, found[where]) for where in self._ids if where in found]
 
     def _settled(self) -> set[Where]:
-        """The records that are settled as the log knows it, by its positions and their maps."""
+        """Return the settled records, by the log's stored positions and their maps."""
         settled: set[Where] = set()
         for partition, records in self.log.records.items():
             stored = self.log.start(partition)
@@ -245,7 +245,7 @@ class ConsumerHarness:
         return settled
 
     def _id_of(self, record: SourceRecord) -> object:
-        """The id of a record; a new one, if the test has put the record into the log itself."""
+        """Return the id of a record; a new one if the test has put the record into the log itself."""
         where = _where(record)
         if where not in self._ids:
             self._ids[where] = self._next_id()

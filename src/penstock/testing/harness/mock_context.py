@@ -1,4 +1,4 @@
-"""A context for tests of handlers and finalisers of events, without a consumer."""
+"""A context for tests of event handlers and finalisers, without a consumer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MockContext(EventContext):
-    """The context of one event that a test makes up.
+    """The context of one event, created by a test.
 
         context = MockContext("payload", key="k")
         assert isinstance(await handle(context), Incomplete)
@@ -31,10 +31,10 @@ class MockContext(EventContext):
         key: the record's own key.
         headers: the record's headers.
         partition: the event's partition; default: `("events", 0)`.
-        offset: its offset.
+        offset: the event's offset.
         store: the state of the partition; default: an empty one.
 
-    A `JobScheduler` or an `ItemBatcher` belongs to a consumer that runs: test a handler with those by
+    A `JobScheduler` or an `ItemBatcher` needs a running consumer: test handlers that use one with
     `ConsumerHarness.run_events`.
     """
 
@@ -52,9 +52,9 @@ class MockContext(EventContext):
     ) -> None:
         self._store: StateStore = MemoryStore() if store is None else store
         self.finalisers: list[Finalise] = []
-        """What `job_complete` was called with and has not run."""
+        """The finalisers passed to `job_complete` that have not run."""
         self.sent_on: list[Any] = []
-        """What `forward` was called with, in order."""
+        """The items passed to `forward`, in order."""
         claim = Claim(partition, 1, Position(offset), Lanes(), _NoDesk())
         claim.tracker.admit(offset, offset, 1)
         record = Record(*partition, offset, key, value, headers)
@@ -81,12 +81,12 @@ class MockContext(EventContext):
 
 
 class _NoDesk:
-    """A message of a test is settled by nothing but its handler's result."""
+    """A desk without effect: only the handler's result settles a message of a test."""
 
     def settle(self, message: Message, result: Result) -> bool:
-        """It has no effect."""
+        """Do nothing."""
         del message, result
         return False
 
     def in_progress(self, message: Message) -> None:
-        """It has no time limit."""
+        """Do nothing: there is no time limit."""

@@ -1,4 +1,4 @@
-"""What a harness tells of one run."""
+"""The result of one run of a harness."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessRun:
-    """What became of the messages of a harness in one run of its consumer."""
+    """The results of a harness's messages in one run of its consumer."""
 
     settled: dict[object, list[object]]
-    """Per key, the ids of the messages that were settled in this run, in the order in which their
-    last calls ended. A settled message is not delivered again.
+    """Per key, the ids of the messages that were settled in this run, in the order of the ends of
+    their last calls. A settled message is not delivered again.
     """
     unsettled: list[object]
-    """The ids of the other messages, in the order in which they were sent; the next run has them.
+    """The ids of the other messages, in the order in which they were sent; the next run handles
+    them.
     """
     blocked: list[object]
-    """Those of them that could not be handled, and block their keys."""
+    """The unsettled messages that could not be handled, and block their keys."""
     calls: list[HandlerCall]
-    """The handler's calls, in the order of their beginnings."""
+    """The handler's calls, in the order of their starts."""
     dead_letters: list[DeadLetterRecord[Any]]
-    """The dead letters that were written, in order; empty if the consumer has a sink of its own."""
+    """The dead letters that were written, in order; empty if the consumer has its own sink for
+    them.
+    """
     positions: dict[TopicPartition, int]
     """The stored positions."""
     report: DrainReport
@@ -37,5 +40,5 @@ class HarnessRun:
 
     @property
     def counts(self) -> MessageCounts:
-        """How many messages were acknowledged, failed, dead-lettered and so on."""
+        """The number of messages that were acknowledged, failed, dead-lettered and so on."""
         return self.report.counts

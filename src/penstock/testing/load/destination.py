@@ -1,4 +1,4 @@
-"""A made-up destination that slows down or refuses as real ones do."""
+"""A simulated destination that slows down or refuses writes like a real one."""
 
 from __future__ import annotations
 
@@ -21,48 +21,49 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Behaviour of a destination. Times in seconds."""
+    """Behaviour of a destination. Times are in seconds."""
 
     seconds: float = 0.05
     """Fixed time of each write."""
     per_item: float = 0.0001
     """Time added by each item."""
     jitter: float = 0.05
-    """The mean of a random excess (exponential), as a share of the rest."""
+    """Mean of a random, exponentially distributed excess, as a fraction of the rest."""
     knee: int | None = None
-    """Above this many concurrent writes, each further one makes all slower by a tenth."""
+    """Number of concurrent writes above which each further one slows all by a tenth."""
     items_per_second: float | None = None
-    """Its capacity; writes beyond it queue up."""
+    """Its capacity; further writes are queued."""
     servers: int | None = None
-    """Writes that it processes concurrently; the others queue up, in order of arrival."""
+    """Number of writes that it processes concurrently; the others are queued in order of arrival.
+    """
     most_writes: int | None = None
-    """It throttles above this many concurrent writes."""
+    """Number of concurrent writes above which it throttles."""
     most_items: int | None = None
-    """It refuses writes of more items as too large."""
+    """Number of items above which it refuses a write as too large."""
     error: Exception | None = None
     """The error of every write."""
 
 
 class LoadedSink:
-    """A destination as a sink; `phases` gives its behaviour by first second (the first is 0)."""
+    """A destination as a sink; `phases` maps first seconds, from 0, to its behaviour."""
 
     def __init__(self, phases: Sequence[tuple[float, Destination]], *, seed: int = 1) -> None:
         self.phases = phases
         self.counts: Counter[str] = Counter()
-        """Writes by result: `ok`, `throttled`, `too_large`, `cut_off`, `error`."""
+        """Number of writes by result: `ok`, `throttled`, `too_large`, `cut_off`, `error`."""
         self.items = 0
-        """Items written."""
+        """Number of written items."""
         self.resent = 0
-        """Items in second and later attempts."""
+        """Number of items in second and later attempts."""
         self.writing = 0
-        """Writes in flight."""
+        """Number of writes in flight."""
         self._random = random.Random(seed)
         self._free_at = 0.0
         self._servers: list[float] = []
-        """The time at which each of the destination's servers is free again; a heap."""
+        """Heap of the times at which the destination's servers become free."""
 
     async def write(self, batch: Batch[Any]) -> None:
-        """Take as long as the destination would, or fail as it would."""
+        """Take as long as the destination, or fail like it."""
         now = LOOP_CLOCK.now()
         kind = phase_at(self.phases, now)
         self.writing += 1
@@ -109,7 +110,7 @@ class LoadedSink:
         return max(work, self._free_at - now + kind.seconds)
 
     def _queued(self, servers: int, now: float, work: float) -> float:
-        """Seconds that a write waits for a server, whose work grows by `work`."""
+        """Return the seconds that a write waits for a server; add `work` to that server's work."""
         while len(self._servers) > servers:  # the work of removed servers is dropped
             heapq.heappop(self._servers)
         while len(self._servers) < servers:
@@ -120,5 +121,5 @@ class LoadedSink:
 
 
 def phase_at(phases: Sequence[tuple[float, V]], now: float) -> V:
-    """The value of the phase at `now`."""
+    """Return the value of the phase at `now`."""
     return next(value for start, value in reversed(phases) if start <= now)

@@ -1,4 +1,4 @@
-"""The picture of a simulated run: limits in force, writes, batch size and items per second."""
+"""Plot of a simulated run: limits in force, writes, batch size and items per second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLOURS = ("#1f6f8b", "#e0a030")
 
 
 def draw(samples: Sequence[Sample], digest: str, target: Path, title: str) -> None:
-    """Write the picture as SVG or PNG, by the target's suffix; it is the same for the same run.
+    """Write the plot as SVG or PNG, by the target's suffix; the same run gives the same plot.
 
     Raises `MissingExtra` and `OSError`.
     """

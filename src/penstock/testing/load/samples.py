@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One moment of a run."""
+    """The state of a run at one moment."""
 
     second: float
     workers: int
     max_items: int
     writing: int
-    """Writes at the destination."""
+    """Number of writes at the destination."""
     offered: float
     """Items that the batcher accepted, per second since the last sample."""
     written: float

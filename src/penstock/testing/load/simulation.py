@@ -1,12 +1,12 @@
-"""Simulated load on virtual time: a made-up destination, changing traffic, a batcher between them.
+"""Simulated load on virtual time: a simulated destination, changing traffic, a batcher between
+them.
 
-1. The batcher, its stack and the clock are the real ones; only the destination and the producer are
-   made up.
+1. The batcher and its stack are real; the destination and the producer are simulated.
 2. The same scenario gives the same run, to the last digit: all randomness comes from its seed, all
    time from a `FakeClock`.
-3. The producer offers items at its rate, and waits while the batcher is full: lost time is not
-   caught up.
-4. A cancelled write has cost the destination its work all the same.
+3. The producer offers items at its rate, and waits while the batcher is full. It does not make up
+   for lost time.
+4. A cancelled write costs the destination its work nevertheless.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Scenario:
     """A destination, traffic and a batcher."""
 
     destination: Sequence[tuple[float, Destination]]
-    """Its phases, by their first second."""
+    """The destination's phases, by their first second."""
     traffic: Sequence[tuple[float, float]]
-    """Items per second, by the first second of each phase."""
+    """Offered items per second, by the first second of each phase."""
     limits: Limits
     adaptive: Adaptive | None
     seconds: float = 60.0
     timeout: float = 1.0
-    """Seconds for one attempt."""
+    """Timeout of an attempt, in seconds."""
     decorators: tuple[Decorator[Any], ...] = ()
     """Decorators between the timeout and the retry."""
     seed: int = 1
@@ -69,20 +69,20 @@ class Simulated:
     """The result of a scenario."""
 
     tally: Tally
-    """The batcher's, after its shutdown."""
+    """The batcher's tally after its shutdown."""
     samples: list[Sample]
     writes: Counter[str]
-    """Writes by how they ended at the destination; see `LoadedSink.counts`."""
+    """Number of writes by result at the destination; see `LoadedSink.counts`."""
     resent: int
-    """Repeated items, counted at each repetition."""
+    """Number of repeated items, counted at each repetition."""
 
     def between(self, start: float, end: float) -> list[Sample]:
-        """The samples between two seconds, inclusive."""
+        """Return the samples between two seconds, inclusive."""
         return [sample for sample in self.samples if start <= sample.second <= end]
 
     @property
     def digest(self) -> str:
-        """Identifies the run: a different run has a different digest."""
+        """A digest that identifies the run: a different run has a different digest."""
         return hashlib.sha256(repr(self.samples).encode()).hexdigest()
 
     def plot(self, target: str | Path, title: str = "") -> None:
@@ -142,7 +142,7 @@ async def _produce(batcher: Batcher[int], scenario: Scenario, clock: FakeClock) 
         owed += phase_at(scenario.traffic, clock.now()) * TICK
         items, owed = int(owed), owed % 1
         size = scenario.limits.max_items
-        for first in range(0, items, size):  # all at once may exceed the ledger's bound
+        for first in range(0, items, size):  # more at a time may exceed the ledger's bound
             await batcher.add_many(range(first, min(items, first + size)))
         await clock.sleep(TICK)
 

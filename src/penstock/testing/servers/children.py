@@ -1,7 +1,7 @@
 """Child processes of an event loop, which must not outlive it.
 
-The transport of a child that is not reaped before its loop closes is found by the garbage collector,
-which warns in whatever runs at that time.
+If a child is not reaped before its loop closes, the garbage collector finds its transport later,
+and warns in unrelated code.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 async def reap(*processes: Process) -> None:
-    """Kill those that still run, and suspend until all are reaped and their pipes closed.
+    """Kill the children that still run; suspend until all are reaped and their pipes are closed.
 
-    A cancellation is raised only then. No other task may read their output meanwhile. A process of
-    theirs that holds a pipe open holds this up.
+    A cancellation is raised only then. No other task may read their output meanwhile. A descendant
+    that holds a pipe open delays the return.
     """
     cancelled: asyncio.CancelledError | None = None
     for each in processes:
         if each.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(each.pid, signal.SIGKILL)  # each.kill() polls, and takes the exit code away
+                os.kill(each.pid, signal.SIGKILL)  # each.kill() polls, and consumes the exit code
     for each in processes:
         is_reaped = False
         while not is_reaped:
             try:
-                await each.communicate()  # wait() alone never ends behind a pipe that is full
+                await each.communicate()  # wait() alone never returns if a pipe is full
                 is_reaped = True
             except asyncio.CancelledError as error:
                 cancelled = error

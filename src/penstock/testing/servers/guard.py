@@ -1,12 +1,12 @@
 """A guard: a small process that removes a folder when the process that started it has ended.
 
-1. It waits for the process itself (a pidfd on Linux from 5.3 on, a kqueue on macOS and BSD), not
-   for the end of a pipe, whose other end forked children would hold open. So every end counts: an
-   exit, a signal, a crash. The end of a thread or of a child does not.
-2. It has a session of its own and ignores signals sent to process groups: Ctrl-C, a terminal that
-   closes, SIGTERM to a whole service.
-3. It runs as a script and loads only this file until then, so it starts in some 20 ms and needs
-   9 MB.
+1. It waits for the process itself (by a pidfd on Linux 5.3 or newer, by a kqueue on macOS and BSD),
+   not for the end of a pipe, which forked children would hold open. So every end of the process
+   counts: an exit, a signal, a crash. The end of a thread or of a child does not.
+2. It has its own session and ignores signals sent to process groups: Ctrl-C, a closing terminal,
+   SIGTERM to a whole service.
+3. It runs as a script and loads only this file while it waits, so it starts in about 20 ms and
+   needs 9 MB.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def wait_for_the_end_of(parent: int) -> None:
             descriptor = os.pidfd_open(parent)
         except ProcessLookupError:
             return
-        if os.getppid() == parent:  # else it has ended, and its id may be in use again
+        if os.getppid() == parent:  # otherwise it has ended, and its id may be reused
             select.select([descriptor], [], [])
     else:
         queue = select.kqueue()
@@ -42,12 +42,12 @@ def wait_for_the_end_of(parent: int) -> None:
 
 
 def main(parent: int, folder: Path) -> None:
-    """Wait; then kill the processes that work in the folder, and remove it."""
+    """Wait, then kill the processes that work in the folder, and remove it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     wait_for_the_end_of(parent)
     from penstock.testing.servers.processes import (
-        kill_all_in,  # a script has no package to be relative to
+        kill_all_in,  # a script has no package for relative imports
     )
 
     kill_all_in(folder, SECONDS)

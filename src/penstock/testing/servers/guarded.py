@@ -1,4 +1,4 @@
-"""A temporary folder that does not outlive its process, and neither do the servers inside it."""
+"""A temporary folder that, like the servers inside it, does not outlive its process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ PACKAGES = Path(__file__).parents[3]
 class GuardedFolder:
     """A new folder and its guard.
 
-    If this process ends without `remove`, by a signal too, the guard kills every process that works
-    in the folder and removes it.
+    If this process ends without `remove`, even by a signal, the guard kills every process that
+    works in the folder, and removes the folder.
 
     Args:
-        prefix: beginning of the folder's name.
+        prefix: prefix of the folder's name.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -42,7 +42,7 @@ class GuardedFolder:
         return os.getpid() == self._owner
 
     def remove(self) -> None:
-        """Remove it, then end the guard. Requires that no process works there. Idempotent."""
+        """Remove the folder, then end the guard. No process may work there. Idempotent."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.guard.kill()
         self.guard.wait()

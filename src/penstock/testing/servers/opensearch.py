@@ -1,4 +1,4 @@
-"""A real OpenSearch for tests, one node, from its jars; as root too."""
+"""A real OpenSearch for tests, one node, from its jars; also runs as root."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 
 class EmbeddedOpenSearch:
-    """One OpenSearch node on loopback, with data of its own and no security.
+    """One OpenSearch node on loopback, with its own data and no security.
 
     Created by `embedded_opensearch`. `kill` ends it at once, as a crash would; `start` or `restart`
     start it again on the same data and port. All methods block, for seconds: call them through
-    `asyncio.to_thread` beside other work. Not thread-safe.
+    `asyncio.to_thread` in a program with other work. Not thread-safe.
     """
 
     def __init__(self, settings: Mapping[str, str], heap: str) -> None:
@@ -39,7 +39,7 @@ class EmbeddedOpenSearch:
 
     @property
     def url(self) -> str:
-        """Its address. Stays the same over restarts."""
+        """Its address. Stays the same across restarts."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -87,7 +87,7 @@ class EmbeddedOpenSearch:
 def embedded_opensearch(
     settings: Mapping[str, str] | None = None, *, heap: str = "128m"
 ) -> Generator[EmbeddedOpenSearch, None, None]:
-    """Start an OpenSearch on loopback; kill it and remove its data when the context ends.
+    """Start an OpenSearch server on loopback; kill it and remove its data when the context ends.
 
     Blocks while starting, about four seconds; the first time also while Maven fetches its jars (44
     MB) into the user's cache folder. If this process ends without leaving the context, by SIGTERM,

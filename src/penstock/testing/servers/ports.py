@@ -1,4 +1,4 @@
-"""Ports for servers that may stop and start again."""
+"""Ports for servers that may stop and restart."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from random import SystemRandom
 from .require import EmbeddedUnavailable
 
 PORTS = range(15_000, 32_000)
-"""Below the ephemeral range: no outgoing connection takes the server's port while it is down."""
+"""Below the ephemeral range, so no outgoing connection takes the port of a stopped server."""
 
 
 def free_port() -> int:
-    """A loopback port without a listener."""
+    """Find a loopback port without a listener."""
     for port in SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))

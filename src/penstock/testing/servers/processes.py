@@ -1,4 +1,4 @@
-"""The processes of a server, found by the folder that they work in, and ended together."""
+"""The processes of a server, found by their current folder and ended together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def works_in(process: psutil.Process, folder: Path) -> bool:
-    """Whether `process` is alive (no zombie) and its current folder is `folder` or inside it."""
+    """Return whether `process` is alive (not a zombie) and works in `folder` or below it."""
     import psutil
 
     try:
@@ -27,7 +27,7 @@ def works_in(process: psutil.Process, folder: Path) -> bool:
 
 
 def find_in(folder: Path) -> list[psutil.Process]:
-    """Every live process whose current folder is `folder` or inside it."""
+    """Find every live process whose current folder is `folder` or below it."""
     import psutil
 
     return [process for process in psutil.process_iter() if works_in(process, folder)]
@@ -43,12 +43,12 @@ def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
 
 
 def kill_all_in(folder: Path, seconds: float) -> bool:
-    """Kill every process that works in `folder`, also those that start meanwhile.
+    """Kill every process that works in `folder`, including those that start meanwhile.
 
     Blocks for at most `seconds`; returns whether all have ended.
     """
     processes = find_in(folder)
-    send(processes, signal.SIGSTOP)  # a stopped process starts no other
+    send(processes, signal.SIGSTOP)  # a stopped process starts no other one
     processes = find_in(folder)
     send(processes, signal.SIGKILL)
     left = [process for process in processes if not wait_gone(process, seconds)]
@@ -56,7 +56,7 @@ def kill_all_in(folder: Path, seconds: float) -> bool:
 
 
 def wait_gone(process: psutil.Process, seconds: float) -> bool:
-    """Block until `process` has ended, reaped or not, at most `seconds`; whether it has."""
+    """Block until `process` has ended, reaped or not, for at most `seconds`; return whether it has."""
     import psutil
 
     if not hasattr(os, "pidfd_open"):

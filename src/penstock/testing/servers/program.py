@@ -1,7 +1,7 @@
-"""A server's program in a folder of its own: started, paused, killed, restarted, and removed.
+"""A server's program in its own folder: started, paused, killed, restarted and removed.
 
-1. A server is recognised by its process's current folder, which is its home. So a process id that
-   the system has reused is never taken for it.
+1. A server is recognised by the current folder of its process, which is its home. So a reused
+   process id is never mistaken for it.
 2. It shuts down cleanly on SIGTERM.
 """
 
@@ -25,14 +25,14 @@ STOP_SECONDS = 30
 
 
 class ServerProgram:
-    """One server's process, its folder and its output.
+    """A server's process, its folder and its output.
 
     All methods block, for seconds. Not thread-safe.
 
     Args:
         name: the server's name in messages and, in lower case, in its folder's.
-        is_ready: blocks until the process given to it accepts requests, and returns whether it does
-            so within `START_SECONDS`.
+        is_ready: a function that blocks until the process passed to it accepts requests, and
+            returns whether it does so within `START_SECONDS`.
     """
 
     def __init__(self, name: str, is_ready: Callable[[subprocess.Popen[bytes]], bool]) -> None:
@@ -55,7 +55,7 @@ class ServerProgram:
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
-        """Start it, and return when it accepts requests; does nothing if it is up.
+        """Start the server and return when it accepts requests; does nothing if it is up.
 
         Raises `EmbeddedUnavailable` with the end of its log if it does not start within a minute.
         """
@@ -98,10 +98,10 @@ class ServerProgram:
         self.start()
 
     def pause(self) -> None:
-        """Freeze it (SIGSTOP); returns when it has stopped, since a signal takes its time."""
+        """Freeze the server (SIGSTOP); return when it has stopped, since a signal takes time."""
         processes.send(processes.find_in(self.home), signal.SIGSTOP)
         if (pid := self.pid) is not None:
-            with contextlib.suppress(ChildProcessError):  # a forked child's parent waits for it
+            with contextlib.suppress(ChildProcessError):  # in a fork, the parent waits for it
                 os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
@@ -118,7 +118,7 @@ class ServerProgram:
     def _end(self) -> None:
         """Kill the processes that work in the home, and close their output."""
         if not processes.kill_all_in(self.home, STOP_SECONDS):
-            raise EmbeddedUnavailable(f"the server is still there {STOP_SECONDS} s after SIGKILL")
+            raise EmbeddedUnavailable(f"the server still runs {STOP_SECONDS} s after SIGKILL")
         process, self._process = self._process, None
         if process is not None:
             process.wait()

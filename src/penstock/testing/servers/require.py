@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class EmbeddedUnavailable(RuntimeError):
-    """An embedded server cannot be started here. The message gives the reason and the remedy."""
+    """An embedded server cannot be started. The message gives the reason and the remedy."""
 
 
 def is_required(what: str) -> bool:
@@ -34,7 +34,7 @@ def skip_or_fail(what: str, reason: str) -> NoReturn:
 
 @contextmanager
 def there_or_skip(what: str, server: AbstractContextManager[T]) -> Generator[T]:
-    """Run the server of this context for a test or fixture; `skip_or_fail` if it cannot start."""
+    """Run a server for a test or fixture; call `skip_or_fail` if it cannot start."""
     try:
         running = server.__enter__()
     except EmbeddedUnavailable as error:

@@ -1,4 +1,4 @@
-"""Tests with consumers: batches, their results by position, and what closes them."""
+"""Tests with consumers: batches, their results by position, and their seal reasons."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BatchTests(ConsumingSource):
-    """Batches of messages, over keys and partitions."""
+    """Tests of batches of messages across keys and partitions."""
 
     async def test_results_of_a_batch_are_by_position(self, clock: Clock) -> None:
         """O-T11, O-T12, consumer/C:Ba1: a message without a result is terminated."""
@@ -62,7 +62,7 @@ class BatchTests(ConsumingSource):
     async def test_a_batch_that_raises_is_split_until_its_poison_is_alone(
         self, clock: Clock
     ) -> None:
-        """consumer/C:Ba2: the others are acknowledged, and there is no livelock."""
+        """consumer/C:Ba2: the other messages are acknowledged, without a livelock."""
         async with self.in_time(clock):
             topic, journal = await self.filled([16], keys=16), Journal(clock)
             letters: FakeSink[Any] = FakeSink()
@@ -90,7 +90,7 @@ class BatchTests(ConsumingSource):
             assert await self.position(topic) == Position(16)
 
     async def test_batches_mix_keys_and_partitions_and_never_share_one(self, clock: Clock) -> None:
-        """O-T14, G-T8, consumer/C:Ba3: a key is in one running batch, in order."""
+        """O-T14, G-T8, consumer/C:Ba3: a key is in at most one running batch, in order."""
         async with self.in_time(clock):
             topic, journal = await self.filled([40, 40], keys=5), Journal(clock)
             sizes: list[int] = []
@@ -141,7 +141,7 @@ class BatchTests(ConsumingSource):
             assert (report.counts.acked, report.counts.naks) == (6, 1)
 
     async def test_a_batch_is_closed_by_size_age_and_drain(self, clock: Clock) -> None:
-        """O-T13, consumer/C:Ba5: keys that are busy are in none."""
+        """O-T13, consumer/C:Ba5: messages of busy keys are in no batch."""
         self.needs("partitions")
         async with self.in_time(clock):
             topic, journal = await self.new_topic(1), Journal(clock)
@@ -184,7 +184,7 @@ class BatchTests(ConsumingSource):
             assert len(journal.handled) == 3
 
     async def test_what_cannot_be_decoded_is_not_in_the_batch(self, clock: Clock) -> None:
-        """O-T18, consumer/C:F5: it is poison alone, and its neighbours are handled."""
+        """O-T18, consumer/C:F5: only that message is poison; the others are handled."""
         async with self.in_time(clock):
             topic, journal = await self.new_topic(1), Journal(clock)
             await self.append(topic, 0, [(b"k", value) for value in (b"1", b"{", b"3")])

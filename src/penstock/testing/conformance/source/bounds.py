@@ -1,4 +1,4 @@
-"""Tests with consumers: bounds, pauses, drains, readiness, and when positions are stored."""
+"""Tests with consumers: bounds, pauses, drains, readiness and the timing of commits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from ....consumer.message import Message
 
 OFTEN = 5.0
-"""Seconds: a source that is to be kept alive less often is not waited for."""
+"""Seconds. The test does not wait for a source with a longer keep-alive interval."""
 
 
 class BoundTests(ConsumingSource):
-    """What holds a consumer back, and how it ends."""
+    """Tests of the bounds of a consumer, and of its end."""
 
     async def test_the_window_is_a_bound(self, clock: Clock) -> None:
-        """O-T4, consumer/C:B1: nothing is fetched while it is full; the source is kept alive."""
+        """O-T4, consumer/C:B1: a consumer with a full window fetches nothing and keeps its source
+        alive.
+        """
         async with self.in_time(clock):
             topic, journal = await self.filled([12], keys=12), Journal(clock)
             gate, most = asyncio.Event(), 0
@@ -46,7 +48,7 @@ class BoundTests(ConsumingSource):
             journal.check_order()
 
     async def test_a_full_window_is_refilled_below_its_threshold(self, clock: Clock) -> None:
-        """consumer/C:B1: below three quarters, by default."""
+        """consumer/C:B1: the default threshold is three quarters."""
         self.needs("partitions")
         async with self.in_time(clock):
             topic, journal = await self.filled([20], keys=20), Journal(clock)
@@ -73,7 +75,7 @@ class BoundTests(ConsumingSource):
                 await journal.wait_for(20)
 
     async def test_bytes_are_bounded(self, clock: Clock) -> None:
-        """consumer/C:B1, consumer/C:N10: one larger record passes alone."""
+        """consumer/C:B1, consumer/C:N10: a record above the bound passes alone."""
         async with self.in_time(clock):
             topic, journal = await self.new_topic(1), Journal(clock)
             sizes = [40, 40, 40, 500, 40, 40]
@@ -124,7 +126,9 @@ class BoundTests(ConsumingSource):
             journal.check_order()
 
     async def test_a_drain_ends_what_runs_and_leaves_the_rest(self, clock: Clock) -> None:
-        """O-T9, consumer/C:B3: what runs is committed; what is queued is handled after a restart."""
+        """O-T9, consumer/C:B3: running messages are committed; queued ones are handled after a
+        restart.
+        """
         async with self.in_time(clock):
             topic, journal = await self.filled([10], keys=2), Journal(clock)
             gate = asyncio.Event()
@@ -145,7 +149,9 @@ class BoundTests(ConsumingSource):
             assert sorted(after.handled) == [(0, offset) for offset in range(2, 10)]
 
     async def test_a_drain_reports_what_it_has_cut(self, clock: Clock) -> None:
-        """consumer/C:B3: with partition, offset, key and attempt; it is handled again."""
+        """consumer/C:B3: partition, offset, key and attempt are reported; the message is handled
+        again.
+        """
         async with self.in_time(clock):
             topic, journal = await self.filled([3], keys=3), Journal(clock)
             never = asyncio.Event()
@@ -162,7 +168,7 @@ class BoundTests(ConsumingSource):
             ]
 
     async def test_readiness_follows_the_assignment(self, clock: Clock) -> None:
-        """O-T10, consumer/C:B4: not before it, and not from the beginning of the drain on."""
+        """O-T10, consumer/C:B4: ready after the assignment, and no longer once the drain begins."""
         self.needs("partitions")
         async with self.in_time(clock):
             topic, journal = await self.filled([3]), Journal(clock)
@@ -177,7 +183,7 @@ class BoundTests(ConsumingSource):
                 assert not run.consumer.ready
 
     async def test_positions_are_stored_by_count(self, clock: Clock) -> None:
-        """consumer/C:C6: or at once, where each record is settled by itself."""
+        """consumer/C:C6: or immediately, if the source settles each record separately."""
         self.needs("partitions")
         async with self.in_time(clock):
             topic, journal = await self.filled([20], keys=1), Journal(clock)
@@ -188,7 +194,7 @@ class BoundTests(ConsumingSource):
                 await journal.wait_for(20)
 
     async def test_positions_are_stored_by_time(self, clock: Clock) -> None:
-        """consumer/C:C6: and only if there is something new."""
+        """consumer/C:C6: a position is stored only if it is new."""
         async with self.in_time(clock):
             topic, journal = await self.filled([5]), Journal(clock)
             async with self.consuming(topic, journal, commit_every=0.01) as run:
@@ -200,7 +206,7 @@ class BoundTests(ConsumingSource):
                 assert len(run.source.commits) == count
 
     async def test_a_failed_commit_is_followed_by_a_newer_one(self, clock: Clock) -> None:
-        """O-T22, consumer/C:C6: the run goes on."""
+        """O-T22, consumer/C:C6: the run continues."""
         async with self.in_time(clock):
             topic, journal = await self.filled([5]), Journal(clock)
             async with self.consuming(topic, journal, commit_every=0.01) as run:

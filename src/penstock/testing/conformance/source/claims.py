@@ -1,4 +1,4 @@
-"""Tests of rebalances: who owns a partition, what is committed, and what is delivered of it."""
+"""Tests of rebalances: the owner of a partition, its commits and its deliveries."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from .host import HeldClaim
 
 TOLD_WITHIN = 1.0
-"""Seconds; a source that ends lost claims while their host drains them has done so by then."""
+"""Seconds within which a source ends lost claims while their host drains them, if it does so."""
 
 
 class ClaimTests(SourceUnderTest):
-    """Revokes, losses and returns."""
+    """Tests of revoked, lost and returned partitions."""
 
     async def test_a_revoke_stores_the_hosts_positions_and_then_ends_the_claims(
         self, clock: Clock
     ) -> None:
-        """O-T7, consumer/C:R1: the next owner begins there."""
+        """O-T7, consumer/C:R1: the next owner begins at these positions."""
         self.needs("members")
         async with self.in_time(clock):
             topic = await self.filled([10, 10])
@@ -40,7 +40,7 @@ class ClaimTests(SourceUnderTest):
                     assert claim.start == self.kept(Position(4, "m"))
 
     async def test_a_revoke_waits_for_the_host(self, clock: Clock) -> None:
-        """consumer/C:R1: no other member has the partition while the host drains it."""
+        """consumer/C:R1: no other member gets the partition while the host drains it."""
         self.needs("members")
         async with self.in_time(clock):
             topic = await self.filled([10, 10])
@@ -59,11 +59,11 @@ class ClaimTests(SourceUnderTest):
                     await taker.news.wait_for(lambda: taker.open)
                     kept = {claim.partition for claim in giver.host.open}
                     assert not kept & {claim.partition for claim in taker.open}
-                assert giver.host.within, "the host was not asked"
+                assert giver.host.within, "the host was not asked for positions"
                 assert draining == []
 
     async def test_the_other_claims_go_on_in_a_rebalance(self, clock: Clock) -> None:
-        """consumer/C:R3: those that stay are the same claims, and deliver on."""
+        """consumer/C:R3: remaining partitions keep their claims and continue to deliver."""
         self.needs("members", "cooperative")
         async with self.in_time(clock):
             topic = await self.filled([6, 6])
@@ -78,7 +78,7 @@ class ClaimTests(SourceUnderTest):
                     assert giver.offsets(claim) == list(range(6))
 
     async def test_a_claim_that_has_moved_is_not_committed(self, clock: Clock) -> None:
-        """consumer/C:C3, consumer/C:C6: the claims beside it are, in the same commit."""
+        """consumer/C:C3, consumer/C:C6: the other claims of the same commit are committed."""
         self.needs("members", "cooperative")
         async with self.in_time(clock):
             topic = await self.filled([10, 10])
@@ -94,7 +94,7 @@ class ClaimTests(SourceUnderTest):
                 assert await self.stored(topic) == {claim.partition: Position(7) for claim in held}
 
     async def test_a_loss_commits_nothing(self, clock: Clock) -> None:
-        """O-T7, consumer/C:R2: the host is not asked, and its claims have ended."""
+        """O-T7, consumer/C:R2: the host is not asked for positions, and its claims have ended."""
         self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic = await self.filled([10])
@@ -107,7 +107,7 @@ class ClaimTests(SourceUnderTest):
                 assert await self.stored(topic) == {}
 
     async def test_an_ended_claim_is_not_committed(self, clock: Clock) -> None:
-        """O-T8, consumer/C:C3: not even when its partition has returned."""
+        """O-T8, consumer/C:C3: not even after its partition has returned."""
         self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic = await self.filled([10])
@@ -121,7 +121,7 @@ class ClaimTests(SourceUnderTest):
                 assert await self.position(topic) == Position(3)
 
     async def test_a_commit_is_not_stored_after_its_claim_has_ended(self, clock: Clock) -> None:
-        """consumer/C:C3: a commit that a loss has overtaken changes nothing for the next owner."""
+        """consumer/C:C3: a commit after a loss changes nothing for the next owner."""
         self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic = await self.filled([100])
@@ -143,7 +143,7 @@ class ClaimTests(SourceUnderTest):
                     assert (await self.position(topic) or Position(0)) == new.start
 
     async def test_an_older_drain_undoes_no_newer_assignment(self, clock: Clock) -> None:
-        """consumer/C:R4: it commits nothing, and ends no claim that it was not asked to drain."""
+        """consumer/C:R4: it commits nothing, and ends only the claims that it drains."""
         self.needs("members", "loss")
         async with self.in_time(clock):
             topic, gate = await self.filled([10, 10]), asyncio.Event()
@@ -159,7 +159,7 @@ class ClaimTests(SourceUnderTest):
                     )
                     await host.news.wait_for(lambda: host.within)
                     await self.lose(giver.source)
-                    with suppress(TimeoutError):  # or it tells the loss after the drain
+                    with suppress(TimeoutError):  # otherwise it reports the loss after the drain
                         async with clock.timeout_at(clock.now() + TOLD_WITHIN):
                             await host.news.wait_for(
                                 lambda: all(claim.is_closed for claim in before)
@@ -182,7 +182,7 @@ class ClaimTests(SourceUnderTest):
     async def test_a_returned_partition_is_delivered_from_its_stored_position(
         self, clock: Clock
     ) -> None:
-        """O-T8: to the new claim only, whatever the old one had."""
+        """O-T8: only to the new claim, regardless of the deliveries to the old one."""
         self.needs("loss", "partitions")
         async with self.in_time(clock):
             topic = await self.filled([10])
@@ -199,7 +199,7 @@ class ClaimTests(SourceUnderTest):
     # -- helpers -----------------------------------------------------------------------------------
 
     async def _taken(self, topic: str, giver: ClaimReader) -> list[HeldClaim]:
-        """What a second member has taken; it has read everything and has closed again."""
+        """Let a second member read everything and close; return its records."""
         taker, source = RecordingHost(), self.source(topic)
         before = {claim.partition: claim for claim in giver.host.open}
         async with source.open(taker):
@@ -215,7 +215,7 @@ class ClaimTests(SourceUnderTest):
         return taken
 
     async def _lost(self, reader: ClaimReader) -> list[HeldClaim]:
-        """Lose all claims; return the new ones of the same partitions."""
+        """Lose all claims; return the new claims of the same partitions."""
         before = reader.host.open
         await self.lose(reader.source)
         await reader.host.news.wait_for(

@@ -1,4 +1,4 @@
-"""Tests of stored positions: they are stored as they are, and a source says truly which."""
+"""Tests of stored positions: stored unchanged, and correctly reported."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ...._core.source import SourceClaim
 
 MAP = "a1~0AZ^}{|"
-"""Text of the characters that an offset map has."""
+"""A text with the characters of an offset map."""
 TOO_LARGE = "x" * 100_000
-"""Metadata that hardly any broker stores."""
+"""Metadata that is too large for almost every broker."""
 
 
 class CommitTests(SourceUnderTest):
-    """What a source stores."""
+    """Tests of the positions that a source stores."""
 
     async def test_a_commit_is_stored_with_its_map(self, clock: Clock) -> None:
-        """And the next assignment begins there, with the record at the position."""
+        """The next assignment begins with the record at the position."""
         async with self.in_time(clock):
             topic = await self.filled([10, 10])
             async with self.reading(topic, 2) as reader:
@@ -50,7 +50,7 @@ class CommitTests(SourceUnderTest):
                     assert reader.offsets(claim) == list(range(start, 10))
 
     async def test_a_position_without_a_map_clears_the_last_one(self, clock: Clock) -> None:
-        """What is stored is the newest position, whole."""
+        """The newest position replaces the stored one as a whole."""
         async with self.in_time(clock):
             topic = await self.filled([10])
             async with self.reading(topic, 1) as reader:
@@ -60,7 +60,7 @@ class CommitTests(SourceUnderTest):
                     assert await self.position(topic) == self.kept(position)
 
     async def test_the_answer_of_a_commit_is_true(self, clock: Clock) -> None:
-        """consumer/C:C6: what is told to be stored is stored, also in a commit that fails."""
+        """consumer/C:C6: positions reported as stored are stored, also if the commit fails."""
         self.needs("metadata")
         async with self.in_time(clock):
             topic = await self.filled([10, 10])
@@ -69,18 +69,18 @@ class CommitTests(SourceUnderTest):
                 refused = reader.host.open[0]
                 wanted[refused] = Position(4, TOO_LARGE)
                 told: Collection[SourceClaim] = ()
-                with suppress(Exception):  # one way to tell that it failed
+                with suppress(Exception):  # a failed commit may raise
                     told = await reader.commit(wanted)
                 stored = await self.stored(topic)
                 for claim in wanted.keys() & {*told}:
                     assert stored.get(claim.partition) == wanted[claim], (
-                        f"{claim!r} was told to be stored"
+                        f"{claim!r} was reported as stored"
                     )
                 newer = dict.fromkeys(wanted, Position(5))
                 assert {*await reader.commit(newer)} == {*newer}
 
     async def test_a_cancelled_commit_leaves_the_source_usable(self, clock: Clock) -> None:
-        """It may have been stored; a newer one is."""
+        """The cancelled commit may be stored; a later one is stored."""
         async with self.in_time(clock):
             topic = await self.filled([100])
             async with self.reading(topic, 1) as reader:
@@ -99,7 +99,7 @@ class CommitTests(SourceUnderTest):
                     assert await self.position(topic) == Position(2 * at + 2)
 
     async def test_closing_ends_the_claims_and_commits_nothing(self, clock: Clock) -> None:
-        """What the host has not committed is delivered again."""
+        """Records that the host has not committed are delivered again."""
         async with self.in_time(clock):
             topic = await self.filled([5])
             async with self.reading(topic, 1) as reader:
@@ -110,7 +110,7 @@ class CommitTests(SourceUnderTest):
                 await reader.read(reader.host.open, 5)
 
     async def test_an_error_within_closes_the_source(self, clock: Clock) -> None:
-        """It passes through, and the claims have ended."""
+        """The error propagates, and the claims have ended."""
         async with self.in_time(clock):
             topic = await self.filled([5])
             host, source = RecordingHost(), self.source(topic)

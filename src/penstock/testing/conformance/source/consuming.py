@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from .journal import Journal
 
 DRAIN = 5.0
-"""Seconds; the consumer's own default, for which a source may allow less."""
+"""The consumer's default, in seconds; a source may allow less."""
 
 
 class ConsumerRun:
-    """A consumer that runs, and its source."""
+    """A running consumer and its source."""
 
     def __init__(self, consumer: Consumer, source: WatchedSource) -> None:
         self.consumer = consumer
@@ -31,7 +31,7 @@ class ConsumerRun:
         self._task: asyncio.Task[DrainReport] | None = None
 
     def begin(self, run: Callable[[Consumer], Awaitable[DrainReport]]) -> None:
-        """Start it."""
+        """Start the consumer."""
 
         async def running() -> DrainReport:
             return await run(self.consumer)
@@ -39,18 +39,18 @@ class ConsumerRun:
         self._task = asyncio.get_running_loop().create_task(running())
 
     async def end(self) -> DrainReport:
-        """Suspend until it has ended by itself; raises its error."""
+        """Suspend until the consumer has ended without a drain; raises its error."""
         assert self._task is not None
         return await self._task
 
     async def stop(self) -> DrainReport:
-        """Drain; no effect a second time."""
+        """Drain the consumer; a second call has no effect."""
         self.consumer.stop()
         return await self.end()
 
 
 class ConsumingSource(SourceUnderTest):
-    """A source with consumers on it."""
+    """Helpers that run consumers on the source."""
 
     @asynccontextmanager
     async def consuming(
@@ -62,9 +62,9 @@ class ConsumingSource(SourceUnderTest):
         run: Callable[[Consumer], Awaitable[DrainReport]] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> AsyncIterator[ConsumerRun]:
-        """A consumer that runs with this handler within, and is drained at the end.
+        """Run a consumer with this handler inside the context, and drain it at the end.
 
-        `run` begins it in another way. Checks what its source has seen.
+        `run` starts it in another way. Checks the calls that its source received.
         """
         call = handler or journal.handler()
         source = WatchedSource(self.source(topic), journal.news, journal.is_settled)
@@ -87,7 +87,7 @@ class ConsumingSource(SourceUnderTest):
         assert source.violations + journal.violations == []
 
     async def lost(self, run: ConsumerRun, journal: Journal) -> None:
-        """Lose all claims of a consumer; suspend until there are as many new ones."""
+        """Lose all claims of a consumer; suspend until it has as many new ones."""
         before = {*run.source.claims}
         await self.lose(run.source.inner)
         await journal.news.wait_for(

@@ -1,7 +1,8 @@
-"""What a source declares, and whether it is so.
+"""Checks of a source's declaration against its implementation.
 
-1. What the declaration tells of an ability of the suite, `lacks` must not tell otherwise.
-2. What a protocol or a trait tells already, the declaration repeats, so that it stands in one place.
+1. `lacks` must not contradict the declaration.
+2. The declaration repeats the facts that follow from protocols and traits, so that all are in one
+   place.
 3. The lag is as exact as declared: the ends of all partitions, or a count.
 """
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def contradictions(declared: SourceCapabilities, source: Source) -> list[str]:
-    """What a source declares and does not implement, or the other way round, one text each."""
+    """Describe each difference between the declaration and the implementation of a source."""
     transactions = (
         "positions"
         if isinstance(source, TransactionalSource)
@@ -42,33 +43,33 @@ def contradictions(declared: SourceCapabilities, source: Source) -> list[str]:
         f"transactions == {transactions!r}": (declared.transactions == transactions, True),
     }
     found = [
-        f"{name} is {said} by its capabilities and {is_so} by what it implements"
+        f"{name} is {said} in its capabilities and {is_so} in its implementation"
         for name, (said, is_so) in implemented.items()
         if said is not is_so
     ]
     if traits.extend_every is not None and not declared.extends:
-        found.append("extends is False by its capabilities, and its traits have an extend_every")
+        found.append("extends is False in its capabilities, but its traits have an extend_every")
     if declared.cooperative and declared.shares != "partitions":
-        found.append("cooperative is True by its capabilities, and it shares no partitions")
+        found.append("cooperative is True in its capabilities, but it shares no partitions")
     return found
 
 
 class DeclarationTests(SourceUnderTest):
-    """Whether the capabilities are those of the source."""
+    """Tests of the declared capabilities."""
 
     async def test_the_declaration_is_what_the_source_implements(self, clock: Clock) -> None:
-        """O-T23: and what the suite goes by. A source need not declare anything."""
+        """O-T23: the suite relies on the declaration. A source need not declare anything."""
         async with self.in_time(clock):
             source = self.source(await self.new_topic(1))
             declared = source.capabilities if isinstance(source, DeclaresCapabilities) else None
             assert declared == self.capabilities, (
-                f"the source declares other capabilities than the suite has: {declared}"
+                f"the source's capabilities differ from those of the suite: {declared}"
             )
             if declared is not None:
                 assert contradictions(declared, source) == []
 
     async def test_the_lag_is_told_as_declared(self, clock: Clock) -> None:
-        """By the end of each partition, or as a count of what can be delivered."""
+        """It is exact by the end of each partition, or as a count of deliverable records."""
         lag = None if self.capabilities is None else self.capabilities.lag
         async with self.in_time(clock):
             topic = await self.filled([7, 3])

@@ -1,4 +1,4 @@
-"""Tests of fetching: order, completeness, and what a cancelled fetch leaves."""
+"""Tests of fetching: order, completeness, and cancelled fetches."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ROUNDS = (0, 1, 2, 3, 5, 8, 21, 55)
 
 
 class DeliveryTests(SourceUnderTest):
-    """What a source delivers."""
+    """Tests of the records that a source delivers."""
 
     async def test_records_are_delivered_in_order_and_once(self, clock: Clock) -> None:
-        """Each with its key and value; a fetch has at most what was asked for."""
+        """Each has its key and value, and no fetch exceeds the requested number."""
         async with self.in_time(clock):
             topic = await self.filled([30, 20])
             async with self.reading(topic, 2) as reader:
@@ -36,7 +36,7 @@ class DeliveryTests(SourceUnderTest):
                     assert all(record.timestamp >= 0 for record in records)
 
     async def test_only_the_named_claims_are_delivered(self, clock: Clock) -> None:
-        """The others lose nothing meanwhile."""
+        """The other claims lose nothing meanwhile."""
         async with self.in_time(clock):
             topic = await self.filled([10, 10])
             async with self.reading(topic, 2) as reader:
@@ -45,7 +45,7 @@ class DeliveryTests(SourceUnderTest):
                     assert reader.offsets(claim) == list(range(10))
 
     async def test_a_waiting_fetch_gets_what_is_appended(self, clock: Clock) -> None:
-        """To any of the claims that it names."""
+        """The records may belong to any of the claims that it names."""
         self.needs("partitions")
         async with self.in_time(clock):
             topic = await self.new_topic(2)
@@ -61,7 +61,7 @@ class DeliveryTests(SourceUnderTest):
                 assert sorted(len(reader.records(claim)) for claim in claims) == [1, 2]
 
     async def test_a_cancelled_fetch_has_delivered_nothing(self, clock: Clock) -> None:
-        """Whenever it is cancelled, the next fetch goes on where the last answer ended."""
+        """Whenever it is cancelled, the next fetch continues after the last returned records."""
         self.needs("partitions")
         async with self.in_time(clock):
             topic = await self.new_topic(1)
@@ -79,7 +79,7 @@ class DeliveryTests(SourceUnderTest):
                 assert reader.offsets(claims[0]) == list(range(3 * len(ROUNDS)))
 
     async def test_a_source_lives_without_fetches(self, clock: Clock) -> None:
-        """`keep_alive` and `extend` are called between fetches, and disturb none."""
+        """`keep_alive` and `extend` are called between fetches, and do not disturb them."""
         async with self.in_time(clock):
             topic = await self.filled([10])
             async with self.reading(topic, 1) as reader:
@@ -92,7 +92,7 @@ class DeliveryTests(SourceUnderTest):
                 assert reader.offsets(claims[0]) == list(range(10))
 
     async def test_the_ends_are_those_of_the_partitions(self, clock: Clock) -> None:
-        """As far as they are known; a claim without any may be left out."""
+        """Only known ends are compared; a claim without a known end may be missing."""
         async with self.in_time(clock):
             topic = await self.filled([7, 3])
             async with self.reading(topic, 2) as reader:
@@ -106,7 +106,7 @@ class DeliveryTests(SourceUnderTest):
                 }.items()
 
     async def test_holes_are_told(self, clock: Clock) -> None:
-        """consumer/C:C2: at the head, between records, and at the end."""
+        """consumer/C:C2: at the beginning, between records, and at the end."""
         self.needs("holes")
         async with self.in_time(clock):
             topic = await self.new_topic(1)

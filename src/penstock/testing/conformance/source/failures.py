@@ -24,7 +24,7 @@ QUICK = DoublingBackoff(first=0.001, longest=0.01)
 
 
 class FailureTests(ConsumingSource):
-    """Retries, poison, dead letters and timeouts."""
+    """Tests of retries, poison, dead letters and timeouts."""
 
     async def test_attempts_are_counted_and_end_in_a_dead_letter(self, clock: Clock) -> None:
         """consumer/C:F1: transient errors use up attempts; a permanent one is final at once."""
@@ -59,7 +59,7 @@ class FailureTests(ConsumingSource):
     async def test_a_dead_letter_is_written_before_its_message_is_committed(
         self, clock: Clock
     ) -> None:
-        """consumer/C:F2: the position waits for the letter, and later keys do not."""
+        """consumer/C:F2: the position waits for the dead letter; later keys do not."""
         async with self.in_time(clock):
             topic, journal = await self.filled([4], keys=4), Journal(clock)
             letters: BlockingSink[Any] = BlockingSink()
@@ -81,7 +81,7 @@ class FailureTests(ConsumingSource):
             assert await self.position(topic) == Position(4)
 
     async def test_a_dead_letter_that_fails_is_written_again(self, clock: Clock) -> None:
-        """consumer/C:F2: the message is never given up for its letter's fault."""
+        """consumer/C:F2: a failed dead letter never drops its message."""
         async with self.in_time(clock):
             topic, journal = await self.filled([2], keys=1), Journal(clock)
             letters: FlakySink[Any] = FlakySink(2)
@@ -106,7 +106,7 @@ class FailureTests(ConsumingSource):
             assert await self.position(topic) == Position(2)
 
     async def test_a_blocked_key_waits_for_unblock_and_the_others_go_on(self, clock: Clock) -> None:
-        """consumer/C:F2, consumer/C:O2: its position is not passed meanwhile."""
+        """consumer/C:F2, consumer/C:O2: no position beyond it is committed meanwhile."""
         async with self.in_time(clock):
             topic, journal = await self.filled([6], keys=2), Journal(clock)
             is_repaired = False
@@ -129,7 +129,7 @@ class FailureTests(ConsumingSource):
             assert await self.position(topic) == Position(6)
 
     async def test_too_many_dead_letters_stop_the_consumer(self, clock: Clock) -> None:
-        """consumer/C:F3: the rest of the partition stays where it is."""
+        """consumer/C:F3: the rest of the partition stays unsettled."""
         async with self.in_time(clock):
             topic, journal = await self.filled([20], keys=1), Journal(clock)
             letters: FakeSink[Any] = FakeSink()
@@ -153,7 +153,7 @@ class FailureTests(ConsumingSource):
             assert position.offset <= 6
 
     async def test_a_handler_that_ignores_its_timeout_keeps_its_key(self, clock: Clock) -> None:
-        """consumer/C:F4: the next message of the key, or the next try, begins after its end."""
+        """consumer/C:F4: the next message of the key, or the next attempt, begins after its end."""
         async with self.in_time(clock):
             topic, journal = await self.filled([2], keys=1), Journal(clock)
 
@@ -177,7 +177,7 @@ class FailureTests(ConsumingSource):
             assert await self.position(topic) == Position(2)
 
     async def test_what_cannot_be_decoded_is_poison_alone(self, clock: Clock) -> None:
-        """O-T18, consumer/C:F5: its neighbours of the same key are handled."""
+        """O-T18, consumer/C:F5: other messages of the same key are handled."""
         async with self.in_time(clock):
             topic, journal = await self.new_topic(1), Journal(clock)
             await self.append(topic, 0, [(b"k", value) for value in (b"1", b"{", b"3")])

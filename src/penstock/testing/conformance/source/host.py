@@ -1,4 +1,4 @@
-"""A host that stands in for a consumer: it records what a source tells, and answers as scripted."""
+"""A scripted host in place of a consumer; it records the calls of a source."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class HeldClaim:
     def __init__(self, partition: TopicPartition, start: Position) -> None:
         self.partition = partition
         self.start = start
-        """The stored position that the source told."""
+        """The stored position that the source reported."""
         self.is_closed = False
         self._settled: set[int] = set()
         self._untold: list[int] = []
 
     def settle(self, offsets: Iterable[int]) -> None:
-        """Settle the records at these offsets, for a source that settles each by itself."""
+        """Settle the records at these offsets, for a source that settles each record separately."""
         new = {*offsets} - self._settled
         self._settled |= new
         self._untold += new
 
     def take_settled(self) -> Settled:
-        """The offsets that were settled since the last call."""
+        """Return the offsets that were settled since the last call."""
         told, self._untold = Settled(sorted(self._untold)), []
         return told
 
@@ -40,7 +40,7 @@ class HeldClaim:
         self.is_closed = True
 
     def pass_settled(self, offset: int, least: int) -> int:
-        """Nothing was settled before."""
+        """Return the position unchanged: nothing is settled beyond it."""
         del least
         return offset
 
@@ -50,17 +50,17 @@ class HeldClaim:
 
 
 class RecordingHost:
-    """The host of one source."""
+    """A host that records the calls of one source."""
 
     def __init__(self, news: News | None = None) -> None:
         self.claims: list[HeldClaim] = []
         """Every claim that began, in order."""
         self.asked: list[SourceClaim] = []
-        """The claims of every revoke."""
+        """The claims of all revokes."""
         self._answers: Mapping[TopicPartition, Position] = {}
         self._draining: Callable[[], Awaitable[object]] | None = None
         self.within: list[float] = []
-        """The seconds that each revoke has allowed."""
+        """The seconds that each revoke allowed."""
         self.troubles: list[str | None] = []
         self.news = news or News()
 
@@ -70,7 +70,7 @@ class RecordingHost:
         return [claim for claim in self.claims if not claim.is_closed]
 
     def claim_of(self, partition: TopicPartition) -> HeldClaim:
-        """The open claim of a partition."""
+        """Return the open claim of a partition."""
         return next(claim for claim in self.open if claim.partition == partition)
 
     async def wait_for_claims(self, count: int) -> list[HeldClaim]:
@@ -79,17 +79,17 @@ class RecordingHost:
         return self.open
 
     def will_answer(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Return these positions from revokes."""
+        """Script the positions that revokes return."""
         self._answers = positions
 
     def will_drain(self, draining: Callable[[], Awaitable[object]]) -> None:
-        """Run this within each revoke."""
+        """Script a function that each revoke runs."""
         self._draining = draining
 
     # -- the source's side -------------------------------------------------------------------------
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
-        """Begin claims. Fails for a partition that has one."""
+        """Begin claims. Fails for a partition that already has one."""
         held = {claim.partition for claim in self.open}
         assert not held & starts.keys(), f"assigned twice: {held & starts.keys()}"
         begun = [HeldClaim(partition, start) for partition, start in starts.items()]
@@ -120,6 +120,6 @@ class RecordingHost:
         self.news.fire()
 
     def reported(self, trouble: str | None) -> None:
-        """Note it."""
+        """Note the report."""
         self.troubles.append(trouble)
         self.news.fire()

@@ -1,4 +1,4 @@
-"""What the handlers of one test did, over all its consumers."""
+"""A journal of the handlers of one test, across all its consumers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ Place: TypeAlias = "tuple[int, int]"
 
 
 class Journal:
-    """The begun and handled messages of a topic, and every overlap of two of one key."""
+    """The begun and handled messages of a topic, and every overlap within a key."""
 
     def __init__(self, clock: Clock, before: Journal | None = None) -> None:
-        """`before` is the journal of consumers that have ended: what it has settled, is settled."""
+        """`before` is the journal of ended consumers: messages settled there are settled here."""
         self.news = News()
         self.clock = clock
         self.begun: list[Place] = []
         self.handled: list[Place] = []
-        """Those that handlers have acknowledged, in order, with repeats."""
+        """The messages that handlers have acknowledged, in order, with repeats."""
         self.running: set[Place] = set()
         self.violations: list[str] = []
         self._keys: dict[Place, bytes] = {}
@@ -36,12 +36,12 @@ class Journal:
 
     @contextmanager
     def handling(self, *messages: Message) -> Iterator[None]:
-        """Note the beginning and the end of a handler, of one message or of a batch."""
+        """Note the beginning and the end of a handler, for one message or for a batch."""
         lanes = {(message.partition, message.key) for message in messages}
         overlapping = [other for other in self.running if (other[0], self._keys[other]) in lanes]
         places = [place_of(message) for message in messages]
         if overlapping:
-            self.violations.append(f"{places} ran beside {overlapping} of its key")
+            self.violations.append(f"{places} ran concurrently with {overlapping} of its key")
         self._keys.update(zip(places, [message.key for message in messages], strict=True))
         self.begun += places
         self.running.update(places)
@@ -53,7 +53,7 @@ class Journal:
             self.news.fire()
 
     def done(self, *messages: Message) -> None:
-        """Messages are handled, and may be committed."""
+        """Note messages as handled, so that they may be committed."""
         for message in messages:
             self.handled.append(place_of(message))
             self.settle(message)
@@ -62,7 +62,7 @@ class Journal:
     def handler(
         self, act: Callable[[Message], Awaitable[object]] | None = None
     ) -> Callable[[Message], Awaitable[object]]:
-        """A handler that does `act`, or lets other tasks run for a few rounds."""
+        """Make a handler that calls `act`, or lets other tasks run for a few rounds."""
 
         async def handle(message: Message) -> object:
             result: object = None
@@ -79,16 +79,16 @@ class Journal:
         return handle
 
     def settle(self, message: Message) -> None:
-        """A message may be committed that no handler has acknowledged."""
+        """Allow the commit of a message that no handler has acknowledged."""
         self._settled.add(place_of(message))
 
     def settle_all(self, *places: Place) -> None:
-        """As `settle`, by partition and offset."""
+        """Like `settle`, by partition and offset."""
         self._settled.update(places)
 
     @property
     def settled(self) -> set[Place]:
-        """What may be committed."""
+        """The messages that may be committed."""
         return set(self._settled)
 
     def is_settled(self, record: SourceRecord) -> bool:
@@ -100,7 +100,7 @@ class Journal:
         await self.news.wait_for(lambda: len(self.handled) >= count)
 
     def check_order(self) -> None:
-        """Check that per key each message was handled once, and in order."""
+        """Check that the messages of each key were handled once, and in order."""
         last: dict[tuple[int, bytes], int] = {}
         for partition, offset in self.handled:
             lane = partition, self._keys[partition, offset]
@@ -111,5 +111,5 @@ class Journal:
 
 
 def place_of(message: Message) -> Place:
-    """Partition and offset of a message."""
+    """Return the partition and offset of a message."""
     return message.partition, message.offset

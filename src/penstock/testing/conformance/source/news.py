@@ -1,4 +1,4 @@
-"""Waiting for a condition without polling: it is looked at again whenever something happened."""
+"""Waiting for a condition without polling: every event of the test checks it again."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 
 class News:
-    """What happens in one test; every part of it fires."""
+    """The events of one test, fired by all its parts."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def fire(self) -> None:
-        """Something happened."""
+        """Signal an event."""
         self._event.set()
 
     async def wait_for(self, condition: Callable[[], object]) -> None:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class OrderTests(ConsumingSource):
-    """Order and exclusivity per key, and restarts."""
+    """Tests of order and exclusivity per key, and of restarts."""
 
     async def test_every_message_is_handled_once_in_order_per_key(self, clock: Clock) -> None:
-        """O-T1, O-T23: with several keys, partitions and workers."""
+        """O-T1, O-T23: this holds with several keys, partitions and workers."""
         async with self.in_time(clock):
             topic, journal = await self.filled([60, 40], keys=7), Journal(clock)
             async with self.consuming(
@@ -37,7 +37,9 @@ class OrderTests(ConsumingSource):
             }
 
     async def test_a_restart_handles_only_what_was_unfinished(self, clock: Clock) -> None:
-        """consumer/C:C1, consumer/C:C4, consumer/C:N1: without maps, all from the position on."""
+        """consumer/C:C1, consumer/C:C4, consumer/C:N1: without offset maps, all messages from the
+        position.
+        """
         async with self.in_time(clock):
             topic, journal = await self.filled([20], keys=20), Journal(clock)
             never = asyncio.Event()
@@ -62,7 +64,7 @@ class OrderTests(ConsumingSource):
             assert await self.position(topic) == Position(20)
 
     async def test_what_is_only_queued_is_not_committed(self, clock: Clock) -> None:
-        """consumer/C:C5."""
+        """consumer/C:C5: the position does not pass a queued message."""
         async with self.in_time(clock):
             topic, journal = await self.filled([10]), Journal(clock)
             gate = asyncio.Event()
@@ -81,7 +83,9 @@ class OrderTests(ConsumingSource):
                 await journal.wait_for(10)
 
     async def test_a_message_that_is_tried_again_holds_the_position(self, clock: Clock) -> None:
-        """O-T5, consumer/C:C1, consumer/C:F1: 5 fails, 6 to 9 are done, and 5 is committed."""
+        """O-T5, consumer/C:C1, consumer/C:F1: 5 fails, 6 to 9 are handled, and position 5 is
+        committed.
+        """
         async with self.in_time(clock):
             topic, journal = await self.filled([10], keys=10), Journal(clock)
             attempts: list[int] = []

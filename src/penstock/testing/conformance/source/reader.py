@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ClaimReader:
-    """What was delivered of each claim, and how far it reaches."""
+    """The delivered records of each claim, and the offset that they reach."""
 
     def __init__(self, source: Source, host: RecordingHost) -> None:
         self.source = source
@@ -21,30 +21,30 @@ class ClaimReader:
         self._reached: dict[SourceClaim, int] = {}
 
     def records(self, claim: SourceClaim) -> list[SourceRecord]:
-        """What was delivered of a claim, in order."""
+        """Return the delivered records of a claim, in order."""
         return self._delivered.get(claim, [])
 
     def offsets(self, claim: SourceClaim) -> list[int]:
-        """The offsets of what was delivered of a claim."""
+        """Return the offsets of the delivered records of a claim."""
         return [record.offset for record in self.records(claim)]
 
     def reached(self, claim: HeldClaim) -> int:
-        """The offset before which everything has been delivered, as far as the source has said."""
+        """Return the offset before which, by the source's answers, everything has been delivered."""
         return self._reached.get(claim, claim.start.offset)
 
     async def read(self, claims: Sequence[HeldClaim], count: int, most: int = 100) -> None:
-        """Fetch from these claims until `count` records of them have been delivered in all."""
+        """Fetch from these claims until `count` of their records have been delivered in total."""
         while sum(len(self.records(claim)) for claim in claims) < count:
             await self.fetch(claims, most)
 
     async def read_up_to(self, claim: HeldClaim, offset: int) -> None:
-        """Fetch until everything before this offset has been delivered, or told to be a hole."""
+        """Fetch until everything before this offset has been delivered, or reported as a hole."""
         while self.reached(claim) < offset:
             await self.fetch([claim], 100)
 
     async def settle(self, positions: Mapping[HeldClaim, Position]) -> None:
-        """Before a commit of these positions: for a source that settles each record, read and
-        settle those before them.
+        """Prepare a commit of these positions: if the source settles each record, read and settle
+        the records before them.
         """
         if not self.source.traits.settles_each:
             return
@@ -54,7 +54,7 @@ class ClaimReader:
             claim.settle(offset for offset in self.offsets(claim) if offset < position.offset)
 
     async def commit(self, positions: Mapping[HeldClaim, Position]) -> Collection[SourceClaim]:
-        """Settle what is before these positions, and commit them."""
+        """Settle the records before these positions, and commit the positions."""
         await self.settle(positions)
         committed: dict[SourceClaim, Position] = dict(positions.items())
         return await self.source.commit(committed)
@@ -66,12 +66,12 @@ class ClaimReader:
         self.check(fetched, claims, most)
 
     def check(self, fetched: Sequence[Fetched], claims: Sequence[HeldClaim], most: int) -> None:
-        """Check one answer, and take it in."""
+        """Check one answer, and add it to the delivered records."""
         count = sum(len(each.records) for each in fetched)
-        assert count <= most, f"{count} records were delivered, and at most {most} were asked for"
+        assert count <= most, f"{count} records were delivered, but at most {most} were requested"
         for claim, records, next_offset, _ in fetched:
             held = next((each for each in claims if each is claim), None)
-            assert held is not None, f"records of {claim!r}, which the fetch did not name"
+            assert held is not None, f"records of {claim!r}, which was not requested"
             assert not held.is_closed, f"records of {claim!r}, which has ended"
             self._take(held, records, next_offset)
 
@@ -81,7 +81,7 @@ class ClaimReader:
             assert (record.topic, record.partition) == claim.partition
             assert record.offset >= reached, (
                 f"{claim.partition}: offset {record.offset} was delivered after everything before "
-                f"{reached}: out of order, again, or told to be a hole"
+                f"{reached}: out of order, repeated, or reported as a hole before"
             )
             reached = record.offset + 1
         self._delivered.setdefault(claim, []).extend(records)

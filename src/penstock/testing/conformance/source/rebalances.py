@@ -1,4 +1,4 @@
-"""Tests with consumers: rebalances lose nothing, repeat nothing that ended in time, and keep order."""
+"""Tests with consumers: rebalances lose nothing, repeat only unfinished work, and keep order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class RebalanceTests(ConsumingSource):
-    """Partitions that move, and return, under running handlers."""
+    """Tests of partitions that move and return while handlers run."""
 
     async def test_a_partition_moves_without_repeats(self, clock: Clock) -> None:
-        """O-T7, G-T16, consumer/C:R1, consumer/C:N12: its running handlers end before, and no
-        message is handled twice or beside another of its key by the two members.
+        """O-T7, G-T16, consumer/C:R1, consumer/C:N12: its running handlers end before the move. No
+        message is handled by both members, or concurrently with another message of its key.
         """
         self.needs("members")
         async with self.in_time(clock):
@@ -44,7 +44,7 @@ class RebalanceTests(ConsumingSource):
             assert len(journal.handled) == 96
 
     async def test_the_other_partitions_go_on_while_one_drains(self, clock: Clock) -> None:
-        """O-T7, consumer/C:R3: they are handled while a handler of the moved one still runs."""
+        """O-T7, consumer/C:R3: they are handled while a handler of the moving partition still runs."""
         self.needs("members", "cooperative")
         async with self.in_time(clock):
             topic, journal = await self.filled([1, 1]), Journal(clock)
@@ -75,7 +75,9 @@ class RebalanceTests(ConsumingSource):
     async def test_a_lost_partition_is_handled_again_and_its_key_is_never_in_two_handlers(
         self, clock: Clock
     ) -> None:
-        """O-T7, O-T8, consumer/C:O1, consumer/C:R2: what ends after the loss is not committed."""
+        """O-T7, O-T8, consumer/C:O1, consumer/C:R2: a message that ends after the loss is not
+        committed.
+        """
         self.needs("loss")
         async with self.in_time(clock):
             topic, journal = await self.filled([6], keys=2), Journal(clock)

@@ -24,7 +24,7 @@ ABILITIES = frozenset({"metadata", "members", "cooperative", "loss", "holes", "p
 
 
 def abilities_of(declared: SourceCapabilities | None) -> dict[str, bool]:
-    """The abilities that a declaration tells of, and whether the source has them."""
+    """Return the declared abilities, and for each whether the source has it."""
     if declared is None:
         return {}
     return {
@@ -36,21 +36,21 @@ def abilities_of(declared: SourceCapabilities | None) -> dict[str, bool]:
 
 
 class SourceUnderTest(ABC):
-    """The hooks that a subclass fills, and helpers for the tests."""
+    """The hooks for a subclass to implement, and helpers for the tests."""
 
     capabilities: ClassVar[SourceCapabilities | None] = None
     """The declaration of the source; `None` if it has none."""
     lacks: ClassVar[Collection[str]] = ()
-    """What the source cannot do beside what it declares; the tests that need it are skipped.
+    """Missing abilities that the declaration does not cover; tests that need them are skipped.
 
     `metadata`: store text with a position. `members`: several sources of one group. `cooperative`:
     keep the other partitions in a rebalance. `loss`: lose partitions without a revoke, on demand.
-    `holes`: offsets without a record, on demand. `partitions`: hold whole partitions, also
-    without records, and store their positions from time to time; without it, a claim is the lease of
-    records that are there.
+    `holes`: offsets without a record, on demand. `partitions`: hold whole partitions, also without
+    records, and store their positions periodically; without this ability, a claim is a lease of
+    existing records.
     """
     patience: ClassVar[float] = 60.0
-    """The most seconds of a test, of its clock."""
+    """Maximum duration of a test, in seconds of its clock."""
 
     @pytest.fixture
     def clock(self, real_clock: LoopClock) -> Clock:
@@ -65,7 +65,7 @@ class SourceUnderTest(ABC):
 
     @abstractmethod
     def source(self, topic: str) -> Source:
-        """A new source of a topic, not yet open. All sources of a topic are one group."""
+        """Return a new source of a topic, not yet open. All sources of a topic are one group."""
 
     @abstractmethod
     async def append(
@@ -75,39 +75,40 @@ class SourceUnderTest(ABC):
 
     @abstractmethod
     async def stored(self, topic: str) -> Mapping[TopicPartition, Position]:
-        """The stored positions of the group; without those that were never stored."""
+        """Return the stored positions of the group, without partitions that have none."""
 
     async def rebalance(self, giver: Source, taker: Source) -> None:
         """Move at least one partition from one open source to another, with a revoke.
 
-        By default nothing: where the group balances itself, opening the taker is enough.
+        By default it does nothing: if the group balances itself, opening the taker is enough.
         """
         del giver, taker
 
     async def lose(self, source: Source) -> None:
         """Take all partitions from an open source without a revoke, and let it claim them again.
 
-        May return before the source has heard of it.
+        May return before the source notices the loss.
         """
-        raise NotImplementedError("fill this hook, or say lacks = {'loss'}")
+        raise NotImplementedError("implement this hook, or set lacks = {'loss'}")
 
     async def leave_hole(self, topic: str, partition: int) -> None:
         """Use up an offset without a record."""
-        raise NotImplementedError("fill this hook, or say lacks = {'holes'}")
+        raise NotImplementedError("implement this hook, or set lacks = {'holes'}")
 
     # -- helpers -----------------------------------------------------------------------------------
 
     def needs(self, *abilities: str) -> None:
-        """Skip the test if the source lacks one of these."""
+        """Skip the test if the source lacks one of these abilities."""
         lacking = self.lacking()
         missing = [ability for ability in abilities if ability in lacking]
         if missing:
             pytest.skip(f"the source lacks {', '.join(missing)}")
 
     def lacking(self) -> frozenset[str]:
-        """The abilities that the source lacks, by its declaration or by `lacks`.
+        """Return the abilities that the source lacks, by its declaration or by `lacks`.
 
-        Raises `ConfigError` for an unknown one, and for one that the source declares to have.
+        Raises `ConfigError` for an unknown ability in `lacks`, and for one that the source
+        declares.
         """
         unknown = {*self.lacks} - ABILITIES
         if unknown:
@@ -115,28 +116,30 @@ class SourceUnderTest(ABC):
         told = abilities_of(self.capabilities)
         declared = {ability for ability in self.lacks if told.get(ability)}
         if declared:
-            raise checks.bad("lacks", declared, "is what the source declares that it can do")
+            raise checks.bad("lacks", declared, "contradicts the source's declaration")
         return frozenset(self.lacks).union(each for each, has in told.items() if not has)
 
     def in_time(self, clock: Clock) -> asyncio.Timeout:
-        """Fail what takes longer than the suite's patience."""
+        """Fail a test that takes longer than the suite's patience."""
         return clock.timeout_at(clock.now() + self.patience)
 
     async def filled(self, counts: Sequence[int], keys: int = 5) -> str:
-        """A topic with a partition for each count, and that number of records in it."""
+        """Make a topic with a partition for each count, containing that number of records."""
         topic = await self.new_topic(len(counts))
         for partition, count in enumerate(counts):
             await self.add(topic, partition, count, keys)
         return topic
 
     async def add(self, topic: str, partition: int, count: int, keys: int = 5) -> None:
-        """Append records: key `k0` to `k4` in turns, and their place among these as the value."""
+        """Append records with the keys `k0` to `k4` in turn, and their index as the value."""
         entries = [(b"k%d" % (at % keys), b"%d" % at) for at in range(count)]
         await self.append(topic, partition, entries)
 
     @asynccontextmanager
     async def reading(self, topic: str, claims: int) -> AsyncIterator[ClaimReader]:
-        """An open source that has claimed this number of partitions, and no consumer."""
+        """Open a source without a consumer, and wait until it has claimed this number of
+        partitions.
+        """
         host, source = RecordingHost(), self.source(topic)
         async with source.open(host):
             await self.claimed(source, host, claims)
@@ -149,15 +152,15 @@ class SourceUnderTest(ABC):
         await host.wait_for_claims(claims)
 
     async def position(self, topic: str, partition: int = 0) -> Position | None:
-        """The stored position of a partition; `None` without one."""
+        """Return the stored position of a partition, or `None`."""
         return (await self.stored(topic)).get(TopicPartition(topic, partition))
 
     @property
     def repeats(self) -> bool:
-        """Whether a restart handles settled records behind an unfinished one again."""
+        """Whether a restart repeats settled records that follow an unfinished one."""
         declared = self.capabilities
         return "metadata" in self.lacking() and not (declared and declared.settles_each)
 
     def kept(self, position: Position) -> Position:
-        """A position as the source stores it."""
+        """Return a position as the source stores it."""
         return Position(position.offset) if "metadata" in self.lacking() else position

@@ -1,10 +1,10 @@
-"""A source that passes every call on, and checks what its consumer asks of it.
+"""A source that passes every call on, and checks the calls of its consumer.
 
-Every test with a consumer checks these rules, and `Watched.violations` names what broke them:
+Every test with a consumer checks these rules; `WatchedSource.violations` lists the violations:
 
 1. No position passes an unsettled message (C1), and none moves back within a claim (C3).
 2. No claim is committed after its end (C3), and one commit is in flight at a time (C6).
-3. Position and map of a commit tell the same: no unsettled message is in the map (C4, C5).
+3. The map of a commit agrees with its position: it contains no unsettled message (C4, C5).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class WatchedSource:
-    """A source under a consumer. `is_settled` tells of a record whether its handler is done."""
+    """The source of a consumer. `is_settled` returns whether a record's handler has ended."""
 
     def __init__(
         self, source: Source, news: News, is_settled: Callable[[SourceRecord], bool]
@@ -42,7 +42,7 @@ class WatchedSource:
         self.revoking: list[SourceClaim] = []
         """The claims of the last revoke."""
         self.commits: list[Mapping[SourceClaim, Position]] = []
-        """What commits have stored, in order."""
+        """The positions stored by commits, in order."""
         self.is_fetching = False
         self.kept_alive = 0
         self.delivered = 0
@@ -60,7 +60,7 @@ class WatchedSource:
         self._failures.append(error)
 
     def committed(self, partition: TopicPartition) -> int:
-        """The last position of a partition that this consumer has stored; -1 without one."""
+        """Return the last position of a partition stored by this consumer, or -1."""
         for stored in reversed(self.commits):
             for claim, position in stored.items():
                 if claim.partition == partition:
@@ -90,7 +90,7 @@ class WatchedSource:
         return fetched
 
     async def keep_alive(self) -> None:
-        """Pass it on, and count it."""
+        """Pass the call on, and count it."""
         await self.inner.keep_alive()
         self.kept_alive += 1
         self._news.fire()
@@ -112,11 +112,11 @@ class WatchedSource:
             self._news.fire()
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """Pass it on."""
+        """Pass the call on."""
         return await self.inner.ends(claims)
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Pass it on."""
+        """Pass the call on."""
         self.inner.extend(records)
 
     # -- its checks --------------------------------------------------------------------------------
@@ -139,20 +139,20 @@ class WatchedSource:
                     )
 
     def begin(self, claims: Sequence[SourceClaim]) -> None:
-        """Claims have begun."""
+        """Note claims that have begun."""
         self.claims += claims
 
     def revoke(self, claims: Collection[SourceClaim]) -> None:
-        """The host is asked to drain claims."""
+        """Note a request to drain claims."""
         self.revoking = list(claims)
 
     def end(self, claims: Collection[SourceClaim]) -> None:
-        """Claims have ended."""
+        """Note claims that have ended."""
         self.claims = [claim for claim in self.claims if all(claim is not each for each in claims)]
 
 
 class WatchedHost:
-    """A consumer's host, with its claims noted."""
+    """A consumer's host that notes its claims."""
 
     def __init__(self, host: ClaimHost, watch: WatchedSource, news: News) -> None:
         self._host = host
@@ -181,5 +181,5 @@ class WatchedHost:
         self._news.fire()
 
     def reported(self, trouble: str | None) -> None:
-        """Pass it on."""
+        """Pass the call on."""
         self._host.reported(trouble)
