@@ -145,6 +145,21 @@ def transaction(
     has the version cut otherwise; `UnavailableError` where the destination is not reachable. On
     leaving: `UnknownOutcomeError` where the commit may or may not have been applied; with a unit
     the next attempt finds out. At either end: `TransactionLost` where nothing was. Suspends.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import RowBatch, send, transaction
+        >>> from penstock.sinks import MemorySink
+        >>> sink, batches = MemorySink(), [RowBatch("ab"), RowBatch("c")]
+        >>> async def main():
+        ...     async with transaction(sink) as tx:
+        ...         for batch in batches:
+        ...             await send(tx, batch)
+        ...         print(sink.items)
+        ...     print(sink.items)
+        >>> asyncio.run(main())
+        []
+        ['a', 'b', 'c']
     """
     check_transactional(sink, positions=isinstance(unit, PositionUnit))
     return _provisional(transaction_of(sink, unit))

@@ -21,6 +21,20 @@ class Limits:
 
     `None` means the default. Durations are seconds or `timedelta`. Raises `ConfigError` for a value
     out of range.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import Batcher, Limits
+        >>> async def write(batch):
+        ...     print("wrote", *batch)
+        >>> async def main():
+        ...     async with Batcher(write, limits=Limits(max_items=3, max_delay=0.1)) as batcher:
+        ...         await batcher.add_many(["a", "b", "c", "d"])
+        ...     print(batcher.tally())
+        >>> asyncio.run(main())
+        wrote a b c
+        wrote d
+        4 accepted: 4 delivered
     """
 
     max_items: int = 500

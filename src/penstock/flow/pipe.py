@@ -169,5 +169,23 @@ def pipe(
     """Create a `Pipe`, which moves the records of a source through a batcher into its sink.
 
     Takes the arguments of `Pipe`. Nothing is opened until `run`.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import Batcher, flow
+        >>> from penstock.sinks import MemorySink
+        >>> from penstock.sources.memory import MemoryLog, MemorySource
+        >>> log, rows = MemoryLog(), MemorySink()
+        >>> for amount in (30, 12):
+        ...     _ = log.produce("payments", amount, key="ann")
+        >>> pipe = flow.pipe(
+        ...     MemorySource(log, ends=True),
+        ...     Batcher(rows, key=lambda row: row["account"]),
+        ...     lambda message: {"account": message.key, "amount": message.value},
+        ... )
+        >>> print(asyncio.run(pipe.run()).batcher.tally)
+        2 accepted: 2 delivered
+        >>> rows.items[0]
+        {'account': 'ann', 'amount': 30}
     """
     return Pipe(source, batcher, transform, **options)

@@ -143,6 +143,16 @@ class ScriptedSink(Generic[T]):
     """A sink that performs one step per call, in order, then `default` (apply every item).
 
     `calls` is the trace of flushes; `applied` the items that took effect, in order, with repeats.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock import RowBatch, UnavailableError, send
+        >>> from penstock.testing import ScriptedSink, fail, ok
+        >>> sink = ScriptedSink([fail(UnavailableError("down")), ok()])
+        >>> asyncio.run(send(sink, RowBatch("ab")))
+        {0: UnavailableError('down'), 1: UnavailableError('down')}
+        >>> asyncio.run(send(sink, RowBatch("ab")))
+        {}
     """
 
     steps: Iterable[Step[T]] = ()

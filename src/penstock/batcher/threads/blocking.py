@@ -85,6 +85,15 @@ class BlockingBatcher(Generic[T]):
 
     Raises:
         ConfigError: a bad argument, naming it, its value and the rule. Nothing has been started.
+
+    Example:
+        >>> from penstock import BlockingBatcher
+        >>> from penstock.sinks import MemorySink
+        >>> with BlockingBatcher(MemorySink()) as batcher:
+        ...     batcher.add({"id": 1})
+        ...     receipt = batcher.submit({"id": 2})
+        ...     print(receipt.result(timeout=10).value)
+        delivered
     """
 
     @takes(BatcherOptions, checked_setup, rest="misplaced")

@@ -48,6 +48,23 @@ class FakeClock:
 
     Raises:
         ConfigError: an argument is out of its range.
+
+    Example:
+        >>> from penstock import Batcher, Limits
+        >>> from penstock.sinks import MemorySink
+        >>> from penstock.testing import FakeClock
+        >>> async def main():
+        ...     sink = MemorySink()
+        ...     async with Batcher(sink, limits=Limits(max_delay=60.0), clock=clock) as batcher:
+        ...         await batcher.add("a")
+        ...         await clock.advance(59.0)
+        ...         print(sink.items)
+        ...         await clock.advance(1.0)
+        ...         print(sink.items)
+        >>> with FakeClock() as clock:
+        ...     clock.run(main())
+        []
+        ['a']
     """
 
     def __init__(

@@ -66,6 +66,21 @@ class ConsumerHarness:
             is no sink for them; `dead_letters=None` means no dead letters.
 
     Raises `ConfigError` for a bad argument; each run checks the arguments of the consumer.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock.testing import ConsumerHarness
+        >>> async def book(message):
+        ...     if message.value < 0:
+        ...         raise ValueError("a negative amount")
+        >>> harness = ConsumerHarness()
+        >>> for amount in (30, -1, 7):
+        ...     _ = harness.send(amount, key="ann")
+        >>> ran = asyncio.run(harness.run(book))
+        >>> ran.settled
+        {'ann': [0]}
+        >>> ran.blocked
+        [1]
     """
 
     def __init__(

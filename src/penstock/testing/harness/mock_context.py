@@ -36,6 +36,16 @@ class MockContext(EventContext):
 
     A `JobScheduler` or an `ItemBatcher` needs a running consumer: test handlers that use one with
     `ConsumerHarness.run_events`.
+
+    Example:
+        >>> import asyncio
+        >>> from penstock.testing import MockContext
+        >>> async def total(context):
+        ...     context.store.put(context.key, context.store.get(context.key, 0) + context.value)
+        >>> context = MockContext(5, key="ann")
+        >>> asyncio.run(total(context))
+        >>> context.store.get("ann")
+        5
     """
 
     __slots__ = ("_store", "finalisers", "sent_on")
