@@ -1,22 +1,22 @@
 """Writes that commit together, once.
 
-1. `transaction(sink, unit)` is the only entrance. Left normally it commits, left by an exception or
-   cancelled it rolls back.
+1. `transaction(sink, unit)` is the only entry point. It commits on normal exit, and rolls back on
+   an exception or cancellation.
 2. A `Unit` names the rows that commit together. Its name is stored in the same transaction, in the
-   destination's *ledger*, so a second attempt finds the commit of the first; a concurrent one waits
-   for the end of the first. Its writes are then `duplicate`: nothing is written twice, whether or
-   not the caller has checked.
-3. An answer to a write inside holds if the transaction commits. A refused item is refused alone:
-   its neighbours stay in.
-4. When the transaction itself is gone (its connection broke, it has ended), every write and the
-   commit raise `TransactionLost`: nothing of it was applied, and no retry inside it can succeed.
+   destination's *ledger*, so a second attempt detects the commit of the first; a concurrent attempt
+   waits until the first has ended. The writes of the second attempt are then `duplicate`: nothing
+   is written twice, even if the caller has not checked.
+3. The answer to a write inside a transaction is valid if the transaction commits. A refused item
+   does not affect the other items.
+4. If the transaction itself is lost (a broken connection, an ended transaction), every write and
+   the commit raise `TransactionLost`: nothing was applied, and retries inside it cannot succeed.
 5. Sinks around the destination wrap the transaction too, with the state they have outside
-   (`enlisted`). One that cannot gives its reason in `refuses_transaction`, which
-   `check_transactional` raises before anything has been started.
+   (`enlisted`). A sink that cannot do this gives the reason in `refuses_transaction`;
+   `check_transactional` raises it before anything is started.
 6. A `PositionUnit` (`positions.py`) is the other kind of unit: its rows commit together with a
    source's position. A destination may take one kind only.
-7. Dead letters are held until the commit and written after it. The ledger stores how many are held,
-   so a loss in between is detected.
+7. Dead letters are held until the commit and written after it. The ledger stores their number, so
+   that a loss in between is detected.
 """
 
 from __future__ import annotations
@@ -69,26 +69,27 @@ _OTHER_ROWS = "other rows than before come under the same name, so some of them 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """The name of rows that commit together, once. Raises `ConfigError` for a bad value.
+    """The name of rows that commit together, exactly once. Raises `ConfigError` for a bad value.
 
-    Exactly once needs the same rows under the same name: cut the parts by the rows' content (a hash
-    of their key), never by a partition's end.
+    Exactly-once requires the same rows under the same name: divide rows into parts by their content
+    (a hash of the key), never by the end of a partition.
     """
 
     application: str
-    """The name of a job or a streaming query, the same after a restart."""
+    """The name of a job or a streaming query; unchanged after a restart."""
     version: int
-    """The round of the application: a batch id, an epoch. Later ones are larger."""
+    """The round of the application: a batch id, an epoch. It increases with each round."""
     part: int = 0
     """The part of the round, counted from 0."""
     parts: int = 1
-    """The number of parts. Another one for the same version is refused: it cuts other rows."""
+    """The number of parts. A different number for the same version is refused: parts would differ.
+    """
     rule: str = ""
-    """The rule that cuts the parts, as text. Another one for the same version is refused too."""
+    """The rule that divides rows into parts, as text. It too is fixed for a version."""
     types: str = ""
-    """The types of the rule's columns, as text; empty if unknown, and not compared.
+    """The types of the rule's columns, as text; empty if unknown, and then not compared.
 
-    Others are refused too: equal values of two types may fall into different parts.
+    Different types are also refused: equal values of two types may belong to different parts.
     """
 
     def __post_init__(self) -> None:
@@ -111,13 +112,13 @@ class Counts:
     """The outcomes of a unit's rows, as stored in the ledger."""
 
     rows: int = 0
-    """Rows that were read. A replay must read as many."""
+    """Number of rows read. A replay must read the same number."""
     delivered: int = 0
     duplicate: int = 0
     dead_lettered: int = 0
     failed: int = 0
     content: int | None = None
-    """The sum of the rows' hashes, as a signed 64-bit number, equal in a replay; `None`: unknown."""
+    """Sum of the rows' hashes, as a signed 64-bit number; equal in a replay. `None` if unknown."""
     content_of: str = ""
     """The hashed columns and their types, as text. Sums of different columns are not compared."""
 
@@ -128,7 +129,7 @@ class Committed:
 
     counts: Counts = field(default_factory=Counts)
     letters_held: int = 0
-    """Its dead letters that were not recorded as written."""
+    """The number of its dead letters that are not recorded as written."""
 
 
 class Transaction(Sink[T_contra], Protocol[T_contra]):
@@ -140,39 +141,39 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
 
     @property
     def committed(self) -> Committed | None:
-        """Inside, an earlier attempt's commit of this unit, or `None`. Afterwards, this commit."""
+        """An earlier attempt's commit of this unit, or `None`; after the exit, this commit."""
 
     @property
     def history(self) -> str:
         """The identity of the destination's write history, as text; empty if it has none.
 
-        A change from an earlier transaction means that another server took over, which may lack
-        rows committed there.
+        A value that differs from an earlier transaction's means that another server took over,
+        which may lack rows committed before.
         """
         ...
 
     def record(self, counts: Counts) -> None:
-        """Store `counts` with the commit; the last call counts.
+        """Store `counts` with the commit; a later call replaces an earlier one.
 
-        Raises `NonDeterministicReplay` if the unit had other rows before, compared by their number,
-        and by their content where that is known on both sides.
+        Raises `NonDeterministicReplay` if the unit had different rows before. Rows are compared by
+        number, and by content if it is known for both.
         """
 
     def hold_letters(self, count: int) -> None:
-        """Add to the dead letters held until the commit. For sinks that hold them."""
+        """Add to the dead letters held until the commit. Called by sinks that hold them."""
 
     async def wrote_letters(self, count: int) -> None:
-        """Record, after the commit, how many held letters are written. Raises and suspends."""
+        """Record, after the commit, the number of held letters that are written. Suspends."""
 
 
 @runtime_checkable
 class TransactionalSink(Protocol):
-    """A sink whose writes can commit together. Enter it by `penstock.transaction(sink, unit)`."""
+    """A sink whose writes can commit together. Use it with `penstock.transaction(sink, unit)`."""
 
     def transaction(
         self, unit: Unit | PositionUnit | None
     ) -> AbstractAsyncContextManager[Transaction[Any]]:
-        """A sink whose writes commit when the context ends, and not if it ends by an exception."""
+        """Enter a sink whose writes commit on exit, and are rolled back after an exception."""
         ...
 
 
@@ -181,31 +182,31 @@ def transaction(
 ) -> AbstractAsyncContextManager[Transaction[T]]:
     """Commit all writes inside together, once per unit.
 
-    `async with transaction(sink, unit) as tx:`, and in it `await send(tx, batch)` for each batch.
+    Use `async with transaction(sink, unit) as tx:`, and `await send(tx, batch)` for each batch.
 
     Args:
         sink: an open stack that passes `check_transactional`.
         unit: the name under which it commits once, or the position of a source that commits with
-            the rows. Without one nothing is stored beside the writes.
+            the rows. Without a unit, only the writes are stored.
 
-    Leaving it commits. Left by an exception or cancelled it is rolled back, and that exception
-    propagates. Batches may be sent side by side; the destination takes one after another. Pass
-    known counts to `tx.record` before leaving.
+    It commits on normal exit. On an exception or cancellation it is rolled back, and the exception
+    propagates. Batches may be sent concurrently; the destination processes them one at a time. Pass
+    known counts to `tx.record` before the exit.
 
-    Raises, on entering: `ConfigError` as `check_transactional` does; `UnitRefused` where the ledger
-    has the version cut otherwise; `UnavailableError` where the destination is not reachable. On
-    leaving: `UnknownOutcomeError` where the commit may or may not have been applied; with a unit
-    the next attempt finds out. At either end: `TransactionLost` where nothing was. Suspends.
+    Raises on entry: `ConfigError` as `check_transactional` does; `UnitRefused` if the ledger has
+        the version with a different division; `UnavailableError` if the destination is unreachable.
+        On exit: `UnknownOutcomeError` if the commit may or may not have been applied; with a unit,
+        the next attempt detects which. On both: `TransactionLost` if nothing was applied. Suspends.
     """
     check_transactional(sink, positions=isinstance(unit, PositionUnit))
     return cast("TransactionalSink", sink).transaction(unit)
 
 
 def check_transactional(sink: object, *, positions: bool = False) -> None:
-    """Raise `ConfigError` for a part of the stack that cannot write in a transaction, and why.
+    """Raise `ConfigError`, with the reason, if a part of the stack cannot write in a transaction.
 
-    With `positions`, for transactions with the position of a source, otherwise for those of units.
-    Needs no open sink. Does not suspend.
+    With `positions`, checks for transactions with the position of a source, otherwise for units.
+    The sink need not be open. Does not suspend.
     """
     part = sink
     while True:
@@ -230,7 +231,7 @@ def _refusal(part: object, *, positions: bool) -> str | None:
 
 
 class Attempt:
-    """Base of the destinations' transactions: everything but the writes."""
+    """Base class of the destinations' transactions: everything except the writes."""
 
     def __init__(self, unit: Unit | PositionUnit | None) -> None:
         self._unit = unit
@@ -241,7 +242,7 @@ class Attempt:
         self.letters_held = 0
 
     def found(self, committed: Committed | None) -> None:
-        """Note the commit of an earlier attempt, if any."""
+        """Record the commit of an earlier attempt, if any."""
         self._committed = committed
         self._found = committed is not None
         if self._unit is not None and committed is not None and committed.letters_held:
@@ -270,7 +271,7 @@ class Attempt:
         self.letters_held += count
 
     def commits(self) -> None:
-        """Note that the transaction is committed."""
+        """Record that the transaction is committed."""
         self._committed = Committed(counts=self.counts, letters_held=self.letters_held)
 
     async def wrote_letters(self, count: int) -> None:
@@ -281,18 +282,18 @@ class Attempt:
 
 
 def all_duplicate(batch: Batch[object]) -> WriteResult:
-    """The answer to a write under a unit that was committed before."""
+    """Return the answer to a write under a unit that was committed before."""
     return WriteResult.from_outcomes(batch, [Outcome.DUPLICATE] * len(batch))
 
 
 def has_ended(unit: Unit | PositionUnit | None) -> TransactionLost:
-    """The error of a write in a transaction that is over."""
+    """Return the error of a write in a transaction that has ended."""
     name = "the transaction" if unit is None else f"the transaction of {unit.name}"
     return TransactionLost(f"{name} has ended; nothing can be written in it any more")
 
 
 def check_same_parts(unit: Unit, known: Unit) -> None:
-    """Raise `UnitRefused` if the committed `known` is of the same version and cut otherwise."""
+    """Raise `UnitRefused` if the committed `known` has the same version but other parts."""
     if (unit.application, unit.version) != (known.application, known.version):
         return
     this = f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in"
@@ -376,7 +377,7 @@ class _Enlisted(Generic[T]):
 
 
 def enlisted(around: Callable[[Sink[T]], Sink[T]], within: Transaction[T]) -> Transaction[T]:
-    """The transaction with one more sink, made by `around`, around its writes."""
+    """Wrap the writes of the transaction in one more sink, which `around` creates."""
     if isinstance(within, _Enlisted):
         return _Enlisted(around(within.inner), within.within)
     return _Enlisted(around(within), within)
