@@ -62,8 +62,7 @@ class PatientClient(Client):
         return cast("list[asyncio.Future[Any]]", vars(self)["_pongs"])
 
     def forget_unwritten(self) -> None:
-        """Drop data that would be sent after a reconnect although its callers have stopped waiting.
-        """
+        """Drop data that would be sent after a reconnect although its callers have stopped waiting."""
         self._pending.clear()
         self._pending_data_size = 0
 

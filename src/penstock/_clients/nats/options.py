@@ -114,9 +114,7 @@ class NatsOptions:
 
 
 def _servers(value: object) -> tuple[str, ...]:
-    rule = (
-        'must be "nats://host:4222" or "host:4222", several of these separated by commas, or a list of them'
-    )
+    rule = 'must be "nats://host:4222" or "host:4222", several of these separated by commas, or a list of them'
     given = cast("object", value.split(",") if isinstance(value, str) else value)
     if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
         raise checks.bad("servers", value, rule)

@@ -259,7 +259,7 @@ def is_about_items(error: BaseException) -> bool:
 def blames_row(state: str, column: str | None, written: Container[str]) -> bool:
     """Return whether the error alone proves that a row is the cause, even if all rows have it.
 
-    Not so for a NOT NULL column that the sink does not write.
+    A NULL in a NOT NULL column that the sink does not write is not caused by a row.
     """
     if state == NOT_NULL and column is not None:
         return column in written
@@ -269,8 +269,7 @@ def blames_row(state: str, column: str | None, written: Container[str]) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether an error of rows that were tried singly means that the table accepts no row.
-    """
+    """Return whether an error of rows that were tried singly means that the table accepts no row."""
     state = sqlstate(error)
     if state in {None, NAME_TOO_LONG} or not is_from_server(error) or is_stale(error):
         return False

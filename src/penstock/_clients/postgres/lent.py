@@ -25,8 +25,7 @@ _CONTROL = re.compile(
 
 
 class LentConnection:
-    """An asyncpg connection that is valid until `end`. Looks like a pool's, even to `isinstance`.
-    """
+    """An asyncpg connection that is valid until `end`. Looks like a pool's, even to `isinstance`."""
 
     def __init__(self, con: PoolConnectionProxy[Any]) -> None:
         self._con = con
@@ -44,7 +43,7 @@ class LentConnection:
         if self._is_over:
             raise ClosedError(
                 f"message.connection.{name}: the handler has ended, and its connection is used for "
-                "other messages; use a connection of your own"
+                "other messages; use your own connection"
             )
         if name in _ENDS_IT:
             raise not_its_to_end(f"{name}()")

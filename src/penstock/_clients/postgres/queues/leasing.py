@@ -158,8 +158,7 @@ class QueueLeases:
         return {row[0]: row[1] for row in rows}
 
     async def left_on(self, connection: PoolConnectionProxy[Any], places: Sequence[int]) -> int:
-        """Return the number of jobs at these places, read on a connection to the queue's database.
-        """
+        """Return the number of jobs at these places, read on a connection to the queue's database."""
         found: int = await connection.fetchval(
             f"SELECT count(*) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",
             self._queue,
@@ -221,7 +220,7 @@ class QueueLeases:
             )
 
     async def leave(self) -> None:
-        """Tell that the consumer has ended."""
+        """Record that the consumer has ended."""
         await self._fetch(
             f"SELECT {self._schema}.left_consumer($1, $2, $3)",
             self._queue,
@@ -230,7 +229,7 @@ class QueueLeases:
         )
 
     async def has_ready(self) -> bool:
-        """Whether a lane, or a job without one, is due and not leased."""
+        """Return whether a lane, or a job without a lane, is due and not leased."""
         (row,) = await self._fetch(
             f"""
             SELECT EXISTS (SELECT FROM {self._schema}.lane l WHERE l.queue = $1 AND l.state = 0
@@ -244,7 +243,7 @@ class QueueLeases:
         return bool(row[0])
 
     async def is_paused(self) -> bool:
-        """Whether an operator has paused the queue."""
+        """Return whether an operator has paused the queue."""
         rows = await self._fetch(
             f"SELECT paused FROM {self._schema}.queue WHERE name = $1", self._queue
         )
