@@ -1,7 +1,7 @@
 """Jars from Maven: fetched once, with a small pom in the package, into the user's cache folder.
 
 1. A folder of jars is named after its pom and the pom's content, so each version of Penstock has
-its own.
+   its own.
 2. An existing folder is complete: it is built elsewhere and renamed. Concurrent fetches of the same
    folder wait for the first.
 """

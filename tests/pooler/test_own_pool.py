@@ -172,7 +172,7 @@ async def test_a_pool_that_cannot_serve_is_told(
             await pool.close()
             error = next(iter((await written(sink, rows(100))).values()))
             assert isinstance(error, RefusedError)
-            assert "close the batcher or the sink first" in error.repair
+            assert "close the batcher or the sink before the pool" in error.repair
         with pytest.raises(ConfigError, match="is closed"):
             async with sink:
                 pass

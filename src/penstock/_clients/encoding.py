@@ -21,7 +21,7 @@ Encode = Callable[[Any], "bytes | str"]
 
 
 def ndjson(records: Sequence[bytes]) -> bytes:
-    """One line per record, each ended by a newline."""
+    """Join records into lines, each ended by a newline."""
     return b"\n".join((*records, b""))
 
 
@@ -127,7 +127,7 @@ def _one_by_one(encode: Callable[..., bytes | str], rows: Iterable[tuple[Any, ..
 
 
 def item_error(what: str, cause: Exception) -> PermanentError:
-    """Return the error of one item. Its message may quote the item; its summary for logs does not."""
+    """Return the error of one item. Its message may quote the item, its log summary does not."""
     name = type(cause).__name__
     made = PermanentError(f"the item {what}: {name}: {text_of(cause)}")
     return caused(made, cause, summary=f"the item {what} ({name})")

@@ -1,8 +1,7 @@
 """The JSON form of values without a native JSON type. Imports no optional package.
 
 1. An object becomes its fields, by the names of its attributes. `PostgresSink` reads items by the
-same
-   names, so an item has the same fields in a file, in a request and in a row.
+   same names, so an item has the same fields in a file, in a request and in a row.
 2. A pydantic model determines its own form (`model_dump` in JSON mode), so its serializers and
    excluded fields apply. Names are those of its fields, not aliases, because of (1).
 3. A named tuple becomes a list, at any depth: `PostgresSink` also stores it by position.

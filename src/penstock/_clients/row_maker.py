@@ -25,7 +25,7 @@ _DICT = frozenset({dict})
 
 
 class RowMaker:
-    """Creates a row from each item: with `row` if given, otherwise by position, name or attribute."""
+    """Creates a row from each item: with `row`, if given, or by position, name or attribute."""
 
     def __init__(self, columns: tuple[str, ...], row: RowFunction | None) -> None:
         self._columns = columns

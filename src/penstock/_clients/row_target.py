@@ -13,7 +13,7 @@ MODES = ("error", "ignore", "update")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTarget:
-    """A table, its columns, and the treatment of conflicts. Raises `ConfigError` for bad arguments."""
+    """A table, its columns, and the treatment of conflicts. Raises `ConfigError`."""
 
     table: str
     schema: str | None

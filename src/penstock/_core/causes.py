@@ -85,7 +85,7 @@ def summarized(made: SinkErrorT, summary: str) -> SinkErrorT:
 
 
 def of_item(error: BaseException) -> BaseException:
-    """Mark a refusal as the destination's answer for one item, when others had their own answers."""
+    """Mark a refusal as the destination's separate answer for one item of several."""
     if not isinstance(error, RefusedError) or error.of_item:
         return error
     text = str(error).removesuffix(f"; to repair: {error.repair}")

@@ -33,7 +33,7 @@ _OURS = ("penstock", "pyspark_penstock")
 
 
 def bad(name: str, value: object, rule: str) -> ConfigError:
-    """The error for one bad argument."""
+    """Return the error for one bad argument."""
     return ConfigError(f"{name}={shown(value)}: {rule}")
 
 

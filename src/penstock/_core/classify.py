@@ -37,7 +37,7 @@ def classify_network(error: BaseException) -> ErrorClass | None:
 
 
 def classified_by_cause(error: BaseException, class_of: Classifier) -> ErrorClass | None:
-    """Return the class of the first error in the chain of causes that our types or `class_of` know."""
+    """Return the class of the first cause that our own types or `class_of` know."""
     for link in causes(error):
         own = classify(link)
         if own is not ErrorClass.UNLISTED:

@@ -3,7 +3,7 @@
 1. The check follows the items: through a decorator to its sink, through a combinator to each
    branch, but not to dead-letter targets, which receive records instead of items.
 2. A closed sink checks only the types; an open sink also checks the known schema of its
-    destination.
+   destination.
 3. The check does no I/O, and a sink without `refused_columns` accepts all columns.
 """
 

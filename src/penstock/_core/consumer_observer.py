@@ -96,8 +96,9 @@ class ConsumerObserver:
         """
 
     def handling(self, name: str, *, is_batch: bool) -> HandlerWatch | None:
-        """Called once, when `run` or `run_batch` begins. Return the function to call for every turn
-        of the handler, or `None`.
+        """Called once, when `run` or `run_batch` begins.
+
+        Return the function to call for every turn of the handler, or `None`.
         """
         return None
 

@@ -2,11 +2,10 @@
 
 1. The items of such a destination are *effects*: calls of a handler with the open connection.
 2. A transaction runs them in order and stops at the first failure. It records the error in the
-    failed effect, and the write fails with that error.
+   failed effect, and the write fails with that error.
 3. An effect may leave the transaction unusable without failing: for example, a handler that ignores
-    a database error. If a later effect or the commit detects that, `CauseUnclear` is raised: run
-    the effects again with `is_checked`, so that the destination checks the transaction after each
-    one.
+   a database error. If a later effect or the commit detects that, `CauseUnclear` is raised: run the
+   effects again with `is_checked`, so that the destination checks the transaction after each one.
 4. An error not caused by an effect is raised: nothing was applied, and no effect has failed.
 """
 

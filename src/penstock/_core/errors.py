@@ -20,19 +20,21 @@
     ├── DrainTimeout (TimeoutError)       our state: a shutdown ended with items left; carries the report
     ├── ItemFailed                        raised by awaiting a receipt: the outcome and its cause
     └── SinkError                         the destination
-        ├── PermanentError retrying does not help │ ├── TooLargeError too large for one write; a
-        smaller one may be accepted │ ├── VersionConflict a stream is not at the expected version;
-        carries the actual one │ ├── MessageIdConflict a message with this id is already in the log,
-        with other contents │ └── ParkedBehind dead-lettered behind a failed item of its key ├──
-        TransientError a retry may succeed; counts as an attempt │ └── UnavailableError not
-        reachable; does not count as an attempt │ ├── RefusedError reachable, but refuses every
-        write until an operator repairs it; names the repair │ └── CircuitOpenError not attempted:
-        the breaker is open; carries retry_after ├── ThrottledError slow down; carries retry_after;
-        does not count as an attempt ├── UnknownOutcomeError the write may or may not have been
-        applied │ ├── TimedOutError cut off because it took too long │ ├── UnverifiableError an
-        earlier attempt may have been applied; the destination cannot tell │ └── ResultMismatch an
-        answer that does not fit its batch; never resent automatically └── StoppedError abandoned
-        because the batcher is stopping; not applied
+        ├── PermanentError                retrying does not help
+        │   ├── TooLargeError             too large for one write; a smaller one may be accepted
+        │   ├── VersionConflict           a stream is not at the expected version; carries the actual one
+        │   ├── MessageIdConflict         a message with this id is already in the log, with other contents
+        │   └── ParkedBehind              dead-lettered behind a failed item of its key
+        ├── TransientError                a retry may succeed; counts as an attempt
+        │   └── UnavailableError          not reachable; does not count as an attempt
+        │       ├── RefusedError          reachable, but refuses every write until an operator repairs it; names the repair
+        │       └── CircuitOpenError      not attempted: the breaker is open; carries retry_after
+        ├── ThrottledError                slow down; carries retry_after; does not count as an attempt
+        ├── UnknownOutcomeError           the write may or may not have been applied
+        │   ├── TimedOutError             cut off because it took too long
+        │   ├── UnverifiableError         an earlier attempt may have been applied; the destination cannot tell
+        │   └── ResultMismatch            an answer that does not fit its batch; never resent automatically
+        └── StoppedError                  abandoned because the batcher is stopping; not applied
             ├── DeadLetterLimit           too many dead letters: the batcher stops
             ├── KeyStopped                not applied, since an earlier item of its key failed
             ├── TransactionLost           the transaction has ended; nothing of it was applied
@@ -315,7 +317,7 @@ class PositionLost(StoppedError):
 
 
 class KeyStopped(StoppedError):
-    """Not applied, since an earlier item of its key failed. The `__cause__` is that item's error."""
+    """Not applied, since an earlier item of its key failed; the `__cause__` is that error."""
 
 
 class WithdrawnError(StoppedError):

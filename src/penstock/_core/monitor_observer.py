@@ -16,7 +16,7 @@ class MonitorObserver:
     """
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """The monitor `name` was opened. `stats` may be called from any thread, even after closing."""
+        """The monitor `name` has opened. `stats` may be called from any thread, also afterwards."""
 
     def on_looked(self, name: str) -> None:
         """The monitor has new figures."""

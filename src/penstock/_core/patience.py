@@ -42,7 +42,7 @@ def next_try(
 
 
 def asked_wait(error: BaseException, longest: float) -> float | None:
-    """Return the error's `retry_after`, at most `longest`, in seconds; `None` if it is no number."""
+    """Return the error's `retry_after`, 0 to `longest` seconds; `None` if it is not a number."""
     asked = getattr(error, "retry_after", None)
     if asked is None:  # before the slow check against a Protocol
         return None

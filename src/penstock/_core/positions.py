@@ -127,7 +127,7 @@ class KeepsPositions(Protocol):
         ...
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Release claimed partitions; another owner takes them over by a claim. Does not suspend."""
+        """Release claimed partitions; another owner takes them over by a claim. Never suspends."""
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ class ReplacesRows(Protocol):
 
     @property
     def replaces_by(self) -> tuple[str, ...] | None:
-        """Return the columns of that key; `None` if no row is replaced or the key is not yet known."""
+        """Return the columns of that key; `None` if no row is replaced or the key is unknown."""
         ...
 
 

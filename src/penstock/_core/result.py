@@ -90,7 +90,7 @@ class WriteResult:
 def checked_result(
     result: WriteResult, batch: Batch[object]
 ) -> tuple[dict[int, BaseException], dict[int, Outcome], dict[int, object]]:
-    """Check that a result fits the batch; return copies of its mappings. Raises `ResultMismatch`."""
+    """Check a result against the batch; return copies of its mappings. Raises `ResultMismatch`."""
     size = len(batch)
     told = cast("object", result.size)  # a sink may pass anything
     if not isinstance(told, int) or told != size:
@@ -116,7 +116,7 @@ def _listed(outcomes: Iterable[Outcome | BaseException | None], size: int) -> li
 
 
 def _sealed_lineage(batch: Sized) -> Lineage | None:
-    """Return the lineage of a sealed batch only: a sink may return a result of a batch of its own."""
+    """Return the lineage of a sealed batch; `None` for a batch that a sink created."""
     if isinstance(batch, Batch) and batch.lineage.sealed_at is not None:
         return batch.lineage
     return None

@@ -118,7 +118,7 @@ async def _without_withdrawn(
 
 
 def _failed(batch: Batch[T], errors: dict[int, BaseException]) -> dict[int, BaseException]:
-    """Record the errors of a write; return them, with those of items withdrawn meanwhile replaced."""
+    """Record the errors of a write; return them, those of withdrawn items replaced."""
     batch.delivery.failed(by_roots(batch, errors))
     if batch.delivery.withdrawn is None:
         return errors

@@ -15,7 +15,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 
 class Sink(Protocol[T_contra]):
-    """Writes batches: to a destination, as a decorator of one sink, or as a combinator of several."""
+    """Writes batches to a destination, or is a decorator of one sink or a combinator of several."""
 
     async def write(self, batch: Batch[T_contra]) -> WriteResult | None:
         """Write every item, once, in order.
@@ -50,7 +50,7 @@ NOTHING_PROMISED = Capabilities()
 
 @runtime_checkable
 class RefusesRetry(Protocol):
-    """A sink that would resend delivered items inside a `Retry`; the reason ends an error text."""
+    """A sink that would resend delivered items in a `Retry`; the reason ends an error text."""
 
     refuses_retry: str
 
@@ -64,7 +64,7 @@ class TimeLimited(Protocol):
 
 @runtime_checkable
 class RefusesIsolate(Protocol):
-    """A sink that would resend delivered items inside an `Isolate`; the reason ends an error text."""
+    """A sink that would resend delivered items in an `Isolate`; the reason ends an error text."""
 
     refuses_isolate: str
 

@@ -1,7 +1,7 @@
 """Writes of many processes that become visible together.
 
 1. Each attempt of a task writes into its own invisible *stage*. The stage of a dead attempt is an
-orphan.
+   orphan.
 2. The driver *publishes* the stages of the successful attempts, in one transaction with the epoch's
    row in the ledger. Publishing again detects that row and changes nothing.
 3. Orphans are found by the names of their application and version: at the start of the same

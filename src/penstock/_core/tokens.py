@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def token_of_batch(
     path: str, origins: Sequence[int], groups: Sequence[tuple[int, ...]] | None
 ) -> str:
-    """Return one token for all items; equal only for the same items, or groups of items, and path."""
+    """Return one token for all items; equal only for the same items (or groups) and path."""
     digest = hashlib.blake2b(digest_size=8)
     if groups is not None:
         origins = [number for group in groups for number in (len(group), *group)]

@@ -187,7 +187,7 @@ class SubscriptionAdmin(Openable):
             }
 
     async def slots(self, subscription: str, *, count_to: int = COUNT_TO) -> list[SlotStats]:
-        """Return the state of each slot of the subscription; counts at most `count_to` messages each."""
+        """Return the state of each slot; counts at most `count_to` messages in each."""
         return list((await self.explain(subscription, count_to=count_to)).slots)
 
     async def explain(self, subscription: str, *, count_to: int = COUNT_TO) -> SubscriptionReport:

@@ -1,7 +1,7 @@
 """Parked records in the schema of the log in PostgreSQL.
 
 1. A key's queue and a record's place in its topic are indexed by digests, so names may have any
-length.
+   length.
 2. Texts are stored as JSON, which can escape every character: PostgreSQL's `text` cannot hold NUL.
 """
 

@@ -58,7 +58,7 @@ def told_by(error: BaseException) -> KafkaError | None:
 
 
 def is_rebalanced(error: KafkaError | None) -> bool:
-    """Return whether a commit was refused because the group has been rebalanced or is about to be."""
+    """Return whether a commit was refused because of a current or imminent rebalance."""
     return error is not None and error.code() in _REBALANCED
 
 

@@ -1,7 +1,7 @@
 """A group member on `AIOConsumer`, which owns partitions but does not read them.
 
 1. No partition is ever assigned within librdkafka, so it fetches nothing and has nothing to stop;
-for the group, the partitions still belong to this member.
+   for the group, the partitions still belong to this member.
 2. A revoke lasts as long as its listener. Other calls in that time, such as commits of the
    remaining partitions, run in the context of the revoke, since librdkafka then accepts no others.
 3. Polls and other calls alternate, since librdkafka serves one at a time. The positions of a commit
@@ -199,7 +199,7 @@ class GroupMember:
     async def _send(
         self, positions: Callable[[], Mapping[TopicPartition, Position]]
     ) -> asyncio.Future[CommitAnswer] | None:
-        """Send a commit; return the future of its answer, or `None` if there is nothing to store."""
+        """Send a commit; return its future answer, or `None` if there is nothing to store."""
         offsets = _theirs(positions())
         if not offsets:
             return None
@@ -254,7 +254,7 @@ class GroupMember:
     # -- topics ------------------------------------------------------------------------------------
 
     async def described(self, topic: str | None, within: float) -> dict[str, Any]:
-        """Request a topic's metadata, or all topics', from a broker. Raises errors of librdkafka."""
+        """Request metadata of a topic, or of all, from a broker. Raises errors of librdkafka."""
         given = {"timeout": within} if topic is None else {"topic": topic, "timeout": within}
         found: dict[str, Any] = (await self._call(lambda: self._client.list_topics(**given))).topics
         return found

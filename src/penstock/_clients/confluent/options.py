@@ -123,9 +123,7 @@ class GroupOptions:
         return self.rebalance_timeout - self.commit_timeout
 
     def committed_only(self) -> GroupOptions:
-        """Return the same options, reading only committed records. Raises `ConfigError` on a
-        conflict.
-        """
+        """Return the same options for reading only committed records. Raises `ConfigError`."""
         level = self.client.get(_LEVEL, COMMITTED)
         if level != COMMITTED:
             rule = (

@@ -1,8 +1,8 @@
 """A client that reads partitions from given offsets, and is not a group member.
 
 1. librdkafka stops fetching all partitions while a member gives up one of them. So the member reads
-nothing, and this client reads the member's partitions: the remaining ones are read without
-interruption.
+   nothing, and this client reads the member's partitions: the remaining ones are read without
+   interruption.
 2. `take` never blocks, so it is called from the loop. Calls that may block run in one thread, one
    at a time, and `take` is not called meanwhile.
 3. A call in the thread may outlast the fetch that started it. Its messages are kept for the next

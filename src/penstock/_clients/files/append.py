@@ -69,7 +69,7 @@ class FileSettings:
         return self.path.with_name(self.path.name + ending)
 
     def period(self, wall: float) -> int | None:
-        """Return the number of the rotation period (in multiples of `rotate_every`) at time `wall`."""
+        """Return the number of the rotation period (of `rotate_every` seconds) at time `wall`."""
         return None if self.rotate_every is None else int(wall // self.rotate_every)
 
     def archive(self, wall: float) -> Path:

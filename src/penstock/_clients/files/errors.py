@@ -42,7 +42,7 @@ def _class_of(error: BaseException) -> ErrorClass | None:
 
 
 def refusal(error: OSError, path: Path) -> RefusedError | None:
-    """Return the `RefusedError` for an error that affects every item written to `path`, or `None`."""
+    """Return the `RefusedError` for an error that affects every item of `path`, or `None`."""
     if error.errno not in _REFUSED:
         return None
     about = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path

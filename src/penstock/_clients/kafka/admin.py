@@ -64,9 +64,7 @@ class TopicAdmin:
         return {entry[0]: entry[1] or "" for entry in entries}
 
     async def partitions(self, topic: str) -> int:
-        """Return the number of a topic's partitions; 0 if it does not exist. Raises errors of
-        aiokafka.
-        """
+        """Return a topic's number of partitions; 0 if it is missing. Raises errors of aiokafka."""
         (found,) = await self._client.describe_topics([topic])
         code = found["error_code"]
         if code and code != _MISSING:

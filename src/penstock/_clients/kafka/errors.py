@@ -40,7 +40,7 @@ _REBALANCED = (
 
 
 def is_rebalanced(error: BaseException) -> bool:
-    """Return whether a commit was refused because the group has been rebalanced or is about to be."""
+    """Return whether a commit was refused because of a current or imminent rebalance."""
     return isinstance(error, _REBALANCED)
 
 

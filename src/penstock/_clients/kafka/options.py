@@ -103,9 +103,7 @@ class MemberOptions:
         return min(self.rebalance_timeout, self.max_poll_interval) - self.commit_timeout
 
     def committed_only(self) -> MemberOptions:
-        """Return the same options, reading only committed records. Raises `ConfigError` on a
-        conflict.
-        """
+        """Return the same options for reading only committed records. Raises `ConfigError`."""
         level = self.client.get("isolation_level", COMMITTED)
         if level != COMMITTED:
             rule = (

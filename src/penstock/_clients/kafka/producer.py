@@ -1,9 +1,9 @@
 """A Kafka producer that makes one request at a time, on aiokafka's client.
 
 1. aiokafka's own producer retries in the background, without limit if it is idempotent, and its
-`stop` waits for that. So an abandoned write may still happen later, and it is unknown which records
-were sent. Here each request is one call: after it has ended, nothing more is sent, and its result
-states what is known.
+   `stop` waits for that. So an abandoned write may still happen later, and it is unknown which
+   records were sent. Here each request is one call: after it has ended, nothing more is sent, and
+   its result states what is known.
 2. A batch has the producer's id and a sequence number of its partition. A batch without an answer
    is kept and resent unchanged, so that the broker recognizes it; until its result is known,
    nothing else is sent to its partition.
@@ -132,7 +132,7 @@ class Producer:
     # -- topics ------------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> list[int] | None:
-        """Return the numbers of a topic's partitions, in order; `None` while the topic is unknown."""
+        """Return the numbers of a topic's partitions, in order; `None` if the topic is unknown."""
         found = self._client.cluster.partitions_for_topic(topic)
         return sorted(found) if found else None
 
@@ -169,7 +169,7 @@ class Producer:
         return RefusedError(text, repair="create it, or allow auto.create.topics.enable")
 
     async def refresh(self) -> None:
-        """Request leaders and partitions from a broker again. Suspends until it answers or fails."""
+        """Request leaders and partitions from a broker again. Suspends until it answers or not."""
         await self._client.force_metadata_update()
 
     # -- records -----------------------------------------------------------------------------------

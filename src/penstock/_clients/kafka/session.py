@@ -1,7 +1,7 @@
 """One group membership through aiokafka.
 
 1. aiokafka's `commit` retries, possibly in a later generation; here a commit is one request, in the
-generation that is current when it is sent.
+   generation that is current when it is sent.
 2. aiokafka's `getmany` waits for the end of a rebalance, regardless of its timeout, and may return
    records of the next assignment. `take` calls it only while nothing is being reassigned, so it
    never suspends; `wait` is a separate call.
@@ -75,9 +75,7 @@ class Session:
 
     @classmethod
     def of(cls, options: MemberOptions) -> Session:
-        """Create a session without starting it. Raises `ConfigError` if aiokafka refuses its
-        options.
-        """
+        """Create a session, not started. Raises `ConfigError` if aiokafka refuses its options."""
         try:
             return cls(options)
         except (TypeError, ValueError, AssertionError) as error:
@@ -112,11 +110,11 @@ class Session:
         return self._insides
 
     def subscribe(self, topics: Sequence[str], pattern: str | None, listener: Listener) -> None:
-        """Join the group for these topics, or those that match; the listener receives the events."""
+        """Join the group for these topics, or those that match; the listener gets the events."""
         self._client.subscribe(topics, pattern=pattern, listener=listener)
 
     def topics(self) -> Collection[str]:
-        """The subscribed topics, or those that match the pattern."""
+        """Return the subscribed topics, or those that match the pattern."""
         topics: Collection[str] = self._client.subscription()
         return topics
 
@@ -164,7 +162,7 @@ class Session:
         return [each for each in topics if not self._client.partitions_for_topic(each)]
 
     async def refresh(self) -> None:
-        """Request the topics from a broker again. Suspends until it answers, without a time limit."""
+        """Request the topics from a broker again. Suspends until it answers, however long."""
         await self._inside.refresh()
 
     async def keep_alive(self) -> None:
@@ -209,7 +207,7 @@ class Session:
             self._client.seek(key, offset)
 
     def pause(self, partition: TopicPartition) -> None:
-        """Stop fetching this partition until its next assignment; no effect if it is not assigned."""
+        """Stop fetching this partition until its next assignment; no effect if not assigned."""
         key = ClientPartition(*partition)
         if self._inside.state(key) is not None:
             self._client.pause(key)

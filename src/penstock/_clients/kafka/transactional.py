@@ -121,9 +121,7 @@ class TransactionalProducer(Producer):
         self._in_doubt = was or bool(unknown)
 
     async def _join(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Produced]:
-        """Add these partitions to the transaction; return an error for each that could not be
-        added.
-        """
+        """Add these partitions to the transaction; return an error for each that failed."""
         self._begin()
         request = AddPartitionsToTxnRequest(
             self._name,
@@ -266,7 +264,7 @@ def _codes(response: Any) -> dict[TopicPartition, int]:
 
 
 def _worst_code(response: Any) -> int:
-    """Return the error code of a failed partition rather than of partitions not attempted after it."""
+    """Return the first real error of a partition, before those of partitions not attempted."""
     codes = {*_codes(response).values()} - {0}
     return min(codes - {_NOT_ATTEMPTED} or codes, default=0)
 

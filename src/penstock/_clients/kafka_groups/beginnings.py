@@ -1,7 +1,7 @@
 """Where the claims of a session begin: at their stored positions, or at the start point.
 
 1. A moving start point (the end) is stored before its claim begins, so that records after it are
-delivered even after a crash before the first commit.
+   delivered even after a crash before the first commit.
 2. A partition that was created while the source was open begins at its beginning instead.
 3. The disappearance of a stored position is reported as an error.
 """

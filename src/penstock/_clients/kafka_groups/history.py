@@ -26,7 +26,7 @@ class History:
         self._losses: deque[float] = deque(maxlen=MANY)
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Record the partitions of the topics at the first assignment; later calls have no effect."""
+        """Record the partitions of the topics at the first assignment; later calls do nothing."""
         if self._first is None:
             self._first = frozenset(partitions)
 

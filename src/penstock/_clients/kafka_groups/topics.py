@@ -20,7 +20,7 @@ class KnownTopics(Protocol):
     """A client's knowledge of topics."""
 
     def topics(self) -> Collection[str]:
-        """The subscribed topics, or those that match the pattern."""
+        """Return the subscribed topics, or those that match the pattern."""
         ...
 
     def unknown(self, topics: Iterable[str]) -> Sequence[str]:

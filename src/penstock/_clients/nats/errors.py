@@ -209,7 +209,7 @@ def is_login(error: BaseException) -> bool:
 
 
 def trouble_of(error: BaseException, options: NatsOptions) -> str:
-    """Return why nothing can be sent or received, as text for operators, without values of options."""
+    """Return why nothing can be sent or received, as text for operators, without option values."""
     place = options.place
     if is_login(error):
         return f"{place} has refused the login"

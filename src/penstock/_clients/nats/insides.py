@@ -21,7 +21,7 @@ class PatientClient(Client):
     """nats-py's client, with a `flush` that is reliable and can be cancelled.
 
     1. nats-py's own client writes a ping before messages published earlier, so its answer proves
-    nothing about them. Here the ping follows them.
+       nothing about them. Here the ping follows them.
     2. nats-py's own client ends its reader if the server answers a ping after the timeout or
        cancellation of `flush`: it sets the result of a cancelled future. The connection then looks
        open, but receives nothing. Here such an answer is ignored.
@@ -62,7 +62,7 @@ class PatientClient(Client):
         return cast("list[asyncio.Future[Any]]", vars(self)["_pongs"])
 
     def forget_unwritten(self) -> None:
-        """Drop data that would be sent after a reconnect although its callers have stopped waiting."""
+        """Drop unwritten data whose callers have stopped waiting, before a reconnect sends it."""
         self._pending.clear()
         self._pending_data_size = 0
 

@@ -1,7 +1,7 @@
 """Translation of object store errors into Penstock's errors.
 
 1. obstore has few error classes, so the status, the store's code and the kind of a network error
-are parsed from the error's text. Any other error is unknown.
+   are parsed from the error's text. Any other error is unknown.
 2. The text may quote a URL with a signature: the part after a question mark is never shown, and the
    error itself is not kept as a cause.
 """

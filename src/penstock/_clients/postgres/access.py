@@ -92,9 +92,7 @@ class Access:
 
     @property
     def keeps_codecs(self) -> bool:
-        """Whether connections have asyncpg's own codecs, so that no hook of the user can change
-        them.
-        """
+        """Whether connections have asyncpg's own codecs, which no hook of the user can change."""
         return self.pool is None and not {"connect", "init", "setup"} & set(self.options)
 
     @property
@@ -133,7 +131,7 @@ class Access:
 
 
 def is_pool(pool: object) -> bool:
-    """Whether this is an asyncpg pool; does not load asyncpg."""
+    """Return whether this is an asyncpg pool; does not load asyncpg."""
     asyncpg = sys.modules.get("asyncpg")
     return asyncpg is not None and isinstance(pool, asyncpg.Pool)
 
@@ -150,9 +148,7 @@ def _check_pool(pool: object, dsn: str | None, options: object, timeout: object)
 
 
 def _closes(pool: object, close_pool: object) -> bool:
-    """Return whether closing the sink closes its pool: not a pool object of the user, unless
-    requested.
-    """
+    """Return whether to close the pool with the sink; for a user's pool only on request."""
     if close_pool is None:
         return not is_pool(pool)
     if not isinstance(close_pool, bool):

@@ -1,4 +1,4 @@
-"""PostgreSQL URLs in the form of libpq and of JDBC. Errors show names of parameters, never values."""
+"""PostgreSQL URLs in the form of libpq and of JDBC. Errors show parameter names, not values."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def check_dsn(dsn: object) -> None:
 
 
 def place_of(dsn: str | None, options: Mapping[str, Any]) -> str:
-    """Return the host and database for messages, without any other part of the DSN or the options."""
+    """Return host and database for messages, and no other part of the DSN or the options."""
     parts = urlsplit(dsn or "")
     query = parse_qs(parts.query)
     host = (

@@ -172,9 +172,7 @@ def sqlstate(error: BaseException) -> str | None:
 
 
 def is_from_server(error: BaseException) -> bool:
-    """Return whether the server sent the error; asyncpg itself also raises some of the same
-    classes.
-    """
+    """Return whether the server sent the error; asyncpg itself raises some of these classes too."""
     return sqlstate(error) is not None and getattr(error, "severity", None) is not None
 
 
@@ -204,7 +202,7 @@ def checks_privileges(routine: object) -> bool:
 
 
 def is_stale(error: BaseException) -> bool:
-    """Whether a prepared statement is gone or outdated and must be prepared again."""
+    """Return whether a prepared statement is lost or outdated and must be prepared again."""
     return sqlstate(error) in _STALE or type(error).__name__ in {
         "InvalidCachedStatementError",
         "OutdatedSchemaCacheError",
@@ -269,7 +267,7 @@ def blames_row(state: str, column: str | None, written: Container[str]) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether an error of rows that were tried singly means that the table accepts no row."""
+    """Return whether an error of rows tried singly means that the table accepts no row."""
     state = sqlstate(error)
     if state in {None, NAME_TOO_LONG} or not is_from_server(error) or is_stale(error):
         return False
@@ -277,9 +275,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def copy_row(error: BaseException, table: str, rows: int) -> int | None:
-    """Return the row named in the server's context (`COPY events, line 2`, in any language), if
-    any.
-    """
+    """Return the row in the server's context (`COPY events, line 2`, in any language), if any."""
     context = getattr(error, "context", None)
     if not isinstance(context, str):
         return None

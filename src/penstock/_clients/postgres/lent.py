@@ -25,7 +25,7 @@ _CONTROL = re.compile(
 
 
 class LentConnection:
-    """An asyncpg connection that is valid until `end`. Looks like a pool's, even to `isinstance`."""
+    """An asyncpg connection, valid until `end`. Looks like a pool's, even to `isinstance`."""
 
     def __init__(self, con: PoolConnectionProxy[Any]) -> None:
         self._con = con

@@ -1,7 +1,7 @@
 """Notifications of commits, sent after the commit on a separate connection.
 
 1. `NOTIFY` in a transaction takes a lock that serialises the commits of a database, so it is sent
-separately.
+   separately.
 2. One notification covers all earlier commits: it has no payload, and at most one is sent every
    `EVERY` seconds. The first one is sent immediately.
 3. Notifications only shorten the readers' poll interval, so failures are harmless: the first one

@@ -88,9 +88,7 @@ def _repair_of_pooler(error: BaseException, place: str) -> str:
 
 
 def privilege(error: Exception) -> str:
-    """Return the server's text for a missing privilege, or the SQLSTATE if a trigger may have set
-    it.
-    """
+    """Return the server's text for a missing privilege, but never text of a trigger."""
     return message_of(error) if classify_postgres(error) is ErrorClass.REFUSED else shown(error)
 
 
@@ -110,7 +108,7 @@ def for_connecting(error: Exception, place: str) -> Exception:
 
 
 def for_opening(error: Exception, place: str) -> Exception:
-    """Return the error for a failed opening: `ConfigError` for a permanent refusal by the server."""
+    """Return the error for a failed opening: `ConfigError` for a permanent refusal."""
     if (
         sqlstate(error) in _REFUSED_HERE
         or isinstance(error, ssl.SSLCertVerificationError)

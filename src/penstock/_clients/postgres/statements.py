@@ -1,9 +1,9 @@
 """Whether the connections of one pool prepare statements, and how their transactions begin.
 
 1. Prepared statements are lost behind a pooler that lends a server for one transaction. Worse, the
-server may have another client's statement of the same name. Behind such a pooler, statements have
-no names, and all run in transaction blocks: only a block ensures that asyncpg describes a
-statement, reads its types and executes it on one server.
+   server may have another client's statement of the same name. Behind such a pooler, statements
+   have no names, and all run in transaction blocks: only a block ensures that asyncpg describes a
+   statement, reads its types and executes it on one server.
 2. Each new connection is examined, since a host name may lead to a pooler later. A pooler sends its
    clients an invented process id, for cancellations, which differs from the server's. A pooler in
    session mode is treated like one in transaction mode, since a reload can change the mode.

@@ -4,8 +4,8 @@ Indices are those of the sealed batch. Outside a batcher there are neither books
 
 1. Success is final: `settle` books it, and a later answer only counts as a contradiction.
 2. Failures propagate outward as errors. An unsettled item's *verdict* is the outcome it would have
-    if all writes were cut now. It follows from the item's state (`states.TABLE`), and is at least
-    `unknown` if an earlier attempt may have been applied.
+   if all writes were cut now. It follows from the item's state (`states.TABLE`), and is at least
+   `unknown` if an earlier attempt may have been applied.
 3. A fork gives items one or several branches. An item is settled when every required branch has
    settled it; its verdict is the worst of its branches'.
 4. In a closed delivery every item has its verdict; later settles are counted but not booked.
@@ -371,7 +371,7 @@ class Delivery:
             self._books.retrying(kind, items, delay)
 
     def throttled(self, until: float) -> None:
-        """Report the end of a requested pause; infinity counts as `LONGEST_ASKED`, NaN as no pause."""
+        """Report the end of a requested pause; infinity means `LONGEST_ASKED`, NaN no pause."""
         if math.isnan(until):
             return
         if math.isinf(until):

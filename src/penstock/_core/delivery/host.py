@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Books(Protocol):
-    """Receives outcomes and reports about the destination (a condition of `None` means available)."""
+    """Receives outcomes and reports about the destination (condition `None` means available)."""
 
     def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
     def heard(self, errors: Iterable[BaseException]) -> None: ...

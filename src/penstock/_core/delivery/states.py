@@ -170,6 +170,6 @@ class ItemStates:
 def indices_of(
     some: Collection[BaseException], errors: Mapping[int, BaseException]
 ) -> Collection[int]:
-    """The indices of the items that failed with one of these objects."""
+    """Return the indices of the items that failed with one of these objects."""
     wanted = {id(error) for error in some}
     return [index for index, error in errors.items() if id(error) in wanted]

@@ -44,7 +44,7 @@ STABLE: frozenset[type] = frozenset(
 
 
 class Typed(NamedTuple):
-    """A key of a stable type, with its type. Tuples are wrapped too, so no other value equals it."""
+    """A key of a stable type, with the type. Tuples are wrapped too: no other value equals it."""
 
     kind: type
     value: Hashable

@@ -188,7 +188,7 @@ class Lanes(Generic[E]):
         return ready, held
 
     def next(self, key: Hashable) -> E | None:
-        """Add the first entry of a lane to the current turn; `None` if the lane is empty or held."""
+        """Add the first entry of a lane to the current turn; `None` if it is empty or held."""
         lane = self._lanes.get(key)
         if lane is None or lane.held or lane.first is None:
             return None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def leaders(batch: Batch[Any], errors: Mapping[int, BaseException]) -> dict[int, int]:
-    """Map each failed item behind another failed one of its key to that key's first failed index."""
+    """Map failed items behind a failed one of their key to the first failed item of that key."""
     if not batch.delivery.keeps_prefix or batch.keys is None or len(errors) < 2:
         return {}
     first: dict[object, int] = {}
@@ -56,7 +56,7 @@ def with_withdrawn(
 def held_back(
     batch: Batch[Any], errors: Mapping[int, BaseException]
 ) -> Mapping[int, BaseException]:
-    """Replace errors of items behind a failed one with `KeyStopped`; after a cut, these are unsent."""
+    """Replace errors of items behind a failed one with `KeyStopped`; a cut leaves these unsent."""
     if not errors:
         return errors
     known = with_withdrawn(batch, errors)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def stopped_behind(
     keys: Sequence[object] | None, errors: Mapping[int, BaseException], done: Collection[int] = ()
 ) -> dict[int, KeyStopped]:
-    """Return errors for the items behind a failed one of their key, except `done` ones, by index."""
+    """Return the errors, by index, of items behind a failed one of their key, unless `done`."""
     if keys is None or not errors:
         return {}
     first: dict[object, BaseException] = {}

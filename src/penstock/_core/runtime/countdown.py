@@ -1,7 +1,7 @@
 """A deadline that can only move earlier, and limits waits for conditions.
 
 1. A wait ends when its condition holds or its part of the time has passed. Fire `changed`, or call
-`wake`, after a change that affects conditions.
+   `wake`, after a change that affects conditions.
 2. The last part of the time is reserved for clean-up: `at(1)` is its start, `at(0.5)` its middle,
    `at(0)` the deadline. Moving the deadline never lengthens the reserve.
 3. Cancelling a wait means *now*: the deadline becomes the current time, and the wait ends

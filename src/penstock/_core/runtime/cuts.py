@@ -9,7 +9,7 @@ import asyncio
 
 
 def is_cut() -> bool:
-    """Return whether the running task is being cancelled; answers of clients are then unreliable."""
+    """Return whether the running task is being cancelled; a client's answer is then unreliable."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

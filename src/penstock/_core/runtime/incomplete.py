@@ -20,7 +20,7 @@ def collect_reports() -> list[object]:
 
 
 def note_incomplete(error: BaseException, report: object) -> None:
-    """Add the report to the error that ended the block, and to the reports of the enclosing `run`."""
+    """Add the report to the error that ended the block, and to those of the enclosing `run`."""
     error.add_note(str(report))
     reports = _reports.get()
     if reports is not None and not any(each is report for each in reports):

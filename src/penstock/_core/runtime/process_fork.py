@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 
 class ForkAware(Protocol):
-    """An object to reset in a forked child: its loop and threads are gone, locks may still be held."""
+    """An object to reset in a forked child: its loop and threads are gone, locks may be held."""
 
     def after_fork(self) -> None: ...
 

@@ -17,7 +17,7 @@ _EXIT = asyncio.TaskGroup.__aexit__.__code__
 
 
 def _takes_back_too_early() -> bool:
-    """Return whether `TaskGroup` calls `uncancel` only before it waits; names are in order of use."""
+    """Return whether `TaskGroup` calls `uncancel` only before it waits; names are in use order."""
     used = {name: place for place, name in enumerate(_EXIT.co_names)}
     return used.get("uncancel", -1) < used.get("_on_completed_fut", -1)
 
@@ -26,7 +26,7 @@ _TAKES_BACK_TOO_EARLY = _takes_back_too_early()
 
 
 def take_back(task: asyncio.Task[object], error: BaseException) -> None:
-    """Undo the cancellations of `task` left behind by the task groups through which `error` passed."""
+    """Undo the cancellations of `task` by the task groups through which `error` has passed."""
     if not (_TAKES_BACK_TOO_EARLY and task.cancelling()):
         return
     for group in _groups(error):

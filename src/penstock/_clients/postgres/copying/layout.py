@@ -33,7 +33,7 @@ class FieldBlock:
         self.after = after
 
     def records(self, start: int, stop: int) -> Any:
-        """The parts of the rows from `start` to `stop`."""
+        """Return the parts of the rows from `start` to `stop`."""
         made = np.empty(stop - start, self._record)
         for name, source in zip(self._record.names or (), self._sources, strict=True):
             made[name] = source(start, stop)
@@ -52,7 +52,7 @@ class Layout:
         self.ends = np.cumsum(widths)
 
     def encoded(self, start: int, stop: int, before: bytes = b"", after: bytes = b"") -> Any:
-        """The bytes of the rows from `start` to `stop`, between other bytes."""
+        """Return the bytes of the rows from `start` to `stop`, between other bytes."""
         ends = self.ends[start:stop]
         first = int(self.ends[start - 1]) if start else 0
         size = int(ends[-1]) - first if stop > start else 0

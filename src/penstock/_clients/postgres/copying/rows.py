@@ -43,9 +43,7 @@ class RowEncoder:
         self._pack = _generated(fields)
 
     def pieces(self, rows: Sequence[Sequence[Any]]) -> Iterator[bytes]:
-        """Yield the rows as binary `COPY`, in pieces. Raises `Declined` for a value of another
-        kind.
-        """
+        """Yield the rows as binary `COPY`, in pieces. Raises `Declined` for other values."""
         start, size = 0, FIRST_ROWS
         out = [HEADER]
         try:
@@ -65,7 +63,7 @@ class RowEncoder:
 
 @lru_cache(maxsize=64)
 def row_encoder(kinds: tuple[str, ...]) -> RowEncoder | None:
-    """The encoder for columns of these types; `None` if one of them has none."""
+    """Return the encoder for columns of these types; `None` if one of them has none."""
     fields = [FIELDS.get(kind) for kind in kinds]
     known = [field for field in fields if field is not None]
     return RowEncoder(known) if len(known) == len(fields) else None

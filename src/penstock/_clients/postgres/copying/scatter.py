@@ -16,7 +16,7 @@ _LARGE = 4_096
 
 
 def elements(buffer: Any, width: int) -> Any:
-    """A view of `buffer` with an element of `width` bytes at every byte."""
+    """Return a view of `buffer` with an element of `width` bytes at every byte."""
     return np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
 
 

@@ -38,9 +38,7 @@ FROM {schema}.queue q WHERE q.name = $1
 
 
 def enqueue_statement(schema: str) -> str:
-    """Return the statement that enqueues; its parameters are the queue's name and
-    `JobColumns.values`.
-    """
+    """Return the statement; its parameters are the queue's name and `JobColumns.values`."""
     return _STATEMENT.format(schema=quoted(schema))
 
 

@@ -124,9 +124,7 @@ def headers_text(value: object) -> str | None:
 
 
 def due_text(value: object) -> str | None:
-    """Return a time with a zone as text that the server reads with any setting. Raises
-    `ConfigError`.
-    """
+    """Return an aware time as text that is independent of settings. Raises `ConfigError`."""
     if value is None:
         return None
     if not isinstance(value, datetime) or value.tzinfo is None:

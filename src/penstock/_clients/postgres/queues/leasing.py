@@ -158,7 +158,7 @@ class QueueLeases:
         return {row[0]: row[1] for row in rows}
 
     async def left_on(self, connection: PoolConnectionProxy[Any], places: Sequence[int]) -> int:
-        """Return the number of jobs at these places, read on a connection to the queue's database."""
+        """Return the number of jobs at these places, on a connection to the queue's database."""
         found: int = await connection.fetchval(
             f"SELECT count(*) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",
             self._queue,

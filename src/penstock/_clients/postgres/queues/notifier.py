@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def notifying_consumers(connections: Connections, schema: str) -> AsyncGenerator[Notifier]:
-    """Return a notifier on these connections, which must outlive it. Call `soon()` after a commit."""
+    """Return a notifier on these connections, which outlive it. Call `soon()` after commits."""
     consumers = f"consumers of the queues in {schema!r}"
     notifier = Notifier(connections, queue_channel(schema), consumers)
     try:

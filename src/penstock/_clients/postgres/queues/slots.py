@@ -25,9 +25,7 @@ _NUMBERS = 1 << 128
 
 
 def need_slots(function: str) -> SlotFunction:
-    """Return the slot function of that name. Raises `MissingExtra` if this process cannot compute
-    it.
-    """
+    """Return the slot function. Raises `MissingExtra` if this process cannot compute it."""
     for known in SLOT_FUNCTIONS:
         if function == known:
             if known == "blake3" and importlib.util.find_spec("blake3") is None:

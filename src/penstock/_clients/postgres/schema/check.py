@@ -1,7 +1,7 @@
 """The check of the schema: its problems, and the statements that repair them.
 
 1. It changes nothing, and needs only the right to read the catalogs. Objects that the role may not
-read are not checked, which a note reports.
+   read are not checked, which a note reports.
 2. The objects are compared with those that the migrations create, functions by their text.
 """
 

@@ -29,7 +29,7 @@ class Migration:
 
 
 def filled(text: str, schema: str, mark_class: int) -> str:
-    """Return the text with its placeholders replaced. Other braces are kept, since SQL uses them."""
+    """Return the text with its placeholders replaced. Other braces are kept: SQL uses them."""
     return text.replace("{schema}", quoted(schema)).replace("{class}", str(mark_class))
 
 

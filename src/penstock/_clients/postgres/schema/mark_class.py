@@ -27,9 +27,7 @@ async def taken_classes(con: AnyConnection) -> dict[str, int]:
 
 
 async def free_class(con: AnyConnection, schema: str) -> int:
-    """Return a class that no other log has, derived from the schema's name to be the same
-    everywhere.
-    """
+    """Return a class that no other log has; the schema's name determines it, where possible."""
     taken = {found for name, found in (await taken_classes(con)).items() if name != schema}
     first = int.from_bytes(hashlib.sha256(schema.encode()).digest()[:8], "big") % len(CLASSES)
     order = (CLASSES[(first + step) % len(CLASSES)] for step in range(len(CLASSES)))

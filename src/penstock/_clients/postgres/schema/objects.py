@@ -102,7 +102,7 @@ def _created(statement: str) -> Iterator[SchemaObject]:
 
 
 def _constraints(table: str, statement: str) -> Iterator[SchemaObject]:
-    """Return the keys of a table, without checks and foreign keys, which only guard against bugs."""
+    """Return the keys of a table. Checks and foreign keys only guard against our own bugs."""
     add = f"ALTER TABLE {{schema}}.{table} ADD"
     for named in _NAMED.finditer(statement):
         text = f"{add} CONSTRAINT {named[1]} {named[2]}"

@@ -1,7 +1,7 @@
 """Checks of queue contents: the sequences, and jobs that no claim finds.
 
 1. A partly restored dump may contain rows without the sequences. Then places are assigned twice.
-(Lease numbers are not, since they begin with the time.)
+   (Lease numbers are not, since they begin with the time.)
 2. A key with jobs has a lane that is read from before the first job, or a bell that causes this.
    Inserts without the trigger leave jobs with neither, which only this check detects.
 3. At most 1,000 keys of a queue are checked by name, and the keys of its 1,000 oldest jobs.

@@ -1,13 +1,13 @@
 """Rights of roles on streams (append, read, subscribe) and queues (enqueue, work, operate). Pure.
 
 1. A role that appends calls functions that run with the owner's rights, or inserts into all columns
-except those that the database sets: position, slot, category and time. A role that enqueues does
-the same with jobs, and cannot read payloads or places.
+   except those that the database sets: position, slot, category and time. A role that enqueues does
+   the same with jobs, and cannot read payloads or places.
 2. A subscriber also reads, and writes the tables of subscriptions. It cannot delete messages.
 3. A worker reads the tables of queues, and changes them only through functions under its leases.
 4. An operator also reads them, and has its own functions. It creates and changes queues, sets
-   whether ranges are automatic, and deletes records of finished jobs. Only the owner can drop a
-   queue.
+   whether ranges are automatic, and deletes stored ids of jobs and numbers of clients. Only the
+   owner can drop a queue.
 5. Migrations, retention and everything else are reserved for the owner.
 """
 
@@ -36,7 +36,7 @@ class Grant:
     columns: tuple[str, ...] = ()
 
     def sql(self, schema: str, role: str) -> str:
-        """The statement that grants them."""
+        """Return the statement that grants them."""
         path = quoted(schema) + (f".{quoted(self.name)}" if self.name else "")
         columns = f" ({', '.join(self.columns)})" if self.columns else ""
         what = ", ".join(f"{privilege}{columns}" for privilege in self.privileges)

@@ -1,7 +1,7 @@
 """The call of the log's function `append` for every driver, and its answer.
 
 1. Placeholders differ by driver, so the statement is created from a template for each: `$1`
-(asyncpg), `%s` (psycopg) and `:p1` (SQLAlchemy, with any driver).
+   (asyncpg), `%s` (psycopg) and `:p1` (SQLAlchemy, with any driver).
 2. Parameters and results have types that all drivers and codecs convert in the same way: text,
    whole numbers and booleans.
 3. Errors are recognised by their SQLSTATE, which each driver stores in a different place.

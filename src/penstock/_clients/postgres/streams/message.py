@@ -1,7 +1,7 @@
 """Messages to append, checked before sending; and appended messages. Pure.
 
 1. Data and metadata are JSON. They are encoded when the message is created: a value without a JSON
-form raises there, and a later change of a mutable object has no effect.
+   form raises there, and a later change of a mutable object has no effect.
 2. JSON that PostgreSQL's `jsonb` does not support is also refused: the character U+0000, and lone
    surrogates.
 """
@@ -134,9 +134,7 @@ def expected_version(value: object) -> int | None:
 
 
 def json_text(name: str, value: object) -> str:
-    """Encode the value as JSON that `jsonb` can store. Raises `ConfigError`, which does not show
-    it.
-    """
+    """Encode the value as JSON for `jsonb`. Raises `ConfigError`, which does not show it."""
     try:
         text = to_json(value).decode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -1,7 +1,7 @@
 """A statement for every driver.
 
 1. Placeholders differ by driver, so a statement is created from a template for each: `$1`
-(asyncpg), `%s` (psycopg) and `:p1` (SQLAlchemy, with any driver).
+   (asyncpg), `%s` (psycopg) and `:p1` (SQLAlchemy, with any driver).
 2. Parameters and results have types that all drivers and codecs convert in the same way: text,
    whole numbers and booleans. Times are microseconds since the epoch.
 """

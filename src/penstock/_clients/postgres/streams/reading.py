@@ -1,7 +1,7 @@
 """Reading a log page by page. Pure: a reading returns the next statement and takes its rows.
 
 1. A stream is read by version. Its versions become visible in order, so none can appear later
-before a version that was read.
+   before a version that was read.
 2. Everything else is read by position, up to the horizon: beyond it an open transaction may still
    add messages. The horizon is read in a separate statement, before the messages.
 3. A page begins after the last message of the previous page, by position or version, so a reading

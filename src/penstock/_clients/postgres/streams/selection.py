@@ -59,9 +59,7 @@ class StreamSelection:
 
     @property
     def text(self) -> str:
-        """The form stored in a subscription: equal for equal selections, and parsed by SQL
-        functions.
-        """
+        """The form stored in a subscription: equal for equal selections, read by SQL functions."""
         if self.category is not None:
             return json.dumps({"category": self.category}, ensure_ascii=False)
         return json.dumps(
@@ -97,7 +95,7 @@ class StreamSelection:
 
     @property
     def _categories(self) -> list[str]:
-        """Return the categories of all names, if each name determines it; the index is by category."""
+        """The categories of all names, if each name has one; the index is by category."""
         heads = [name.partition("-") for name in self.streams]
         if any("*" in head for head, _, _ in heads):
             return []

@@ -1,7 +1,7 @@
 """Queries for the unread messages of a log by slot: the oldest one, and their number.
 
 1. Cursors are a subquery with the columns `slot`, `position` (everything before it is read) and
-`earlier` (positions that are not delivered).
+   `earlier` (positions that are not delivered).
 2. Each slot is one index probe, from its position to the horizon, which is read in an earlier
    statement.
 """
@@ -62,9 +62,7 @@ class UnreadQueries:
         return self.oldest(f"c.slot, ({counted}) AS messages, {AGE} AS seconds")
 
     def count(self, most: str) -> str:
-        """Return a query for the number of unread messages in all slots, `messages`, at most
-        `most`.
-        """
+        """Return a query for `messages`, the number of unread ones in all slots, at most `most`."""
         return (  # the inner limit prevents the planner from reading the whole log for a join
             f"SELECT count(*) AS messages FROM (SELECT FROM ({self.cursors}) AS c "
             f"CROSS JOIN LATERAL (SELECT {self._unread} LIMIT {most}) AS r LIMIT {most}) AS f"
