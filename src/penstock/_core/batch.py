@@ -285,9 +285,9 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         deadline ends the wait early.
 
         Returns whether time is up: an attempt begun now is likely to be cut off, so fail unapplied
-            items with `StoppedError`; a best-effort branch that nothing waits for should make one
-            last attempt. Raises `CancelledError` once the delivery is closed. After a cancellation,
-            the batch holds a slot.
+        items with `StoppedError`; a best-effort branch that nothing waits for should make one last
+        attempt. Raises `CancelledError` once the delivery is closed. After a cancellation, the
+        batch holds a slot.
         """
         roots = self.roots(self.unsettled())
         return await self.delivery.back_off(

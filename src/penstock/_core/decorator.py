@@ -1,8 +1,8 @@
 """Base of the sinks that wrap another sink.
 
 A decorator also wraps transactions: `transaction` enters the wrapped sink's transaction and
-    decorates its writes with a second view of the decorator, which `around` creates with the same
-    state.
+decorates its writes with a second view of the decorator, which `around` creates with the same
+state.
 """
 
 from __future__ import annotations

@@ -248,10 +248,10 @@ class RefusedError(UnavailableError):
     """The destination refuses every write: a login, a permission, a missing table, a full disk.
 
     Nothing was applied. Handled as an outage: it uses up no attempts, one batch at a time probes,
-        and producers wait. `repair` is the operator's remedy in one sentence, such as `grant INSERT
-        on table "events" to role "app"`; logs show it. `of_item` means that the destination has
-        answered for each item separately: others may have been accepted, and no retry searches the
-        batch for the cause.
+    and producers wait. `repair` is the operator's remedy in one sentence, such as `grant INSERT on
+    table "events" to role "app"`; logs show it. `of_item` means that the destination has answered
+    for each item separately: others may have been accepted, and no retry searches the batch for the
+    cause.
     """
 
     def __init__(self, message: str, *, repair: str = "", of_item: bool = False) -> None:

@@ -194,9 +194,9 @@ def transaction(
     known counts to `tx.record` before the exit.
 
     Raises on entry: `ConfigError` as `check_transactional` does; `UnitRefused` if the ledger has
-        the version with a different division; `UnavailableError` if the destination is unreachable.
-        On exit: `UnknownOutcomeError` if the commit may or may not have been applied; with a unit,
-        the next attempt detects which. On both: `TransactionLost` if nothing was applied. Suspends.
+    the version with a different division; `UnavailableError` if the destination is unreachable. On
+    exit: `UnknownOutcomeError` if the commit may or may not have been applied; with a unit, the
+    next attempt detects which. On both: `TransactionLost` if nothing was applied. Suspends.
     """
     check_transactional(sink, positions=isinstance(unit, PositionUnit))
     return cast("TransactionalSink", sink).transaction(unit)

@@ -57,8 +57,8 @@ class PostgresParkStore(Openable):
     """A durable store of parked records, in the schema that `penstock pg install` creates.
 
     A consumer of any source may use it: `Consumer(source, name=...,
-        parked=PostgresParkStore(dsn))`.
-    Keys and values must be bytes, text, `None`, or plain JSON. Works behind a pooler.
+    parked=PostgresParkStore(dsn))`. Keys and values must be bytes, text, `None`, or plain JSON.
+    Works behind a pooler.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment

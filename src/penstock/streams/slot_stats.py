@@ -70,7 +70,7 @@ class SubscriptionReport:
 
     @property
     def why_horizon_stands(self) -> str | None:
-        """Why messages with a position cannot be read yet; `None` if all can be read."""
+        """Why messages cannot be read yet; `None` if all can be read, or the cause is unknown."""
         if not self.horizon.distance or self.appender is None:
             return None
         return (

@@ -1,7 +1,7 @@
 """Sinks that do not keep the rows of one key in order, although they receive them in order.
 
 The check follows the items: through a decorator to its sink, through a combinator to each branch,
-    but not to dead-letter targets.
+but not to dead-letter targets.
 """
 
 from __future__ import annotations
