@@ -61,7 +61,7 @@ def test_the_brokers_protocol_has_the_brokers_session_timeout() -> None:
         ("partition.assignment.strategy", "protocol=..."),
         ("session.timeout.ms", "use session_timeout=..., in seconds"),
         ("max.poll.interval.ms", "use rebalance_timeout=..., in seconds"),
-        ("enable.partition.eof", "how far a partition has been read"),
+        ("enable.partition.eof", "detect the end of a partition"),
         ("error_cb", "explain()"),
     ],
 )
