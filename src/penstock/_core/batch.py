@@ -190,7 +190,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def maybe_applied(self) -> frozenset[int]:
-        """Items with an earlier attempt of unknown outcome; only these can become `duplicate`."""
+        """Indices with an unknown earlier attempt; only their conflicts are `duplicate`."""
         marked = self.delivery.maybe_applied
         if not marked:
             return frozenset()
@@ -205,7 +205,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun: backoffs are shortened, up to the `deadline`."""
+        """Whether a shutdown has begun: backoffs are shortened; attempts end at its deadline."""
         return self.delivery.stopping
 
     def settle(
@@ -279,9 +279,9 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
         Every wait for a destination uses this method. Meanwhile the batch counts as backing off,
         and its flush slot is released. In a shutdown, waits are shortened so that attempts continue
-        until its deadline: to a quarter of the remaining time, but not to before `not_before`, the
-        end of a pause that the destination requested, if an attempt still fits after it. `lasts` is
-        the expected duration of an attempt in seconds. With `through_stop=True` only the shutdown's
+        until its deadline: to a quarter of the remaining time, but not below `not_before`, the end
+        of a pause that the destination requested, if an attempt still fits after it. `lasts` is the
+        expected duration of an attempt in seconds. With `through_stop=True` only the shutdown's
         deadline ends the wait early.
 
         Returns whether time is up: an attempt begun now is likely to be cut off, so fail unapplied

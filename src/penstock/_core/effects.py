@@ -49,25 +49,27 @@ class CauseUnclear(TransientError):
 def not_its_to_end(statement: str) -> PermanentError:
     """Return the error for a handler that tries to begin or end a transaction."""
     return PermanentError(
-        f"message.connection refuses {statement}: its transaction commits together with the position "
-        "behind the message; raise an exception to roll back"
+        f"message.connection refuses {statement}: its transaction commits together with the "
+        "position after the message; raise an exception to roll back"
     )
 
 
 def ended_by_handler() -> PermanentError:
     """Return the error for a handler that has ended its own transaction."""
     return PermanentError(
-        "the handler has ended the transaction of message.connection by a statement of its own: its "
-        "effects may be committed without the position, and those before it, which come again; leave "
-        "the COMMIT to the flow, and raise an exception to roll back"
+        "the handler has ended the transaction of message.connection with its own statement: its "
+        "effects, and earlier ones, may be committed without the position, and their messages "
+        "will be delivered again; leave the COMMIT to the flow, and raise an exception to roll "
+        "back"
     )
 
 
 def aborted_by_handler() -> PermanentError:
     """Return the error for a handler that has ignored a database error."""
     return PermanentError(
-        "the handler has returned although a statement of it failed, which aborts the transaction; "
-        "run a statement that may fail in `async with message.connection.transaction():`"
+        "the handler has returned although one of its statements failed, which aborts the "
+        "transaction; run a statement that may fail in `async with "
+        "message.connection.transaction():`"
     )
 
 

@@ -132,8 +132,8 @@ class KeyFailedError(PenstockError):
         whose = "" if tenant is ... else f" of tenant {repr_of(tenant)}"
         call = "resume(key)" if tenant is ... else "resume(key, tenant=...)"
         super().__init__(
-            f"an earlier item of the key {repr_of(key)}{whose} has failed for good; later ones "
-            f"are not taken until {call}"
+            f"an earlier item of the key {repr_of(key)}{whose} has failed for good; later ones are "
+            f"refused until {call}"
         )
         self.key = key
         self.tenant = None if tenant is ... else tenant
@@ -228,8 +228,8 @@ class MessageIdConflict(PermanentError):
 
     def __init__(self, stream: str, why: str) -> None:
         super().__init__(
-            f"stream {stream!r}: {why}; an id stands for one message, so a retry must append the "
-            "same messages, and other messages need ids of their own"
+            f"stream {stream!r}: {why}; an id identifies one message: a retry must append the same "
+            "messages, and other messages need their own ids"
         )
         self.stream = stream
 
@@ -239,7 +239,10 @@ class TransientError(SinkError):
 
 
 class UnavailableError(TransientError):
-    """The destination is unreachable (refused, DNS, starting up). Not applied, not counted."""
+    """The destination is unreachable (connection refused, DNS, starting up).
+
+    Nothing was applied. Does not count as an attempt.
+    """
 
     retry_after: float | None = None
 
@@ -317,7 +320,7 @@ class PositionLost(StoppedError):
 
 
 class KeyStopped(StoppedError):
-    """Not applied, since an earlier item of its key failed; the `__cause__` is that error."""
+    """Not applied, since an earlier item of its key failed. Its error is the `__cause__`."""
 
 
 class WithdrawnError(StoppedError):

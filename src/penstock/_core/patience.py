@@ -1,10 +1,11 @@
 """Waits in a shutdown, and the longest wait that a destination may request. Pure.
 
-1. Before a shutdown, backoffs are complete. When a shutdown begins, waiting batches are attempted
-   immediately.
+1. Before a shutdown, backoffs are not shortened. When a shutdown begins, waiting batches are
+   attempted immediately.
 2. After that, each wait is at most a quarter of the remaining time, so attempts become more
    frequent towards the deadline and use all of the time. With 24 s left there are at most 24 waits.
-3. A wait that the destination requested (`Retry-After`) is complete if an attempt fits after it.
+3. A wait that the destination requested (`Retry-After`) is not shortened if an attempt fits after
+   it.
 4. An attempt fits if the remaining time is longer than the last attempt took. Otherwise none is
    made: items of a cut-off write would be unknown instead of unsent.
 """

@@ -48,7 +48,7 @@ def for_log(error: BaseException) -> str:
         told = _without_values(error) if told is None else told
         return f"{name}: {_on_one_line(told)}" if told else name
     except Exception as broken:  # for example, raised by a property of a foreign exception
-        return f"{name}, which cannot be shown: looking at it raised {type(broken).__name__}"
+        return f"{name}, which cannot be shown: formatting it raised {type(broken).__name__}"
 
 
 def _quotes_values(error: BaseException) -> bool:

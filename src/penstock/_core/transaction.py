@@ -64,7 +64,7 @@ _OTHER_COLUMNS = (
     "unit %s was committed with other columns (%s) than it has now (%s), so only the numbers of "
     "rows are compared"
 )
-_OTHER_ROWS = "other rows than before come under the same name, so some of them would be lost"
+_OTHER_ROWS = "the same name now has other rows than before, so some of them would be lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +317,7 @@ def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:
     if known.rows != counts.rows:
         raise NonDeterministicReplay(
             f"{unit} was committed with {known.rows} rows, and now has {counts.rows}: "
-            f"{_OTHER_ROWS}; what makes the rows must give the same ones each time"
+            f"{_OTHER_ROWS}; the source of the rows must return the same rows each time"
         )
     if known.content is None or counts.content is None or known.content == counts.content:
         return
@@ -327,8 +327,8 @@ def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:
     raise NonDeterministicReplay(
         f"{unit} was committed with {known.rows} rows of another content (of {known.content_of}): "
         f"{_OTHER_ROWS}. A query with a deleted or copied checkpoint counts from 0 again: give it "
-        "another app_id. Or a column is made anew in each run, such as current_timestamp(): leave "
-        "it out with content="
+        "another app_id. Or a column changes in each run, such as current_timestamp(): exclude it "
+        "with content="
     )
 
 

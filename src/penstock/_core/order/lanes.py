@@ -59,7 +59,7 @@ class Lanes(Generic[E]):
 
     def __init__(self, *, ages: bool = False) -> None:
         self.active: set[Hashable] = set()
-        """Keys that are going, are held or have a lane. Adding an idle key is a short form of
+        """Keys that are going, are held or have a lane. Adding an idle key is equivalent to
         `enter`.
         """
         self._lanes: dict[Hashable, Lane[E]] = {}  # non-empty or held

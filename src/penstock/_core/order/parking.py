@@ -57,7 +57,7 @@ class Parking:
         return lane.length - self._most
 
     def next(self, lanes: Lanes[Any]) -> tuple[Hashable, int] | None:
-        """Return a key that must spill, and its excess; once for each record by `look_at`."""
+        """Return a key that must spill, and its excess; once per recording by `look_at`."""
         while self._over:
             key = self._over.popleft()
             self._listed.discard(key)

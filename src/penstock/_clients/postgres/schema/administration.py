@@ -68,7 +68,7 @@ async def install_streams(
         ConfigError: for a bad argument, a refused login, a schema with other objects or an older
             version, missing rights of the role, or a role that does not exist.
         UnavailableError: no server answers, or the connection was lost.
-        RefusedError: the server refuses, as one that is read-only.
+        RefusedError: the server refuses, for example because it is read-only.
     """
     roles = checked_roles(
         append=append,
@@ -105,7 +105,7 @@ async def upgrade_streams(
         ConfigError: for a bad argument, a refused login, a missing schema or one of another owner.
         UnavailableError: no server answers, the connection was lost, or a long transaction uses
             the schema.
-        RefusedError: the server refuses, as one that is read-only.
+        RefusedError: the server refuses, for example because it is read-only.
     """
     check_schema_name(schema)
     async with _connected(dsn) as con:
