@@ -23,8 +23,8 @@ def made(**given: Any) -> ConfluentKafkaSource:
     ("given", "value", "rule"),
     [
         ("bootstrap", "localhost", '"host:port"'),
-        ("group", " ", "not empty"),
-        ("instance", "", "not empty"),
+        ("group", " ", "non-empty"),
+        ("instance", "", "non-empty"),
         ("protocol", "eager", "'cooperative', 'consumer'"),
         ("start", "newest", '"earliest", "latest", "committed"'),
         ("session_timeout", -1.0, "more than 0"),

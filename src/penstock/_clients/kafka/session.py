@@ -284,7 +284,8 @@ class Session:
         say(
             logger,
             logging.WARNING,
-            "%s: the client did not leave the group in %.3g s; the group waits for its session",
+            "%s: the client did not leave the group in %.3g s; the group waits until its session "
+            "expires",
             self._group,
             within,
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _FORGOTTEN = (
     "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
-    "topic: records behind it may be lost; it begins at %d (start=%s)"
+    "topic: records after it may be lost; it begins at %d (start=%s)"
 )
 
 

@@ -85,9 +85,9 @@ class Connections:
             cached, prepared = await keeps_statements(con), self._access.prepared
             if cached and (prepared is False or (prepared == "auto" and await is_pooled(con))):
                 rule = (
-                    f"its connections prepare statements, which {_why(prepared)}; make it with "
-                    "statement_cache_size=0, or pass prepared_statements=True where the pooler "
-                    "keeps prepared statements or is in session mode"
+                    f"its connections prepare statements, which {_why(prepared)}; create it with "
+                    "statement_cache_size=0, or pass prepared_statements=True if the pooler keeps "
+                    "prepared statements or is in session mode"
                 )
                 raise bad("pool", "an asyncpg pool", rule)
         self.statements.keep(cached=cached)
@@ -334,10 +334,14 @@ async def _made(access: Access, statements: Statements) -> Pool[Any]:
 def _check_usable(pool: Pool[Any]) -> None:
     """Raise `ConfigError` for a pool that is closed, or belongs to another loop."""
     if pool.is_closing():
-        raise bad("pool", "an asyncpg pool", "is closed; open the sink before, close it after it")
+        raise bad(
+            "pool",
+            "an asyncpg pool",
+            "is closed; open the sink while the pool is open, and close the pool after the sink",
+        )
     # asyncpg would fail with an error about futures, and the connection would be lost to others
     if pool._loop is not asyncio.get_running_loop():  # type: ignore[attr-defined]  # noqa: SLF001
-        rule = "belongs to another event loop; make one on the loop that opens the sink"
+        rule = "belongs to another event loop; create the pool on the loop that opens the sink"
         raise bad("pool", "an asyncpg pool", rule)
 
 
@@ -350,7 +354,7 @@ def _check_size(pool: Pool[Any], size: int) -> None:
 def _why(prepared: object) -> str:
     if prepared is False:
         return "contradicts prepared_statements=False"
-    return "a pooler loses that lends a server for one transaction"
+    return "are lost behind a pooler that lends a server for one transaction"
 
 
 def _closed_early(error: Exception) -> RefusedError:

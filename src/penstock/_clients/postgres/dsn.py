@@ -39,7 +39,7 @@ def dsn_of(name: str, url: str) -> str:
         )
     except ValueError:
         raise bad(
-            name, "...", "what follows ? must be parameters, as in name=value&name=value"
+            name, "...", "the part after ? must be parameters, such as name=value&name=value"
         ) from None
     if not url.startswith(_JDBC):
         return plain

@@ -29,7 +29,7 @@ from .errors import (
 )
 from .pooler import PREPARED, is_login, repair_of_pooler
 
-FOREIGN = "create your own pool with statement_cache_size=0"
+FOREIGN = "a pool of your own needs statement_cache_size=0"
 _REFUSED_HERE = frozenset({"28000", "28P01", "3D000", "42501"})
 
 

@@ -257,5 +257,5 @@ class QueueLeases:
         except Exception as error:
             if sqlstate(error) != _NO_QUEUE:
                 raise
-            text = f"there is no queue {self._queue!r} any more; `penstock queue create` makes it"
+            text = f"the queue {self._queue!r} no longer exists; create it with `penstock queue create`"
             raise caused(UnavailableError(text), error)  # noqa: B904  # it has its cause

@@ -67,10 +67,10 @@ def problems_of_objects(schema: LogSchema, catalog: Catalog) -> Iterator[SchemaP
             if each.kind != "constraint" or ("table", each.table) in here:
                 yield _missing(each, schema)
         elif not _is_as_made(each, schema, catalog):
-            text = f"the {each} is not as Penstock made it"
+            text = f"the {each} differs from Penstock's definition"
             yield SchemaProblem(f"{each.kind}-changed", text, _replacement(each, schema))
         elif each.kind == "trigger" and not catalog.triggers[each.key[1]].is_enabled:
-            text = f"the {each} is disabled: no claim finds the jobs that are inserted"
+            text = f"the {each} is disabled: no claim finds inserted jobs"
             yield SchemaProblem("trigger-disabled", text, _replacement(each, schema))
     if catalog.public:
         text = f"every role may execute {', '.join(catalog.public)}"
