@@ -60,7 +60,10 @@ class ArrowBatch(Batch[Row]):
 
     @property
     def rows(self) -> list[Row]:
-        """Return all rows as dictionaries: 100 times slower than columns. Raises `UnreadableRows`."""
+        """Return all rows as dictionaries: 100 times slower than columns.
+
+        Raises `UnreadableRows`.
+        """
         rows = self._made()
         if self._unreadable:
             first = next(iter(self._unreadable.values()))

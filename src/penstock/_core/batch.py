@@ -159,8 +159,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             raise IndexError(f"{call}({indices!r}): this batch has {len(self)} items")
 
     def derive(self, items: Iterable[U], groups: Iterable[Iterable[int]]) -> RowBatch[U]:
-        """Return the batch that a combiner writes: each new item represents a group of this batch's
-        items.
+        """Return the batch that a combiner writes: each new item represents a group of items.
 
         Raises `ValueError` unless every index of this batch is in exactly one group.
         """

@@ -22,7 +22,7 @@ class JudgesColumns(Protocol):
     """A sink that can check a schema before writing."""
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
-        """Return the columns of a `pyarrow.Schema` that this sink cannot write or misses, with the
+        """Return columns of a `pyarrow.Schema` that cannot be written, or are missing, with a
         remedy.
 
         Does not suspend, and may be called whether the sink is open or not.

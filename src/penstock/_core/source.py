@@ -91,8 +91,7 @@ class Settled(NamedTuple):
     offsets: Sequence[int]
     """All settled offsets, ascending."""
     given_up: Collection[int] = ()
-    """The offsets that were not handled: dead-lettered, parked, or abandoned without a dead letter.
-    """
+    """The offsets that were not handled: dead-lettered, parked, or given up without a letter."""
 
 
 class SourceClaim(Protocol):
@@ -116,10 +115,10 @@ class SourceClaim(Protocol):
         ...
 
     def take_settled(self) -> Settled:
-        """Return the records settled since the last call; only for a source that `settles_each`
-        record.
+        """Return the records settled since the last call.
 
-        The caller becomes responsible for them: later calls do not return them again.
+        Only called by a source that `settles_each` record. It becomes responsible for the returned
+        records: later calls do not return them again.
         """
         ...
 
@@ -203,9 +202,7 @@ class SourceCapabilities:
     cooperative: bool = False
     """A rebalance does not interrupt partitions that keep their owner."""
     metadata: bool = False
-    """Stores the map of settled offsets, so that only unfinished records are repeated after a
-    crash.
-    """
+    """Stores the map of settled offsets: a crash repeats only unfinished records."""
     settles_each: bool = False
     """Acknowledges each record separately, without a position."""
     extends: bool = False
@@ -337,7 +334,7 @@ class TakesBack(Protocol):
 
 
 class PositionStore(Protocol):
-    """Stores the positions of a source in its place, where they commit with the rows."""
+    """Stores the positions of a source, in place of the source, together with the rows."""
 
     @property
     def keeps_group_offsets(self) -> bool:
@@ -363,8 +360,7 @@ class PositionStore(Protocol):
     async def store(
         self, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store positions without rows; return the partitions whose positions are known to be
-        stored.
+        """Store positions without rows; return the partitions that are known to be stored.
 
         Skips a position that a running transaction will move. Raises errors of the destination.
         """

@@ -36,10 +36,7 @@ def storable(text: str) -> str:
 
 
 def for_log(error: BaseException) -> str:
-    """Format the error's type and message, without values, on one line.
-
-    The message is shortened to `LONGEST` characters.
-    """
+    """Format an error's type and message, without values, on one line of limited length."""
     name = type(error).__name__
     try:
         told = error.summary if isinstance(error, SinkError) else None

@@ -82,8 +82,7 @@ class Unit:
     part: int = 0
     """The part of the round, counted from 0."""
     parts: int = 1
-    """The number of parts. A different number for the same version is refused: parts would differ.
-    """
+    """The number of parts. It is fixed for a version: other parts have other rows."""
     rule: str = ""
     """The rule that divides rows into parts, as text. It too is fixed for a version."""
     types: str = ""

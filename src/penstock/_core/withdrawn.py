@@ -24,7 +24,7 @@ WITHDRAWN = "its source has withdrawn it"
 def withdrawn_among(batch: Batch[Any], *, wholly: bool = False) -> dict[int, BaseException]:
     """Return the errors of the withdrawn items of a batch.
 
-    With `wholly`, only of combined items that represent no other items.
+    With `wholly`, a combined item counts only if all of its items are withdrawn.
     """
     gone = batch.delivery.withdrawn
     if not gone:

@@ -82,8 +82,7 @@ class Delivery:
         self.keeps_prefix = True
 
     def detach(self) -> None:
-        """Drop the references to the batcher and to errors, so that the items are freed
-        immediately.
+        """Drop references to the batcher and to errors, so that the items are freed immediately.
 
         The tracebacks of errors hold the batch.
         """

@@ -266,8 +266,7 @@ class Lanes(Generic[E]):
     # -- from all lanes ----------------------------------------------------------------------------
 
     def drop_where(self, predicate: Callable[[E], bool]) -> list[E]:
-        """Remove and return the matching waiting entries, in order per lane; turns and holds
-        remain.
+        """Remove and return matching waiting entries, in order per lane; turns and holds remain.
 
         If `predicate` raises, nothing is changed.
         """

@@ -169,8 +169,7 @@ class LoopThread:
         return self.ask(ask)
 
     def spawn(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Start the coroutine on the loop, in the caller's context; cancelling the future cancels
-        it.
+        """Start the coroutine on the loop, in the caller's context; its future can cancel it.
 
         Waiting for the future holds a lock: use `ask` in a thread that signals may interrupt.
         Raises `ClosedError` once the thread has ended; its end cancels running coroutines.

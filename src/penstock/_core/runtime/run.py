@@ -52,8 +52,7 @@ def run_on_new_loop(
     *,
     ignored: Callable[[BaseException], object] | None = None,
 ) -> R:
-    """Run `main` on a new event loop; then cancel other tasks, and wait up to `patience` s for
-    them.
+    """Run `main` on a new event loop; then cancel other tasks, and wait `patience` s for them.
 
     A `SystemExit` or `KeyboardInterrupt` of a task or callback also ends `main`, and is raised
     here. If `ignored` is given, it is called with the exception instead, and the loop continues.
