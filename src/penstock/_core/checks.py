@@ -87,7 +87,7 @@ def optional_seconds(
 
 
 def function(name: str, value: object, rule: str, *, takes: int = 1) -> Any:
-    """Check for a plain function of `takes` arguments. Raises `ConfigError` with the `rule`."""
+    """Check that the value is a function of `takes` arguments. Raises `ConfigError`."""
     if not callable(value):
         raise bad(name, value, rule)
     if is_async(value):
@@ -121,7 +121,7 @@ def accepts(function: object, arguments: int) -> bool:
 
 
 def count(name: str, value: object, *, least: int = 1) -> int:
-    """Check for a whole number of at least `least`. Raises `ConfigError`."""
+    """Check that the value is a whole number of at least `least`. Raises `ConfigError`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise bad(name, value, f"must be a whole number of at least {least}")
     return value
@@ -133,7 +133,7 @@ def optional_count(name: str, value: object, *, least: int = 1) -> int | None:
 
 
 def share(name: str, value: object) -> float:
-    """Check for a share of a whole: more than 0, at most 1. Raises `ConfigError`."""
+    """Check that the value is a share: more than 0, at most 1. Raises `ConfigError`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         raise bad(name, value, "must be a share: more than 0, at most 1")
     return float(value)
@@ -145,7 +145,7 @@ def optional_share(name: str, value: object) -> float | None:
 
 
 def optional_rate(name: str, value: object) -> float | None:
-    """Check for a number per second, more than 0, or `None`. Raises `ConfigError`."""
+    """Check that the value is a number per second above 0, or `None`. Raises `ConfigError`."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
@@ -154,14 +154,14 @@ def optional_rate(name: str, value: object) -> float | None:
 
 
 def text(name: str, value: object, *, empty: bool = False) -> str:
-    """Check for text without NUL, which no destination can store. Raises `ConfigError`."""
+    """Check that the value is text without NUL, which no store accepts. Raises `ConfigError`."""
     if not isinstance(value, str) or "\0" in value or not (value or empty):
         raise bad(name, value, f"must be text{'' if empty else ' that is not empty'}, without NUL")
     return value
 
 
 def choice(name: str, value: ChoiceT, allowed: Iterable[ChoiceT]) -> ChoiceT:
-    """Check for one of a fixed set of words. Raises `ConfigError`."""
+    """Check that the value is one of the allowed words. Raises `ConfigError`."""
     options = tuple(allowed)
     if value not in options:
         raise bad(name, value, "must be one of " + ", ".join(repr(option) for option in options))

@@ -120,7 +120,7 @@ SinkLike = Sink[T] | SinkFunction[T]
 
 
 def capabilities_of(sink: object) -> Capabilities:
-    """Return the sink's capabilities; without any, no guarantees."""
+    """Return the sink's capabilities; a sink without any gives no guarantees."""
     found = getattr(sink, "capabilities", None)
     return found if isinstance(found, Capabilities) else NOTHING_PROMISED
 

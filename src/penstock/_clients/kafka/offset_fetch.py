@@ -76,8 +76,7 @@ _Struct: TypeAlias = OffsetFetchRequest_v3 | _OffsetFetchRequest_v7
 
 
 class StableOffsetFetch(Request[_Struct]):  # type: ignore[misc]  # aiokafka has no types
-    """Requests offsets of a group; the error is UNSTABLE_OFFSET_COMMIT while a transaction may
-    change one.
+    """Requests a group's offsets; fails with UNSTABLE_OFFSET_COMMIT while one may change.
 
     Brokers before Kafka 2.5 do not support this, and answer with the last committed offset.
     """

@@ -126,7 +126,7 @@ class Producer:
 
     @property
     def spent_by(self) -> Exception | None:
-        """The error by which the broker reported that."""
+        """The error that reported the forgotten producer id."""
         return self._spent_by
 
     # -- topics ------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Producer:
         return RefusedError(text, repair="create it, or allow auto.create.topics.enable")
 
     async def refresh(self) -> None:
-        """Request leaders and partitions from a broker again. Suspends until it answers or not."""
+        """Request leaders and partitions from a broker again. Suspends until the request has ended."""
         await self._client.force_metadata_update()
 
     # -- records -----------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Countdown:
 
     @staticmethod
     async def settle(tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """Let tasks end that can do so without waiting, even when no time is left."""
+        """Let tasks end if they can do so without waiting, even when no time is left."""
         if any(not task.done() for task in tasks):
             with contextlib.suppress(asyncio.CancelledError):  # swallowed: later waits are short
                 await asyncio.wait(tasks, timeout=0)

@@ -103,7 +103,7 @@ def job_key(value: object) -> str | None:
 
 
 def queueing_lock(value: object) -> str | None:
-    """Check for text or `None`. Raises `ConfigError`."""
+    """Check that the value is text or `None`. Raises `ConfigError`."""
     return None if value is None else _indexed("queueing_lock", value)
 
 
@@ -136,7 +136,7 @@ def due_text(value: object) -> str | None:
 
 
 def job_priority(value: object) -> int | None:
-    """Check for a 16-bit whole number; higher ones come first. Raises `ConfigError`."""
+    """Check that the value is a 16-bit whole number (higher comes first). Raises `ConfigError`."""
     if value is None:
         return None
     is_number = isinstance(value, int) and not isinstance(value, bool)

@@ -98,7 +98,7 @@ class NewMessage:
 
 
 def name_text(name: str, value: object) -> str:
-    """Check for text that PostgreSQL can store: not empty, without U+0000. Raises `ConfigError`."""
+    """Check that PostgreSQL can store the text: not empty, without U+0000. Raises `ConfigError`."""
     if not isinstance(value, str) or not value or "\0" in value or not _is_unicode(value):
         raise bad(name, value, "must be text that is not empty, without U+0000 and surrogates")
     return value
@@ -113,7 +113,7 @@ def stream_name(value: object) -> str:
 
 
 def message_id(value: object) -> UUID | None:
-    """Check for a UUID or its text. Raises `ConfigError`."""
+    """Check that the value is a UUID or its text. Raises `ConfigError`."""
     if value is None or isinstance(value, UUID):
         return value
     try:
@@ -123,7 +123,7 @@ def message_id(value: object) -> UUID | None:
 
 
 def expected_version(value: object) -> int | None:
-    """Check for a version, `NO_STREAM`, or `None` for any. Raises `ConfigError`."""
+    """Check that the value is a version, `NO_STREAM`, or `None` for any. Raises `ConfigError`."""
     if value is None:
         return None
     try:

@@ -67,7 +67,7 @@ def microseconds_of(time: datetime) -> int:
 
 
 def aware(name: str, time: object) -> datetime:
-    """Check for a time with a time zone. Raises `ConfigError`."""
+    """Check that the time has a time zone. Raises `ConfigError`."""
     if not isinstance(time, datetime) or time.utcoffset() is None:
         raise bad(name, time, "must be an aware time, such as datetime.now(UTC)")
     return time
