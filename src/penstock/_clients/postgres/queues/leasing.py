@@ -180,8 +180,7 @@ class QueueLeases:
         if connection is None:
             async with self._connections.asking() as con:
                 return await self.first_left(lease, places, con)
-        # waits for the lock of the lease; jobs settled meanwhile are visible only to a later
-        # statement
+        # waits for the lease's lock; only a later statement sees jobs that were settled meanwhile
         await self.settle_on(connection, [Settlement(lease, "keep")])
         first: int | None = await connection.fetchval(
             f"SELECT min(place) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",

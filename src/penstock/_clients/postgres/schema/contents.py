@@ -62,7 +62,7 @@ async def problems_of_contents(
 
 async def _problems_of_log(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
     row = await con.fetchrow(_LAST.format(schema=schema.sql))
-    assert row is not None  # of one row
+    assert row is not None  # always one row
     problems = [_behind(schema, row["last"], row["stored"])] if row["last"] < row["stored"] else []
     if await con.fetchval(_READABLE, schema.sql, [_SLOTS]):
         last = max(row["last"], row["stored"])

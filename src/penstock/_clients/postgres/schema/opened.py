@@ -83,7 +83,7 @@ def check_schema_name(name: object, option: str = "schema") -> str:
 async def found_schema(con: AnyConnection, name: str) -> FoundSchema:
     """Look up the schema in the catalogs. Suspends for one round trip."""
     row = await con.fetchrow(_FIND, name)
-    assert row is not None  # of one row
+    assert row is not None  # always one row
     return FoundSchema(
         exists=row["oid"] is not None,
         is_log=row["is_log"],
@@ -97,7 +97,7 @@ async def found_schema(con: AnyConnection, name: str) -> FoundSchema:
 async def read_schema(con: AnyConnection, name: str) -> LogSchema:
     """Read the version and the class of an existing log schema."""
     row = await con.fetchrow(_READ.format(schema=quoted(name)))
-    assert row is not None  # of one row
+    assert row is not None  # always one row
     return LogSchema(name=name, version=row["version"], mark_class=row["mark_class"] or 0)
 
 

@@ -73,7 +73,7 @@ async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[Sche
         highest = query.format(schema=schema.sql)
         statement = _LAST.format(schema=schema.sql, sequence=sequence, highest=highest)
         row = await con.fetchrow(statement)
-        assert row is not None  # of one row
+        assert row is not None  # always one row
         if row["last"] < row["stored"]:
             problems.append(_behind(schema, sequence, row["last"], row["stored"]))
     rows = await con.fetch(_WITHOUT_LANE.format(schema=schema.sql), _LOOKED_AT)
