@@ -43,7 +43,7 @@ class RunsEffects(Protocol):
 
 
 class CauseUnclear(TransientError):
-    """An unknown one of the effects has made the transaction unusable."""
+    """One of the effects has made the transaction unusable; it is unknown which."""
 
 
 def not_its_to_end(statement: str) -> PermanentError:

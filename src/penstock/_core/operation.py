@@ -33,7 +33,7 @@ class RetryState:
         self._waited = 0.0
 
     def wait_after(self, error: BaseException) -> float | None:
-        """Count a failed attempt; return the seconds until the next one, or `None` to give up."""
+        """Count a failed attempt; return the seconds until the next one, or `None` to stop."""
         policy, kind = self._policy, self._class_of(error)
         self.failed += 1
         self._counted += kind not in policy.uncounted

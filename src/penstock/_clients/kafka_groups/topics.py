@@ -30,7 +30,7 @@ class KnownTopics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Names, or a pattern."""
+    """The topics of a source: names, or a pattern."""
 
     names: tuple[str, ...]
     pattern: str | None = None
