@@ -56,9 +56,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("request_timeout=0", {"request_timeout": 0}),
     ("close_timeout=-1", {"close_timeout": -1}),
     ("is set by Penstock: every record is acknowledged", {"acks": 1}),
-    ("is set by Penstock: request_timeout=", {"request_timeout_ms": 1}),
+    ("is set by Penstock: use request_timeout=", {"request_timeout_ms": 1}),
     ("is set by Penstock: .*max_delay", {"linger_ms": 1}),
-    ("is set by Penstock: idempotent=", {"enable_idempotence": True}),
+    ("is set by Penstock: use idempotent=", {"enable_idempotence": True}),
     ("is set by Penstock: flow.transaction", {"transactional_id": "x"}),
     ("no_such=...: is not an option of KafkaSink", {"no_such": "secret"}),
 ]
