@@ -277,16 +277,14 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         """Wait until the clock reads `until` (monotonic seconds), a signal or a shutdown.
 
         Every wait for a destination uses this method. Meanwhile the batch counts as backing off,
-        and its flush slot is released. In a shutdown, waits are shortened so that attempts continue
-        until its deadline: to a quarter of the remaining time, but not below `not_before`, the end
-        of a pause that the destination requested, if an attempt still fits after it. `lasts` is the
-        expected duration of an attempt in seconds. With `through_stop=True` only the shutdown's
-        deadline ends the wait early.
+        and its flush slot is released. In a shutdown, waits are shortened to a quarter of the time
+        to its deadline, but not below `not_before`, the end of a pause that the destination
+        requested, if an attempt still fits after it. `lasts` is the expected duration of an attempt
+        in seconds. With `through_stop=True` only the shutdown's deadline ends the wait early.
 
-        Returns whether time is up: an attempt begun now is likely to be cut off, so fail unapplied
-        items with `StoppedError`; a best-effort branch that nothing waits for should make one last
-        attempt. Raises `CancelledError` once the delivery is closed. After a cancellation, the
-        batch holds a slot.
+        Returns whether time is up: an attempt would probably be cut off, so fail unapplied items
+        with `StoppedError`; a best-effort branch that nothing waits for makes one last attempt.
+        Raises `CancelledError` once the delivery is closed. Cancelled, the batch holds a slot.
         """
         roots = self.roots(self.unsettled())
         return await self.delivery.back_off(
@@ -311,8 +309,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         """Put these items on several branches: a context manager that returns a batch for each.
 
         An item is settled when every required branch (not in `best_effort`) has settled it, with
-        the worst of their outcomes. An item that may have been applied counts as such on every
-        branch.
+        the worst of their outcomes. An item that may have been applied is so on every branch.
         """
         extra, roots = frozenset(best_effort), self.roots()
         return Fork(
