@@ -1,6 +1,4 @@
-"""Penstock: move records from code that makes them one at a time to places that want them in
-groups, and account for every one.
-"""
+"""Penstock: collect records into batches, write them to a destination, and account for each one."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Jars from Maven: fetched once, by a small pom in the package, into the user's cache folder.
+"""Jars from Maven: fetched once, with a small pom in the package, into the user's cache folder.
 
 1. A folder of jars is named after its pom and the pom's content, so each version of Penstock has
    its own.
@@ -23,7 +23,7 @@ _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencie
 
 
 def fetch(pom: Path) -> Path:
-    """The folder with the jars of `pom`. Blocks while Maven fetches them, the first time.
+    """Return the folder with the jars of `pom`. The first call blocks while Maven fetches them.
 
     Raises `MissingJars` if Maven is not installed, or cannot fetch them.
     """

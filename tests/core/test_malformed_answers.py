@@ -303,7 +303,7 @@ async def test_indices_of_any_whole_number_fit(fake_clock: FakeClock) -> None:
 def test_a_batch_is_picked_from_by_indices_of_its_own_each_once() -> None:
     """Items that came twice would be counted twice."""
     batch = RowBatch("abc")
-    with pytest.raises(ValueError, match=r"pick\(\[0, 0\]\): an index stands there twice"):
+    with pytest.raises(ValueError, match=r"pick\(\[0, 0\]\): an index is repeated"):
         batch.pick([0, 0])
     with pytest.raises(IndexError, match="this batch has 3 items"):
         batch.hold([-1])

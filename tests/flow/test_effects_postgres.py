@@ -322,7 +322,7 @@ async def test_a_handler_that_passes_over_an_error_of_the_database_is_found(
         options: dict[str, Any] = {"dead_letters": letters, "on_rejected": "skip"}
         await made.flow(handle, MemoryLog(records(range(9))), **options).run()
         assert [letter.item["offset"] for letter in letters.items] == [culprit]
-        assert "a statement of it failed" in letters.items[0].message
+        assert "one of its statements failed" in letters.items[0].message
         assert await made.offsets() == [at for at in range(9) if at - culprit not in (0, 1)]
 
 

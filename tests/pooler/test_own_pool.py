@@ -172,7 +172,7 @@ async def test_a_pool_that_cannot_serve_is_told(
             await pool.close()
             error = next(iter((await written(sink, rows(100))).values()))
             assert isinstance(error, RefusedError)
-            assert "close the batcher or the sink first" in error.repair
+            assert "close the batcher or the sink before the pool" in error.repair
         with pytest.raises(ConfigError, match="is closed"):
             async with sink:
                 pass
@@ -226,7 +226,7 @@ async def test_a_pool_that_prepares_statements_where_none_can_be_kept_is_refused
     embedded_postgres: EmbeddedPostgres, bouncer: PgBouncer, real_clock: LoopClock, prepared: Any
 ) -> None:
     async with database(embedded_postgres.dsn) as db, pool_of(bouncer.dsn) as pool:
-        with pytest.raises(ConfigError, match="make it with statement_cache_size=0"):
+        with pytest.raises(ConfigError, match="create it with statement_cache_size=0"):
             async with on(pool, db.table, prepared_statements=prepared):
                 pass
         assert not pool.is_closing()

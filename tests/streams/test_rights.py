@@ -179,7 +179,7 @@ async def test_only_the_owner_upgrades_and_gives_rights(log: Log, real_clock: Lo
 
 async def test_a_role_that_does_not_exist_gets_nothing(log: Log, real_clock: LoopClock) -> None:
     for name in ("nobody_there", "public"):
-        with pytest.raises(ConfigError, match=f"read='{name}': is no role"):
+        with pytest.raises(ConfigError, match=f"read='{name}': is not a role"):
             await install_streams(log.dsn, schema=log.schema, read=name)
     with pytest.raises(ConfigError, match="append="):
         await install_streams(log.dsn, schema=log.schema, append=3)  # type: ignore[arg-type]

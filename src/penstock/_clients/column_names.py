@@ -10,7 +10,7 @@ from .._core.checks import bad
 
 def column_names(name: str, value: object) -> tuple[str, ...]:
     """Check a sequence of distinct column names. Raises `ConfigError`."""
-    rule = "must be a sequence of at least one column name, each once"
+    rule = "must be a sequence of at least one column name, without repetitions"
     if isinstance(value, str):
         listed = tuple(each.strip() for each in value.split(","))
         raise bad(name, value, f"{rule}; write {name}={listed!r}")
@@ -26,7 +26,7 @@ def column_names(name: str, value: object) -> tuple[str, ...]:
 
 
 def optional_names(name: str, value: object) -> tuple[str, ...] | None:
-    """Check the names unless there are none."""
+    """As `column_names`, but accept `None`."""
     return None if value is None else column_names(name, value)
 
 

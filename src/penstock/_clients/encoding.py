@@ -21,7 +21,7 @@ Encode = Callable[[Any], "bytes | str"]
 
 
 def ndjson(records: Sequence[bytes]) -> bytes:
-    """One line per record, each ended by a newline."""
+    """Join records into lines, each ended by a newline."""
     return b"\n".join((*records, b""))
 
 
@@ -31,8 +31,9 @@ _JSON = json.JSONEncoder(
 
 
 def to_json(item: object) -> bytes:
-    """Encode an item as one line of JSON in UTF-8. Raises `TypeError` or `ValueError` for a value
-    without a JSON form, such as NaN.
+    """Encode an item as one line of JSON in UTF-8.
+
+    Raises `TypeError` or `ValueError` for a value without a JSON form, such as NaN.
     """
     return _JSON.encode(item).encode()
 
@@ -43,10 +44,10 @@ _BETWEEN = f',"{_MARK}",'
 
 
 def json_texts(items: Sequence[object]) -> list[str]:
-    """Encode each item as `to_json` does, as text and in less than half the time: one call for all
-    items, with marks between them.
+    """Encode each item as `to_json` does, as text, in less than half the time.
 
-    Quotes inside a text are escaped, so a quoted mark occurs only between two items.
+    One call encodes all items, with marks between them. Quotes inside a text are escaped, so a
+    quoted mark occurs only between two items.
     """
     if not items:
         return []
@@ -74,7 +75,7 @@ def one_line(encode: Encode) -> Encode:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """A batch's records beside the indices of their items, and an error for each other index."""
+    """The records of a batch with the indices of their items, and an error for each other index."""
 
     indices: Sequence[int]
     records: Sequence[bytes]
@@ -84,9 +85,9 @@ class Records:
 def encoded(
     all_of: Callable[..., list[bytes]], each: Callable[..., bytes | str], *columns: Sequence[Any]
 ) -> Records:
-    """Encode each item, with its values in further columns. Does not suspend.
+    """Encode each item, with its values of further columns. Does not suspend.
 
-    `all_of` encodes all of them at once; if it raises, `each` finds the faulty items.
+    `all_of` encodes all items at once; if it raises, `each` finds the faulty items.
     """
     try:
         records = all_of(*columns)
@@ -96,8 +97,9 @@ def encoded(
 
 
 def encoded_items(encode: Encode | None, items: Sequence[Any], *, lines: bool) -> Records:
-    """Encode each item by `encode` or as JSON; with `lines`, a newline in a record is an error.
-    Does not suspend.
+    """Encode each item with `encode` or as JSON. Does not suspend.
+
+    With `lines`, a newline in a record is an error.
     """
     if encode is None:
         return encoded(all_to_json, to_json, items)
@@ -125,7 +127,7 @@ def _one_by_one(encode: Callable[..., bytes | str], rows: Iterable[tuple[Any, ..
 
 
 def item_error(what: str, cause: Exception) -> PermanentError:
-    """The error of one item. Its message may quote the item; its summary for logs does not."""
+    """Return the error of one item. Its message may quote the item, its log summary does not."""
     name = type(cause).__name__
     made = PermanentError(f"the item {what}: {name}: {text_of(cause)}")
     return caused(made, cause, summary=f"the item {what} ({name})")

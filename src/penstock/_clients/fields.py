@@ -11,7 +11,7 @@ Getter = Callable[[Any], Any]
 
 
 def getter(name: str, value: object) -> Getter | None:
-    """Turn a function of an item, or a field's name, into a function. Raises `ConfigError`."""
+    """Return a function of an item for a function or a field's name. Raises `ConfigError`."""
     if value is None or callable(value):
         return value
     if not isinstance(value, str) or not value:
@@ -20,7 +20,7 @@ def getter(name: str, value: object) -> Getter | None:
 
 
 class _Field:
-    """A field's value: an entry of a mapping, or an attribute of another object."""
+    """Returns a field's value: an entry of a mapping, or an attribute of another object."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,13 +1,15 @@
-"""The JSON form of a value that JSON does not know. Imports no optional package.
+"""The JSON form of values without a native JSON type. Imports no optional package.
 
-1. An object is its fields, by the names of its attributes. `PostgresSink` reads items by the same
-   names, so an item has the same fields in a file, in a request and in a row.
-2. A pydantic model decides on its own form (`model_dump` in JSON mode), so its serializers and
-   excluded fields count. Names are those of its fields, not aliases, by (1).
-3. A named tuple is a list, at any depth: `PostgresSink` stores it by position, too.
-4. The members of an enum are their values; a set is a list, sorted if its members can be compared.
-5. Subclasses of `str`, `int`, `float`, `list`, `tuple` and `dict` never get here: JSON knows them.
-6. Bytes have no form: whether they are text is unknown. Neither has an object of a plain class.
+1. An object becomes its fields, by the names of its attributes. `PostgresSink` reads items by the
+   same names, so an item has the same fields in a file, in a request and in a row.
+2. A pydantic model determines its own form (`model_dump` in JSON mode), so its serializers and
+   excluded fields apply. Names are those of its fields, not aliases, because of (1).
+3. A named tuple becomes a list, at any depth: `PostgresSink` also stores it by position.
+4. Enum members become their values; a set becomes a list, sorted if its members can be compared.
+5. Subclasses of `str`, `int`, `float`, `list`, `tuple` and `dict` never get here: they are native
+   JSON types.
+6. Bytes have no form, since it is unknown whether they are text. Objects of plain classes have none
+   either.
 """
 
 from __future__ import annotations
@@ -37,17 +39,17 @@ Form = Callable[[Any], object]
 
 
 class MakesForm(ABC):
-    """A value that makes its own JSON form."""
+    """A value that provides its own JSON form."""
 
     __slots__ = ()
 
     @abstractmethod
     def as_json(self) -> object:
-        """Its form, of values that have one."""
+        """Return its form, made of values that have a JSON form."""
 
 
 def json_form(value: object) -> object:
-    """The JSON form of a value, whose members may need one in turn. Raises `TypeError`."""
+    """Return the JSON form of a value; its members may also need conversion. Raises `TypeError`."""
     form = form_for(value)
     if form is None:
         raise TypeError(
@@ -58,7 +60,7 @@ def json_form(value: object) -> object:
 
 
 def form_for(value: object) -> Form | None:
-    """The function that makes the JSON form of such values; `None` if there is none."""
+    """Return the function that creates the JSON form of values of this type; `None` without any."""
     return _form_of(cast("Any", type(value)))
 
 
@@ -91,7 +93,7 @@ def _object(names: tuple[str, ...]) -> Form:
 
 
 def _dumped(model: Any) -> object:
-    # a warning about a wrong type would show the value
+    # a warning about a wrong type would contain the value
     return model.model_dump(mode="json", by_alias=False, warnings=False)
 
 
@@ -103,7 +105,7 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 
 
 def _duration(value: timedelta) -> str:
-    """In ISO 8601."""
+    """Format a duration in ISO 8601."""
     sign, whole = ("-", -value) if value < timedelta() else ("", value)
     fraction = f".{whole.microseconds:06}" if whole.microseconds else ""
     return f"{sign}P{whole.days}DT{whole.seconds}{fraction}S"

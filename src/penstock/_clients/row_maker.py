@@ -1,7 +1,7 @@
-"""Rows made from items; an item that cannot become a row fails alone.
+"""Rows created from items; an item that cannot become a row fails alone.
 
-Tuples and lists of the right length are rows already: a batch of only these costs one pass in C and
-no copy. A batch of dictionaries costs one pass in C, too.
+Tuples and lists of the right length are already rows: a batch of only these costs one pass in C and
+no copy. A batch of dictionaries also costs one pass in C.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _DICT = frozenset({dict})
 
 
 class RowMaker:
-    """Makes a row of each item: by `row` if given, else by position, by name or by attribute."""
+    """Creates a row from each item: with `row`, if given, or by position, name or attribute."""
 
     def __init__(self, columns: tuple[str, ...], row: RowFunction | None) -> None:
         self._columns = columns
         self._row = row
         getter = attrgetter(*columns) if all("." not in column for column in columns) else None
         self._attributes: Callable[[Any], Any] | None = getter
-        # of one column it would make no tuple
+        # with one column it would not return a tuple
         self._of_dict = itemgetter(*columns) if len(columns) > 1 else None
 
     def rows(self, batch: Batch[Any]) -> GivenRows:
-        """Make rows; each index has a row or an error. Does not suspend."""
+        """Create rows; each index has a row or an error. Does not suspend."""
         items: Sequence[Any] = batch.items if isinstance(batch, RowBatch) else tuple(batch)
         rows = self._all_at_once(items)
         return self._one_by_one(items) if rows is None else (range(len(items)), rows, {})
 
     def _all_at_once(self, items: Sequence[Any]) -> Sequence[Row] | None:
-        """Every row, if all are plain and of the right length; no check in Python per row."""
+        """Return all rows if all are plain and of the right length; without Python code per row."""
         rows: Sequence[Any] = items
         if self._row is not None:
             try:
                 rows = list(map(self._row, items))
-            except Exception:  # an item is at fault: the slow path finds which
+            except Exception:  # an item is invalid: the slow path finds it
                 return None
         elif self._of_dict is not None and _DICT.issuperset(map(type, items)):
             try:

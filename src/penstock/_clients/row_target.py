@@ -1,4 +1,4 @@
-"""The destination of rows and the treatment of conflicts, as the arguments of a sink say it."""
+"""The destination of rows and the treatment of conflicts, from the arguments of a sink."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MODES = ("error", "ignore", "update")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTarget:
-    """A table, its columns, and what happens to conflicts. Raises `ConfigError` for what does not fit."""
+    """A table, its columns, and the treatment of conflicts. Raises `ConfigError`."""
 
     table: str
     schema: str | None
@@ -24,7 +24,7 @@ class RowTarget:
     update: tuple[str, ...] | None
     version: str | None
     returning: tuple[str, ...]
-    """The columns of the stored row for its item's receipt."""
+    """The columns of the stored row that the item's receipt returns."""
 
     def __post_init__(self) -> None:
         check_name("table", self.table)

@@ -1,4 +1,4 @@
-"""TLS from files, as a function that travels to other processes; an `ssl.SSLContext` cannot."""
+"""TLS from files, as a function that can be pickled, unlike an `ssl.SSLContext`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .._core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TlsFiles:
-    """Makes an `ssl.SSLContext` for a client, where it is called.
+    """Creates an `ssl.SSLContext` for a client, in the process in which it is called.
 
     Args:
         cafile: the file with the certificates to trust. Default: those of the system.
-        certfile: the file with the client's own certificate, for a server that asks for one.
+        certfile: the file with the client's own certificate, for a server that requests one.
         keyfile: the file with its private key. Default: `certfile`.
         password: the password of the private key.
     """
@@ -25,7 +25,7 @@ class TlsFiles:
     password: str | None = None
 
     def __call__(self) -> ssl.SSLContext:
-        """Read the files. Raises `ConfigError` for one that is missing or holds something else."""
+        """Read the files. Raises `ConfigError` if one is missing or has other contents."""
         try:
             made = ssl.create_default_context(cafile=self.cafile)
             if self.certfile is not None:

@@ -1,4 +1,5 @@
-"""What every part of Penstock stands on: the contracts, and nothing but the standard library.
+"""The contracts shared by all parts of Penstock; imports only the standard library.
 
-Parts import the modules of this package by name; users meet these objects under their public homes.
+Parts import the modules of this package by name; users import these objects from their public
+homes.
 """

@@ -1,8 +1,8 @@
 """A priority queue ordered by time, for times that change often. Pure.
 
-A heap of entries that may be stale. An entry's noted time is never after its true time, which is
-read when the entry reaches the front. So a time that moves later costs nothing until then, and one
-that moves earlier is noted again.
+A heap whose entries may be stale. The recorded time of an entry is never later than its actual
+time, which is read when the entry reaches the front. So a time that becomes later costs nothing
+until then, and a time that becomes earlier is recorded again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 E = TypeVar("E", bound="Hashable")
 
 _SMALL = 64
-"""Stale entries that are not worth clearing away."""
+"""Number of stale entries that are tolerated before the heap is rebuilt."""
 
 
 class Agenda(Generic[E]):
-    """Priority queue; `time_of` gives an entry's current time, `None` if it has none any more."""
+    """Priority queue; `time_of` returns an entry's current time, or `None` if it has none."""
 
     def __init__(self, time_of: Callable[[E], float | None]) -> None:
         self._time_of = time_of
@@ -33,7 +33,7 @@ class Agenda(Generic[E]):
         return len(self._heap)  # stale entries included
 
     def note(self, one: E, time: float) -> None:
-        """Note a time, or an earlier one than before."""
+        """Record a time of `one`; ignored unless it is earlier than the recorded time."""
         if time < self._noted.get(one, float("inf")):
             self._noted[one] = time
             if len(self._heap) > 2 * len(self._noted) + _SMALL:
@@ -43,11 +43,11 @@ class Agenda(Generic[E]):
                 heapq.heappush(self._heap, (time, next(self._count), one))
 
     def drop(self, one: E) -> None:
-        """Forget the time of `one` until it is noted again."""
+        """Remove the recorded time of `one`."""
         self._noted.pop(one, None)
 
     def first(self) -> tuple[float, E] | None:
-        """The earliest time and its entry; of equal times, the one noted first."""
+        """Return the earliest time and its entry; among equal times, the entry recorded first."""
         while self._heap:
             noted, _, one = self._heap[0]
             if self._noted.get(one) != noted:

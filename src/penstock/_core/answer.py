@@ -1,9 +1,9 @@
 """Checks of a sink's answer, before any of it is booked.
 
-An answer that does not fit its batch is `ResultMismatch`: an index outside the batch or repeated,
-an outcome that is no success, an error that is no exception, a result for other items. The rest of
-such an answer is not believed either, and the items are never sent again by themselves, since some
-of them may have been applied.
+An answer that does not fit its batch raises `ResultMismatch`: an index that is out of range or
+repeated, an outcome that is not a success, an error that is not an exception, a result for other
+items. The rest of such an answer is not trusted either, and the items are never resent
+automatically, since some of them may have been applied.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 SHOWN = 5
-"""The most stray indices in a message."""
+"""Maximum number of out-of-range indices in a message."""
 
 
 def checked_indices(indices: object, size: int) -> Sequence[int]:
-    """Whole numbers of a batch of `size` items, each once, as a sequence of their own."""
+    """Check and copy indices: whole numbers from 0 to `size` - 1, not repeated."""
     if type(indices) is range:
         ends = (indices[0], indices[-1]) if indices else ()
         if stray := [i for i in ends if not 0 <= i < size]:
@@ -45,13 +45,13 @@ def checked_indices(indices: object, size: int) -> Sequence[int]:
     if min(given) < 0 or max(given) >= size:
         raise _stray([i for i in given if not 0 <= i < size], size)
     if len(set(given)) != len(given):
-        twice = f"settle: an index stands twice in {_some(given)}"
+        twice = f"settle: an index is repeated in {_some(given)}"
         raise ResultMismatch(f"{twice}; give each item of the batch at most once")
     return given
 
 
 def checked_outcome(outcome: object) -> Outcome:
-    """An outcome that can be settled. Raises `ResultMismatch`."""
+    """Check that `outcome` can be settled. Raises `ResultMismatch`."""
     if isinstance(outcome, Outcome) and outcome.is_success:
         return outcome
     raise ResultMismatch(
@@ -61,7 +61,7 @@ def checked_outcome(outcome: object) -> Outcome:
 
 
 def checked_mapping(what: str, mapping: object) -> dict[Any, Any]:
-    """A copy of the mapping as it is now. Raises `ResultMismatch` for one that cannot be read."""
+    """Return a copy of the mapping. Raises `ResultMismatch` if it cannot be read."""
     rule = "give a mapping from indices of the batch"
     if not isinstance(mapping, Mapping):
         raise ResultMismatch(f"{what} are {repr_of(mapping)}; {rule}")
@@ -72,7 +72,7 @@ def checked_mapping(what: str, mapping: object) -> dict[Any, Any]:
 
 
 def checked_errors(errors: object, size: int) -> dict[int, BaseException]:
-    """A copy of a result's errors. Raises `ResultMismatch`."""
+    """Check and copy a result's errors. Raises `ResultMismatch`."""
     found = _by_index("errors", errors, size)
     if all(issubclass(kind, BaseException) for kind in {*map(type, found.values())}):
         return found
@@ -84,7 +84,7 @@ def checked_errors(errors: object, size: int) -> dict[int, BaseException]:
 
 
 def checked_outcomes(outcomes: object, size: int) -> dict[int, Outcome]:
-    """A copy of a result's outcomes. Raises `ResultMismatch`."""
+    """Check and copy a result's outcomes. Raises `ResultMismatch`."""
     found = _by_index("outcomes", outcomes, size)
     for i, outcome in found.items():
         if not isinstance(outcome, Outcome) or not outcome.is_success:
@@ -94,7 +94,7 @@ def checked_outcomes(outcomes: object, size: int) -> dict[int, Outcome]:
 
 
 def checked_details(details: object, size: int) -> dict[int, object]:
-    """A copy of a result's details. Raises `ResultMismatch`."""
+    """Check and copy a result's details. Raises `ResultMismatch`."""
     return _by_index("details", details, size)
 
 

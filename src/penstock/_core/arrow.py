@@ -1,6 +1,6 @@
 """Batches whose items are the rows of an Arrow record batch.
 
-Nothing here imports pyarrow: the record batch answers everything itself.
+This module does not import pyarrow; it uses only the methods of the record batch.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 TIME_ZONE = b"penstock.time_zone"
-"""Schema metadata key: the zone of zoneless dates and timestamps as instants; UTC if missing."""
+"""Schema metadata key: the time zone of dates and timestamps without a zone; UTC if missing."""
 
 
 class ArrowBatch(Batch[Row]):
     """A batch of columns: `record_batch` for sinks of columns, iteration for a dictionary per row.
 
-    Rows are made once, all together, at the first iteration or index. That raises `UnreadableRows`
-    where Python has no object for a value of one of them; `send` then refuses these rows and sends
-    the others.
+    All rows are created together, at the first iteration or indexing. This raises `UnreadableRows`
+    if a value of a row has no Python equivalent; `send` then refuses these rows and sends the
+    others.
     """
 
     __slots__ = ("_record_batch", "_rows", "_unreadable")
@@ -55,12 +55,15 @@ class ArrowBatch(Batch[Row]):
 
     @property
     def size_bytes(self) -> int | None:
-        """The bytes of the columns as Arrow holds them."""
+        """Size of the columns in Arrow's memory format, in bytes."""
         return int(self._record_batch.nbytes)
 
     @property
     def rows(self) -> list[Row]:
-        """Every row as a dictionary, 100 times as costly as columns. Raises `UnreadableRows`."""
+        """Return all rows as dictionaries: 100 times slower than columns.
+
+        Raises `UnreadableRows`.
+        """
         rows = self._made()
         if self._unreadable:
             first = next(iter(self._unreadable.values()))
@@ -69,12 +72,12 @@ class ArrowBatch(Batch[Row]):
         return rows
 
     def unreadable(self) -> Mapping[int, PermanentError]:
-        """The rows with a value that Python has no object for, and their errors. Makes the rows."""
+        """Return the rows with values that have no Python equivalent, and their errors."""
         self._made()
         return self._unreadable
 
     def shown(self, index: int) -> Row:
-        """The row at `index`, with a text in place of each value that Python has no object for."""
+        """Return the row at `index`, with its unreadable values as text."""
         return self._made()[index]
 
     def _made(self) -> list[Row]:
@@ -117,7 +120,7 @@ class ArrowBatch(Batch[Row]):
 
 
 def _taken(record_batch: Any, indices: Sequence[int]) -> Any:
-    """These rows; without a copy where they follow one another."""
+    """Return these rows; without a copy if they are consecutive."""
     if isinstance(indices, range) and indices.step == 1:
         return record_batch.slice(indices.start, len(indices))
     return record_batch.take(list(indices)) if len(indices) else record_batch.slice(0, 0)

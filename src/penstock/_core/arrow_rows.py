@@ -1,12 +1,12 @@
-"""Rows of a record batch: a value that Python cannot hold costs its own row, and no other.
+"""Rows of a record batch: a value without a Python equivalent affects only its own row.
 
-1. Arrow holds values that Python has no object for: text that is not UTF-8, dates and timestamps
-   outside the years 1 to 9999, moments of time zones that Python does not know. `to_pylist` raises
-   for the whole column.
-2. Rows are then made value by value. An *unreadable* row is refused with `PermanentError`, which
+1. Some Arrow values have no Python equivalent: text that is not UTF-8, dates and timestamps outside
+   the years 1 to 9999, times in zones that Python does not know. `to_pylist` raises for the whole
+   column.
+2. Rows are then created value by value. An *unreadable* row is refused with `PermanentError`, which
    names the column and the reason.
 3. A dead letter shows an unreadable value as text: bytes that are not UTF-8 as escapes, dates and
-   timestamps in ISO 8601 with the year that they have.
+   timestamps in ISO 8601 with their actual year.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 from .errors import PermanentError
 
 _DAYS_OF_CYCLE = 146_097
-"""Days after which the calendar repeats: 400 years."""
+"""Period of the calendar, in days: 400 years."""
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class UnreadableRows(PermanentError):
-    """Some rows of a batch hold values that Python has no object for."""
+    """Some rows of a batch hold values without a Python equivalent."""
 
 
 def values_of(column: Any) -> tuple[list[Any], dict[int, str]]:
-    """A column's values, unreadable ones as text, and the reason for each of those."""
+    """Return a column's values, with unreadable ones as text, and the reasons for these."""
     try:
         return column.to_pylist(), {}
     except Exception:
@@ -33,7 +33,7 @@ def values_of(column: Any) -> tuple[list[Any], dict[int, str]]:
 
 
 def rows_of(record_batch: Any) -> tuple[list[dict[str, Any]], dict[int, PermanentError]]:
-    """Every row as a dictionary, unreadable values as text, and the error of each such row."""
+    """Return all rows as dictionaries, with unreadable values as text, and their errors."""
     try:
         return record_batch.to_pylist(), {}
     except Exception:
@@ -49,7 +49,7 @@ def rows_of(record_batch: Any) -> tuple[list[dict[str, Any]], dict[int, Permanen
 
 
 def refusal(name: str, why: str) -> PermanentError:
-    """The error of a row whose value in this column cannot be carried."""
+    """Return the error of a row whose value in this column cannot be written."""
     return PermanentError(f"column {name!r}: {why}")
 
 
@@ -72,7 +72,7 @@ def _reason(scalar: Any, error: Exception) -> str:
 
 
 def _shown(scalar: Any) -> Any:
-    """An unreadable value as text, or as a list or dictionary of its parts."""
+    """Return an unreadable value as text, or as a list or dictionary of its parts."""
     kind = str(scalar.type)
     if hasattr(scalar, "as_buffer"):
         return scalar.as_buffer().to_pybytes().decode("utf-8", "backslashreplace")
@@ -97,8 +97,8 @@ def _moment(value: int, unit: str) -> str:
 
 
 def _date(days: int) -> str:
-    """ISO 8601 of days since 1970-01-01, proleptic Gregorian; the year before 1 is 0."""
-    # from 0000-03-01 on, so that a leap day is a year's last
+    """Format days since 1970-01-01 in ISO 8601, proleptic Gregorian; the year before 1 is 0."""
+    # counted from 0000-03-01, so that a leap day is the last day of its year
     cycles, day = divmod(days + 719_468, _DAYS_OF_CYCLE)
     years = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * years + years // 4 - years // 100

@@ -2,8 +2,8 @@
 
 1. A sealed batch never changes; retry, bisection and combiner send new batches *derived* from it.
 2. Every derived batch knows its `origins`: for each item the index in the sealed batch, or a group
-   of indices. Outcomes are booked by origin, whatever the number of picks in between.
-3. Indices in a batch's own methods are that batch's own; only `origins` refers to the sealed batch.
+   of indices. Outcomes are booked by origin, however often items were picked in between.
+3. A batch's methods use its own indices; only `origins` refers to the sealed batch.
 4. `id` is the same for all derived batches; only `write_key` may serve as a deduplication token.
 """
 
@@ -61,29 +61,29 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @abstractmethod
     def _select(self, indices: Sequence[int], attempt: int) -> Self:
-        """A batch of the items at `indices`, with their keys, sizes and origins."""
+        """Return a batch of the items at `indices`, with their keys, sizes and origins."""
 
     @abstractmethod
     def _on(self, delivery: Delivery, attempt: int | None = None) -> Self:
-        """The same batch on another delivery, or as another attempt."""
+        """Return the same batch on another delivery, or as another attempt."""
 
     def unreadable(self) -> Mapping[int, BaseException]:
-        """The items that cannot be made, each with its error; only column batches have any."""
+        """Return the errors of items that cannot be created; only column batches have any."""
         return {}
 
     def shown(self, index: int) -> T_co:
-        """The item at `index` as a dead letter shows it if it cannot be made."""
+        """Return the item at `index` in its form for a dead letter."""
         return self[index]
 
     @property
     def lineage(self) -> Lineage:
         """The facts shared by all batches derived from the same sealed batch."""
-        self._lineage = made = self._lineage or Lineage()  # at the first question
+        self._lineage = made = self._lineage or Lineage()  # created at the first access
         return made
 
     @property
     def id(self) -> str:
-        """The sealed batch's id: lineage only, never a deduplication token (see `write_key`)."""
+        """The sealed batch's id: for tracing, never a deduplication token (see `write_key`)."""
         return self.lineage.id
 
     @property
@@ -103,28 +103,28 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def oldest_at(self) -> float | None:
-        """When the sealed batch's first item was accepted, in the clock's monotonic seconds."""
+        """When the sealed batch's first item was accepted, in monotonic seconds of the clock."""
         return self.lineage.oldest_at
 
     @property
     def sealed_at(self) -> float | None:
-        """When the batch was sealed, in the clock's monotonic seconds."""
+        """When the batch was sealed, in monotonic seconds of the clock."""
         return self.lineage.sealed_at
 
     @property
     def size_bytes(self) -> int | None:
-        """The items' size by the batcher's `size_of`; `None` where nothing measured them."""
+        """Total size of the items by the batcher's `size_of`; `None` if they were not measured."""
         return None if self.sizes is None else sum(self.sizes)
 
     @property
     def origins(self) -> Sequence[int | tuple[int, ...]]:
-        """For each item its index in the sealed batch, or after `derive` a group of indices."""
+        """The index in the sealed batch for each item; after `derive`, a group of indices."""
         if self._groups is not None:
             return self._groups
         return range(len(self)) if self._origins is None else self._origins
 
     def roots(self, indices: Iterable[int] | None = None) -> Sequence[int]:
-        """The sealed batch's indices behind `indices` of this batch (default: all), flattened."""
+        """Return the sealed batch's indices of the items at `indices` (default: all), flattened."""
         if self._groups is not None:
             groups = self._groups if indices is None else [self._groups[i] for i in indices]
             return [root for group in groups for root in group]
@@ -138,10 +138,10 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         return self.roots() if self._groups is None else [group[0] for group in self._groups]
 
     def pick(self, indices: Iterable[int], *, attempt: int | None = None) -> Self:
-        """The sub-batch of the items at `indices`, in that order, on the same delivery.
+        """Return the sub-batch of the items at `indices`, in that order, on the same delivery.
 
-        `attempt` defaults to this batch's. Raises `IndexError` for an index outside the batch, and
-        `ValueError` for a repeated one.
+        `attempt` defaults to this batch's. Raises `IndexError` for an index out of range, and
+        `ValueError` for a repeated index.
         """
         chosen = indices if isinstance(indices, (range, list, tuple)) else list(indices)
         number = self.attempt if attempt is None else attempt
@@ -150,7 +150,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             return self if number == self.attempt else self._on(self.delivery, number)
         self._check_own(chosen, "pick")
         if type(chosen) is not range and len(set(chosen)) != len(chosen):
-            twice = f"pick({chosen!r}): an index stands there twice"
+            twice = f"pick({chosen!r}): an index is repeated"
             raise ValueError(f"{twice}; pick each item at most once")
         return self._select(chosen, number)
 
@@ -159,7 +159,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
             raise IndexError(f"{call}({indices!r}): this batch has {len(self)} items")
 
     def derive(self, items: Iterable[U], groups: Iterable[Iterable[int]]) -> RowBatch[U]:
-        """The batch that a combiner writes: each new item stands for a group of this batch's items.
+        """Return the batch that a combiner writes: each new item represents a group of items.
 
         Raises `ValueError` unless every index of this batch is in exactly one group.
         """
@@ -176,11 +176,11 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def write_key(self) -> str:
-        """The deduplication token, computed on access: equal only for the same items and path."""
+        """Deduplication token, computed on access; equal only for the same items and path."""
         return token_of_batch(self._path, self._first_roots(), self._groups)
 
     def item_keys(self) -> list[str]:
-        """A deduplication token for each item, stable over all retries on the same path."""
+        """Return a deduplication token per item, stable across all retries on the same path."""
         return tokens_of_items(self._path, self.origins)
 
     @property
@@ -189,7 +189,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def maybe_applied(self) -> frozenset[int]:
-        """Indices with an earlier try of unknown outcome; only their conflicts are `duplicate`."""
+        """Indices with an unknown earlier attempt; only their conflicts are `duplicate`."""
         marked = self.delivery.maybe_applied
         if not marked:
             return frozenset()
@@ -199,25 +199,25 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
     @property
     def deadline(self) -> float | None:
-        """When writes will be cut, in monotonic seconds; `None` before a shutdown."""
+        """When a shutdown cuts off writes, in monotonic seconds; `None` before a shutdown."""
         return self.delivery.deadline
 
     @property
     def stopping(self) -> bool:
-        """Whether a shutdown has begun: backoffs are shortened, and tries go on to its deadline."""
+        """Whether a shutdown has begun: backoffs are shortened; attempts end at its deadline."""
         return self.delivery.stopping
 
     def settle(
         self, indices: Iterable[int], outcome: Outcome, details: Mapping[int, object] | None = None
     ) -> None:
-        """Book a success for the items at `indices` for good; their receipts resolve now.
+        """Book a final success for the items at `indices`; their receipts resolve immediately.
 
-        `indices` are this batch's own, each at most once. `outcome` is one of delivered, duplicate,
-        spooled, dead_lettered; failures are raised or returned. `details` may hold an object per
-        index for the receipt: a returned row, an offset, an id.
+        `indices` refer to this batch; each may occur once. `outcome` is one of delivered,
+        duplicate, spooled, dead_lettered; failures are raised or returned. `details` may hold an
+        object per index for the receipt: a returned row, an offset, an id.
 
-        Raises `ResultMismatch` for anything else. All unsettled items of the write are `unknown`
-        then and not sent again, whatever the sink raises or returns afterwards.
+        Raises `ResultMismatch` for anything else. All unsettled items of the write are then
+        `unknown` and not sent again, regardless of what the sink raises or returns afterwards.
         """
         is_plain = type(outcome) is Outcome and outcome.is_success and not details
         if is_plain and type(indices) is range and indices == range(len(self)):
@@ -235,7 +235,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def book(
         self, own: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None = None
     ) -> None:
-        """`settle` for indices, outcome and details that are known to fit."""
+        """As `settle`, for indices, outcome and details that are known to be valid."""
         if self.delivery.distrusts:
             own = [i for i in own if not self.delivery.distrusted(self.roots((i,)))]
         if not own:
@@ -246,7 +246,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         self.delivery.settle(self.roots(own), outcome, told)
 
     def unsettled(self) -> Sequence[int]:
-        """The indices that have no outcome yet."""
+        """Return the indices of the items without an outcome."""
         states = self.delivery.states
         if states.is_fresh:
             return range(len(self))
@@ -257,10 +257,10 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         return [i for i, own in enumerate(self._groups) if not all(map(states.is_settled, own))]
 
     def hold(self, indices: Iterable[int], *, tried: bool = False) -> None:
-        """Mark items as not at the destination while others of a write in parts are.
+        """Mark items as waiting while other parts of their write are at the destination.
 
-        A cut leaves them unsent, unless settled or perhaps applied. If `tried`, they keep their
-        errors. The mark lasts until they are sent.
+        If the write is cut, they are unsent, unless they are settled or may have been applied. If
+        `tried`, they keep their errors. The mark lasts until they are sent.
         """
         own = indices if isinstance(indices, (range, list, tuple)) else list(indices)
         self._check_own(own, "hold")
@@ -276,14 +276,14 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     ) -> bool:
         """Wait until the clock reads `until` (monotonic seconds), a signal or a shutdown.
 
-        All waits before a destination use this method. Meanwhile the batch counts as backing off
-        and releases its flush slot. In a shutdown, waits are shortened so that tries go on until
-        its deadline: to a quarter of the time left, but not below `not_before`, the end of a pause
-        that the destination requested, if a try still fits behind it. `lasts` is the expected
-        duration of a try in seconds. With `through_stop=True` only a shutdown's deadline ends it.
+        Every wait for a destination uses this method. Meanwhile the batch counts as backing off,
+        and its flush slot is released. In a shutdown, waits are shortened to a quarter of the time
+        to its deadline, but not below `not_before`, the end of a pause that the destination
+        requested, if an attempt still fits after it. `lasts` is the expected duration of an attempt
+        in seconds. With `through_stop=True` only the shutdown's deadline ends the wait early.
 
-        Returns whether time is up: a try begun now is likely to be cut off, so give up unapplied
-        items as `StoppedError`; a best-effort branch that is not waited for should try once more.
+        Returns whether time is up: an attempt would probably be cut off, so fail unapplied items
+        with `StoppedError`; a best-effort branch that nothing waits for makes one last attempt.
         Raises `CancelledError` once the delivery is closed. Cancelled, the batch holds a slot.
         """
         roots = self.roots(self.unsettled())
@@ -296,7 +296,7 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
         self.delivery.throttled(until)
 
     def child(self, label: str, outcome_map: OutcomeMap) -> Fork[Self]:
-        """Put these items on a branch, as a context manager; `outcome_map` maps its outcomes.
+        """Put these items on a branch: a context manager. `outcome_map` maps the branch's outcomes.
 
         `label` becomes part of the `write_key`. For a dead-letter target, map every success to
         `dead_lettered` and all others to `rejected`.
@@ -306,10 +306,10 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
     def fork(
         self, branches: Mapping[str, OutcomeMap], *, best_effort: Iterable[str] = ()
     ) -> Fork[Self]:
-        """Put these items on several branches; the context manager returns a batch for each.
+        """Put these items on several branches: a context manager that returns a batch for each.
 
         An item is settled when every required branch (not in `best_effort`) has settled it, with
-        the worst of their outcomes. A perhaps applied item is perhaps applied on every branch.
+        the worst of their outcomes. An item that may have been applied is so on every branch.
         """
         extra, roots = frozenset(best_effort), self.roots()
         return Fork(
@@ -322,9 +322,9 @@ class Batch(Sequence[T_co], ABC, Generic[T_co]):
 
 
 def by_roots(batch: Batch[Any], values: Mapping[int, U]) -> Mapping[int, U]:
-    """Values of items by the indices of the sealed batch."""
+    """Map the indices of the sealed batch to the items' values."""
     origins = batch.origins
-    if origins == range(len(origins)):  # a whole batch, since a list equals no range
+    if origins == range(len(origins)):  # a whole batch: a list never equals a range
         return values
     if isinstance(origins[0], tuple):
         return {root: value for i, value in values.items() for root in batch.roots((i,))}
@@ -349,7 +349,7 @@ class RowBatch(Batch[T_co]):
         sizes: Sequence[int] | None = None,
     ) -> None:
         self._items = items if isinstance(items, tuple) else tuple(items)
-        self._lineage = lineage  # as in `Batch.__init__`, without its call: half the time
+        self._lineage = lineage  # inlined from `Batch.__init__`: half the time
         self.delivery = Delivery(len(self._items)) if delivery is None else delivery
         self._origins = origins
         self._groups = groups
@@ -359,7 +359,7 @@ class RowBatch(Batch[T_co]):
 
     @property
     def items(self) -> tuple[T_co, ...]:
-        """All items, as the tuple that the batch holds."""
+        """All items: the batch's own tuple."""
         return self._items
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""An error and what it was raised from; the errors of a batch without repetitions."""
+"""The chain of causes of an error; the distinct errors of a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SinkErrorT = TypeVar("SinkErrorT", bound=SinkError)
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """`error`, its `__cause__`, the cause's cause and so on; each once, even in a cycle."""
+    """Yield `error`, its `__cause__`, the cause's cause and so on; each once, even in a cycle."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:
@@ -26,13 +26,13 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def cause_name(error: BaseException) -> str:
-    """The class name of the first error behind `error` that is not Penstock's; empty if none is."""
+    """Return the class name of the first cause that is not a Penstock error; empty without any."""
     behind = (link for link in causes(error) if link is not error)
     return next((type(link).__name__ for link in behind if not isinstance(link, PenstockError)), "")
 
 
 def code_of(error: BaseException) -> str:
-    """The SQLSTATE or HTTP status of `error` or of an error behind it; empty if none has one."""
+    """Return the SQLSTATE or HTTP status of `error` or of one of its causes; empty without any."""
     return next((code for link in causes(error) if (code := _code(link))), "")
 
 
@@ -53,7 +53,7 @@ def _code(error: BaseException) -> str:
 
 
 def distinct(errors: Collection[ErrorT]) -> tuple[ErrorT, ...]:
-    """Each object among the errors once, in order: a batch that failed as a whole has only one."""
+    """Return each error object once, in order; a batch that failed as a whole has only one."""
     first = next(iter(errors), None)
     if first is None:
         return ()
@@ -69,7 +69,7 @@ def caused(
     summary: str | None = None,
     retry_after: float | None = None,
 ) -> ErrorT:
-    """Return `made` as raised from `cause`, with a `summary` for logs and an outage's delay."""
+    """Return `made` with its cause, a `summary` for logs, and an outage's `retry_after`."""
     made.__cause__ = cause
     if summary is not None and isinstance(made, SinkError):
         summarized(made, summary)
@@ -79,13 +79,13 @@ def caused(
 
 
 def summarized(made: SinkErrorT, summary: str) -> SinkErrorT:
-    """Return `made` with a text for log lines in place of its message."""
+    """Set the text that log lines show instead of the message; return `made`."""
     made.summary = summary
     return made
 
 
 def of_item(error: BaseException) -> BaseException:
-    """A refusal that the destination has given for one item, while others had answers of their own."""
+    """Mark a refusal as the destination's separate answer for one item of several."""
     if not isinstance(error, RefusedError) or error.of_item:
         return error
     text = str(error).removesuffix(f"; to repair: {error.repair}")

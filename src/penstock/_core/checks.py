@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 ChoiceT = TypeVar("ChoiceT", bound=str)
 
 LONG_DELAY = 100.0
-"""Seconds from which a delay is taken for milliseconds."""
+"""Seconds from which a delay looks like milliseconds."""
 LONG_TIMEOUT = 1000.0
-"""Seconds from which a timeout or a deadline is taken for milliseconds."""
+"""Seconds from which a timeout or a deadline looks like milliseconds."""
 LONGEST_VALUE = 200
-"""The most characters of a value in a message."""
+"""Maximum length of a value in a message, in characters."""
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"]+")
@@ -33,13 +33,13 @@ _OURS = ("penstock", "pyspark_penstock")
 
 
 def bad(name: str, value: object, rule: str) -> ConfigError:
-    """The error for one bad argument."""
+    """Return the error for one bad argument."""
     return ConfigError(f"{name}={shown(value)}: {rule}")
 
 
 def shown(value: object) -> str:
-    """The `repr` of an argument, shortened, without addresses and without what follows a URL's
-    scheme, which may be a password.
+    """Return the `repr` of an argument, shortened, without memory addresses and without the rest of
+    a URL after its scheme, which may hold a password.
     """
     told = _URL.sub(r"\1...", _ADDRESS.sub("", repr_of(value)))
     half = LONGEST_VALUE // 2
@@ -47,7 +47,7 @@ def shown(value: object) -> str:
 
 
 def warn(message: str) -> None:
-    """Warn of a likely mistake, at the line of the caller's that led here."""
+    """Warn of a likely mistake, at the responsible line of the caller."""
     level, frame = 1, inspect.currentframe()
     while frame is not None and _is_ours(frame.f_globals.get("__name__", "")):
         level, frame = level + 1, frame.f_back
@@ -59,10 +59,10 @@ def _is_ours(module: str) -> bool:
 
 
 def seconds(name: str, value: object, *, zero: bool = False, usual: float = math.inf) -> float:
-    """A number of seconds or a `timedelta` as float seconds. Raises `ConfigError`.
+    """Convert a number of seconds or a `timedelta` to float seconds. Raises `ConfigError`.
 
-    Warns of a whole number of at least `usual`, which looks like milliseconds; not of a float such
-    as `3600.0`, nor of a `timedelta`.
+    Warns about a whole number of at least `usual`, which looks like milliseconds; not about a float
+    such as `3600.0`, nor a `timedelta`.
     """
     rule = f"must be {'at least 0' if zero else 'more than 0'} seconds (a number or a timedelta)"
     if isinstance(value, timedelta):
@@ -82,12 +82,12 @@ def seconds(name: str, value: object, *, zero: bool = False, usual: float = math
 def optional_seconds(
     name: str, value: object, *, zero: bool = False, usual: float = math.inf
 ) -> float | None:
-    """As `seconds`, with `None` passed through."""
+    """As `seconds`, but accept `None`."""
     return None if value is None else seconds(name, value, zero=zero, usual=usual)
 
 
 def function(name: str, value: object, rule: str, *, takes: int = 1) -> Any:
-    """A plain function of `takes` arguments. Raises `ConfigError` with the `rule` otherwise."""
+    """Check that the value is a function of `takes` arguments. Raises `ConfigError`."""
     if not callable(value):
         raise bad(name, value, rule)
     if is_async(value):
@@ -99,18 +99,18 @@ def function(name: str, value: object, rule: str, *, takes: int = 1) -> Any:
 
 
 def optional_function(name: str, value: object, rule: str, *, takes: int = 1) -> Any:
-    """As `function`, with `None` passed through."""
+    """As `function`, but accept `None`."""
     return None if value is None else function(name, value, rule, takes=takes)
 
 
 def is_async(function: object) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Return whether a call of it returns a coroutine."""
     call = getattr(function, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def accepts(function: object, arguments: int) -> bool:
-    """Whether a callable takes that many positional arguments, as far as can be known."""
+    """Return whether a callable takes that many positional arguments; true if that is unknown."""
     try:
         inspect.signature(cast("Callable[..., object]", function)).bind(*(None,) * arguments)
     except TypeError:
@@ -121,31 +121,31 @@ def accepts(function: object, arguments: int) -> bool:
 
 
 def count(name: str, value: object, *, least: int = 1) -> int:
-    """A whole number of at least `least`. Raises `ConfigError`."""
+    """Check that the value is a whole number of at least `least`. Raises `ConfigError`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise bad(name, value, f"must be a whole number of at least {least}")
     return value
 
 
 def optional_count(name: str, value: object, *, least: int = 1) -> int | None:
-    """As `count`, with `None` passed through."""
+    """As `count`, but accept `None`."""
     return None if value is None else count(name, value, least=least)
 
 
 def share(name: str, value: object) -> float:
-    """A share of a whole: more than 0, at most 1. Raises `ConfigError`."""
+    """Check that the value is a share: more than 0, at most 1. Raises `ConfigError`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
         raise bad(name, value, "must be a share: more than 0, at most 1")
     return float(value)
 
 
 def optional_share(name: str, value: object) -> float | None:
-    """As `share`, with `None` passed through."""
+    """As `share`, but accept `None`."""
     return None if value is None else share(name, value)
 
 
 def optional_rate(name: str, value: object) -> float | None:
-    """A number per second, more than 0; `None` is passed through. Raises `ConfigError`."""
+    """Check that the value is a number per second above 0, or `None`. Raises `ConfigError`."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
@@ -154,14 +154,14 @@ def optional_rate(name: str, value: object) -> float | None:
 
 
 def text(name: str, value: object, *, empty: bool = False) -> str:
-    """Text without NUL, which no destination can keep in a name. Raises `ConfigError`."""
+    """Check that the value is text without NUL, which no store accepts. Raises `ConfigError`."""
     if not isinstance(value, str) or "\0" in value or not (value or empty):
         raise bad(name, value, f"must be text{'' if empty else ' that is not empty'}, without NUL")
     return value
 
 
 def choice(name: str, value: ChoiceT, allowed: Iterable[ChoiceT]) -> ChoiceT:
-    """One of a fixed set of words. Raises `ConfigError`."""
+    """Check that the value is one of the allowed words. Raises `ConfigError`."""
     options = tuple(allowed)
     if value not in options:
         raise bad(name, value, "must be one of " + ", ".join(repr(option) for option in options))

@@ -1,4 +1,4 @@
-"""The class of an error, which decides about its next try."""
+"""The class of an error, which determines whether and when it is retried."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NETWORK: tuple[tuple[type[BaseException], ErrorClass], ...] = (
 
 
 def classify_network(error: BaseException) -> ErrorClass | None:
-    """The class of an error of the operating system's network; `None` for others.
+    """Classify an operating-system network error; `None` for other errors.
 
     Refused connections and names that do not resolve are `UNAVAILABLE`; other broken connections
     are `TRANSIENT`. An exception raised from one of these (`raise ... from`) has its class.
@@ -37,7 +37,7 @@ def classify_network(error: BaseException) -> ErrorClass | None:
 
 
 def classified_by_cause(error: BaseException, class_of: Classifier) -> ErrorClass | None:
-    """The class of the first error in the chain of causes that our own types or `class_of` know."""
+    """Return the class of the first cause that our own types or `class_of` know."""
     for link in causes(error):
         own = classify(link)
         if own is not ErrorClass.UNLISTED:
@@ -48,17 +48,17 @@ def classified_by_cause(error: BaseException, class_of: Classifier) -> ErrorClas
 
 
 def first_of(*classifiers: Classifier) -> Classifier:
-    """Join classifiers to one; the first that knows an error decides."""
+    """Combine classifiers into one; the first that knows an error decides."""
     return partial(_first_answer, classifiers)
 
 
 def first_answer(error: BaseException, *classifiers: Classifier | None) -> ErrorClass | None:
-    """The class by the first of the given classifiers that knows the error; `None` by none."""
+    """Return the class from the first classifier that knows the error; `None` if none does."""
     return _first_answer(classifiers, error)
 
 
 def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
-    """The class by these classifiers, else our own types, else the network's, else `UNLISTED`."""
+    """Classify by these classifiers, our own types, or as a network error; otherwise `UNLISTED`."""
     if isinstance(error, (KeyStopped, WithdrawnError)):
         return ErrorClass.STOPPED
     if (answer := _first_answer(classifiers, error)) is not None:

@@ -20,18 +20,18 @@ class TimerHandle(Protocol):
     """A scheduled call, returned by `Clock.call_at`."""
 
     def cancel(self) -> None:
-        """Cancel the call; no effect if it has been made already."""
+        """Cancel the call; no effect if it has already been made."""
 
 
 class Clock(Protocol):
     """The source of time. All durations are float seconds."""
 
     def now(self) -> float:
-        """Monotonic seconds, on the scale of the running loop's `time()`."""
+        """Return monotonic seconds, on the scale of the running loop's `time()`."""
         ...
 
     def wall_time(self) -> float:
-        """Seconds since the epoch, for records that people read."""
+        """Return seconds since the epoch, for human-readable records."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -42,7 +42,7 @@ class Clock(Protocol):
         ...
 
     def timeout_at(self, when: float | None) -> asyncio.Timeout:
-        """An `asyncio.Timeout` that ends at `when`; `None` never does."""
+        """Return an `asyncio.Timeout` that expires at `when`; with `None`, never."""
         ...
 
 
@@ -53,11 +53,11 @@ class LoopClock:
         self._loop = loop
 
     def now(self) -> float:
-        """Monotonic seconds of the loop."""
+        """Return the loop's monotonic time, in seconds."""
         return (self._loop or asyncio.get_running_loop()).time()
 
     def wall_time(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
@@ -69,7 +69,7 @@ class LoopClock:
         return (self._loop or asyncio.get_running_loop()).call_at(when, callback)
 
     def timeout_at(self, when: float | None) -> asyncio.Timeout:
-        """An `asyncio.Timeout` that ends at `when`."""
+        """Return an `asyncio.Timeout` that expires at `when`."""
         return asyncio.timeout_at(when)
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ LOOP_CLOCK = LoopClock()
 
 
 class Signal:
-    """Wakes all its waiters in order; holds nothing of a loop without waiters."""
+    """Wakes all its waiters in order; holds no reference to a loop while it has no waiters."""
 
     __slots__ = ("waiters",)
 

@@ -1,9 +1,10 @@
-"""Columns that a sink could never write, found before the first row is sent.
+"""Check for columns that a sink can never write, before the first row is sent.
 
 1. The check follows the items: through a decorator to its sink, through a combinator to each
-   branch, but not to dead-letter targets, which get records and no items.
-2. A closed sink answers from the types alone, an open one also from its destination's known schema.
-3. No answer costs I/O, and a sink without `refused_columns` takes everything.
+   branch, but not to dead-letter targets, which receive records instead of items.
+2. A closed sink checks only the types; an open sink also checks the known schema of its
+   destination.
+3. The check does no I/O, and a sink without `refused_columns` accepts all columns.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class JudgesColumns(Protocol):
-    """A sink that knows which columns it can write."""
+    """A sink that can check a schema before writing."""
 
     def refused_columns(self, schema: Any) -> Mapping[str, str]:
-        """The columns of a `pyarrow.Schema` that this sink cannot write, or misses, and the remedy.
+        """Return columns of a `pyarrow.Schema` that cannot be written, or are missing, with a
+        remedy.
 
         Does not suspend, and may be called whether the sink is open or not.
         """
@@ -29,7 +31,7 @@ class JudgesColumns(Protocol):
 
 
 def refused_columns(sink: object, schema: Any) -> dict[str, str]:
-    """The columns that `sink`, or an inner sink of the same items, cannot write, and why."""
+    """Return the columns that `sink`, or an inner sink of the same items, cannot write, and why."""
     if isinstance(sink, JudgesColumns):
         return dict(sink.refused_columns(schema))
     found: dict[str, str] = {}

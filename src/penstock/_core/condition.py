@@ -11,19 +11,19 @@ from .told import for_log
 
 
 class DestinationState(enum.Enum):
-    """Whether a destination takes writes, from best to worst."""
+    """Whether a destination accepts writes, from best to worst."""
 
-    __hash__ = object.__hash__  # one C call; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # one C call; Enum's own hash is Python code
 
     AVAILABLE = "available"
     THROTTLED = "throttled"
-    """It requested a pause, which has not ended or was not followed by a success."""
+    """Has requested a pause; lasts until the pause has ended and a write has succeeded."""
     CIRCUIT_OPEN = "circuit_open"
-    """A circuit breaker keeps calls away from it."""
+    """A circuit breaker blocks calls to it."""
     UNAVAILABLE = "unavailable"
-    """It cannot be reached. One batch at a time probes it."""
+    """Cannot be reached. One batch at a time probes it."""
     REFUSED = "refused"
-    """Reachable, but refuses every write until an operator repairs it. One batch at a time probes."""
+    """Reachable, but refuses every write until it is repaired. One batch at a time probes it."""
 
 
 SEVERITY = {state: place for place, state in enumerate(DestinationState)}
@@ -36,16 +36,16 @@ STATE_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A state other than available, and why: text, since an error's traceback keeps items alive."""
+    """A state other than available, and its reason as text: an error would keep items alive."""
 
     state: DestinationState
     reason: str
-    """One line without items' values."""
+    """The reason, in one line without values of items."""
     repair: str = ""
-    """The operator's remedy, where the destination refuses."""
+    """The operator's remedy, if the destination refuses writes."""
 
     @classmethod
     def after(cls, state: DestinationState, error: BaseException) -> Condition:
-        """The condition after `error`."""
+        """Return the condition of a destination after `error`."""
         repairs = (link.repair for link in causes(error) if isinstance(link, RefusedError))
         return cls(state, for_log(error), next(repairs, ""))

@@ -1,10 +1,10 @@
-"""Watching a consumer: a few synchronous callbacks, none of them per message unless asked for.
+"""Observers of a consumer: a few synchronous callbacks, none of them per message by default.
 
-1. A consumer without observers pays nothing for them, and one with observers nothing per message:
-   counts and levels are read from its `stats()`.
-2. Only an observer that returns something from `handling`, once per run, is called for every turn
-   of a handler: tracing, durations.
-3. An observer that raises is logged once and never hurts the consumer.
+1. Without observers there is no cost, and with observers none per message: counts and levels are
+   read from the consumer's `stats()`.
+2. Only an observer whose `handling`, called once per run, returns a callback is called for every
+   turn of a handler: for tracing and durations.
+3. The first error of an observer is logged; errors never affect the consumer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ConsumerState = Literal[
     "opening", "ready", "not_ready", "stalled", "moving", "draining", "closed",
 ]  # fmt: skip
-"""What `on_state` reports."""
+"""The states that `on_state` reports."""
 ClaimChange = Literal["assigned", "revoked", "lost"]
 HandlerOutcome = Literal[
     "ack", "skip", "nak", "dead_letter", "terminate", "manual", "mixed", "invalid", "error",
@@ -30,50 +30,54 @@ HandlerOutcome = Literal[
 
 
 class HandlerEnd(NamedTuple):
-    """How a turn of a handler, with its steps, has ended."""
+    """The end of a handler's turn, including its steps."""
 
     outcome: HandlerOutcome
-    """`ack` for `None` too; `mixed` for a batch in which not all are acknowledged; `invalid` for
-    what is no result; `error` for an exception."""
+    """`ack` also for `None`; `mixed` for a batch that is not acknowledged in full; `invalid` for a
+    return value that is not a result; `error` for an exception.
+    """
     error: BaseException | None
-    """What it raised, or the error of its result."""
+    """The exception it raised, or the error of its result."""
     seconds: float
 
 
 HandlerWatch: TypeAlias = "Callable[[Sequence[Any]], Callable[[HandlerEnd], None] | None]"
-"""Called with the messages of a turn when it begins; what it returns is called at its end, in the
-same task. Several watches end in the reverse order."""
+"""Called with the messages of a turn when it begins. The returned function is called when the turn
+ends, in the same task; with several observers, in reverse order.
+"""
 
 
 class ConsumerObserver:
-    """A watcher of a consumer that does nothing; override what you need.
+    """Base class of consumer observers; all methods do nothing. Override what you need.
 
-    Callbacks run in the consumer's loop and must return quickly. One that raises is logged once and
-    never hurts the consumer. A `KeyboardInterrupt` or `SystemExit` ends the loop, as soon as the
-    consumer has finished its step.
+    Callbacks run in the consumer's loop and must return quickly. The first exception is logged;
+    exceptions never affect the consumer. A `KeyboardInterrupt` or `SystemExit` ends the loop as
+    soon as the consumer has finished its current step.
     """
 
     lag_every: float | None = None
-    """Seconds between two requests for the source's ends, so that `stats().lags` shows the lag;
-    `None` if this observer needs none. The shortest of all observers counts."""
+    """Interval, in seconds, at which the ends of the source's partitions are requested for
+    `stats().lags`; `None` if this observer does not need the lag. The shortest interval of all
+    observers is used.
+    """
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """The consumer `name` opens; `stats()` returns its `ConsumerStats`, from any thread.
+        """The consumer `name` is opening; `stats()` returns its `ConsumerStats`, from any thread.
 
         Hold it weakly (`WeakMethod`), so that a dropped consumer can be collected.
         """
 
     def on_state(self, name: str, state: ConsumerState) -> None:
-        """The consumer is now in this state.
+        """The consumer has entered this state.
 
-        `opening`, `draining` and `closed` are told at once; `ready`, `not_ready`, `stalled` and
-        `moving` (stalled no more) within a second.
+        `opening`, `draining` and `closed` are reported immediately; `ready`, `not_ready`, `stalled`
+        and `moving` (no longer stalled) within a second.
         """
 
     def on_claims(
         self, name: str, change: ClaimChange, partitions: Sequence[TopicPartition]
     ) -> None:
-        """Partitions were assigned to this process, are being revoked, or were lost."""
+        """Partitions have been assigned to this process, are being revoked, or have been lost."""
 
     def on_committed(
         self,
@@ -81,19 +85,20 @@ class ConsumerObserver:
         offsets: Mapping[TopicPartition, int],
         error: BaseException | None,
     ) -> None:
-        """Positions were committed. With an error the commit failed; it may have been stored.
+        """Positions were committed. With an `error`, the commit failed, but may have been stored.
 
-        Not told of a revoke, in which the source commits by itself.
+        Not called for a revoke in which the source commits by itself.
         """
 
     def on_poison(self, name: str, message: Any, error: BaseException, action: str) -> None:
         """A message cannot be handled; `action` is the poison strategy, or `dead_letter` if its
-        handler asked for that.
+        handler requested that.
         """
 
     def handling(self, name: str, *, is_batch: bool) -> HandlerWatch | None:
-        """Called once, when `run` or `run_batch` begins: return what is to be called for every turn
-        of the handler, or `None`.
+        """Called once, when `run` or `run_batch` begins.
+
+        Return the function to call for every turn of the handler, or `None`.
         """
         return None
 
@@ -103,13 +108,13 @@ class ConsumerObservers(Watchers[ConsumerObserver]):
 
     @property
     def lag_every(self) -> float | None:
-        """The shortest time between two samples of the lag; `None` if no observer wants any."""
+        """The shortest lag interval of all observers; `None` if none of them needs the lag."""
         wanted = [optional_seconds("lag_every", each.lag_every) for each in self]
         return min((every for every in wanted if every is not None), default=None)
 
 
 def checked_consumer_observers(given: object) -> tuple[ConsumerObserver, ...]:
-    """The observers of an argument. Raises `ConfigError`."""
+    """Check an `observers` argument. Raises `ConfigError`."""
     if isinstance(given, (ConsumerObserver, type, str, bytes)) or not hasattr(given, "__iter__"):
         raise bad("observers", given, "must be a list of observers: observers=[observer]")
     observers = tuple(cast("Iterable[Any]", given))

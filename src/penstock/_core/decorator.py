@@ -1,7 +1,8 @@
 """Base of the sinks that wrap another sink.
 
-A decorator wraps a transaction as it wraps its sink: `transaction` enters the wrapped sink's and
-puts a second view of the decorator, made by `around` with the same state, around its writes.
+A decorator also wraps transactions: `transaction` enters the wrapped sink's transaction and
+decorates its writes with a second view of the decorator, which `around` creates with the same
+state.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 
 class WrappingSink(Openable, ABC, Generic[T]):
-    """A sink around one sink: opens and closes it, and has its capabilities unless overridden."""
+    """A sink around one other sink: opens and closes it; has its capabilities unless overridden."""
 
     def __init__(self, inner: Sink[T]) -> None:
         self.inner = inner
@@ -47,15 +48,15 @@ class WrappingSink(Openable, ABC, Generic[T]):
         return capabilities_of(self.inner)
 
     def classify(self, error: BaseException) -> ErrorClass | None:
-        """The wrapped sink's own classification of its errors; `None` where it has none."""
+        """Classify an error as the wrapped sink does; `None` if it does not know the error."""
         classifier = classifier_of(self.inner)
         return None if classifier is None else classifier(error)
 
     def _make_state(self) -> None:
-        """Create the state that is otherwise created at the first write, for `around` to share."""
+        """Create the state that `around` shares; otherwise the first write creates it."""
 
     def around(self, inner: Sink[T]) -> Self:
-        """This decorator with its settings and shared state around another sink; open as long."""
+        """Return this decorator, with its settings and shared state, around another sink."""
         self._make_state()
         made = object.__new__(type(self))
         vars(made).update(vars(self), inner=inner)

@@ -1,8 +1,8 @@
 """The errors of one write, grouped by exception.
 
-A write that fails as a whole has one exception for all its items. Decisions that depend on the
-exception alone are made once per group. Groups are formed by identity: exceptions may be equal
-without being the same.
+A write that fails as a whole has one exception for all its items. Decisions that depend only on the
+exception are made once per group. Groups are formed by identity, since different exceptions may be
+equal.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class ErrorGroup(NamedTuple):
-    """One exception, and the indices of the items that it failed."""
+    """One exception, and the indices of the items that failed with it."""
 
     error: BaseException
     indices: Collection[int]
 
 
 def by_error(errors: Mapping[int, BaseException]) -> list[ErrorGroup]:
-    """The groups in the order of their first items."""
+    """Group errors; the groups are in the order of their first items."""
     alone = distinct(errors.values())
     if len(alone) > 1:
         return _groups(errors)

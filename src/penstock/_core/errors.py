@@ -2,47 +2,47 @@
 
     PenstockError
     ├── ConfigError (ValueError)          the caller's mistake: a bad argument; nothing has been started
-    │   └── UnitRefused                   the caller's mistake: the ledger knows this version otherwise, or no longer
-    ├── NonDeterministicReplay            the caller's mistake: other rows under the name of rows that are committed
-    ├── StagesLost                        the destination lost rows, or was altered, before they were published; nothing was
+    │   └── UnitRefused                   the caller's mistake: the ledger has this version in another form, or no longer
+    ├── NonDeterministicReplay            the caller's mistake: other rows under the name of committed rows
+    ├── StagesLost                        rows were lost, or the destination was changed, before publication; nothing was published
     ├── MissingExtra (ImportError)        the caller's mistake: an optional dependency is not installed
-    ├── MissingJars (RuntimeError)        the caller's mistake: no Maven, or Maven cannot get what is needed
-    ├── NotPicklableError (TypeError)     the caller's mistake: a description holds an argument that cannot travel
+    ├── MissingJars (RuntimeError)        the caller's mistake: Maven is missing, or cannot provide the jars
+    ├── NotPicklableError (TypeError)     the caller's mistake: an argument of a sink cannot be pickled
     ├── ForkedError                       the caller's mistake: used in a forked child
-    ├── NoSuchKey (LookupError)           the caller's mistake: no message of that key is blocked, or parked
+    ├── NoSuchKey (LookupError)           the caller's mistake: no message of that key is blocked or parked
     ├── ClosedError                       our state: the batcher is closed, or not yet open
     │   └── BatcherBroken                 our state: stopped by on_failure="crash", or by a bug of ours
     ├── KeyFailedError                    our state: an earlier item of the key has failed, and on_key_failure="fail"
-    ├── AddTimeout (TimeoutError)         our state: no room in time; carries retry_after
+    ├── AddTimeout (TimeoutError)         our state: no capacity in time; carries retry_after
     │   └── LedgerFull                    our state: overflow="reject" and the ledger is full
     ├── ItemFunctionError                 the caller's mistake: key=, tenant= or size_of= raised for the item
     ├── ItemTooLarge (ValueError)         the caller's mistake: larger than the ledger, or than oversize="reject" allows
-    ├── DrainTimeout (TimeoutError)       our state: shutdown ended with items left; carries the report
-    ├── ItemFailed                        what awaiting a receipt raises: the outcome and its cause
+    ├── DrainTimeout (TimeoutError)       our state: a shutdown ended with items left; carries the report
+    ├── ItemFailed                        raised by awaiting a receipt: the outcome and its cause
     └── SinkError                         the destination
-        ├── PermanentError                trying again does not help
-        │   ├── TooLargeError             too much in one write; less of it may be taken
+        ├── PermanentError                retrying does not help
+        │   ├── TooLargeError             too large for one write; a smaller one may be accepted
         │   ├── VersionConflict           a stream is not at the expected version; carries the actual one
-        │   ├── MessageIdConflict         a message of this id is in the log already, with other contents
-        │   └── ParkedBehind              kept in order behind an item of its key that failed
-        ├── TransientError                may work next time; counts as an attempt
+        │   ├── MessageIdConflict         a message with this id is already in the log, with other contents
+        │   └── ParkedBehind              dead-lettered behind a failed item of its key
+        ├── TransientError                a retry may succeed; counts as an attempt
         │   └── UnavailableError          not reachable; does not count as an attempt
-        │       ├── RefusedError          reachable, and refuses everything until an operator repairs it; names the repair
-        │       └── CircuitOpenError      not tried: the breaker is open; carries retry_after
+        │       ├── RefusedError          reachable, but refuses every write until an operator repairs it; names the repair
+        │       └── CircuitOpenError      not attempted: the breaker is open; carries retry_after
         ├── ThrottledError                slow down; carries retry_after; does not count as an attempt
         ├── UnknownOutcomeError           the write may or may not have been applied
         │   ├── TimedOutError             cut off because it took too long
-        │   ├── UnverifiableError         an earlier try may have been applied, and the destination cannot tell
-        │   └── ResultMismatch            an answer that does not fit its batch; never sent again by itself
-        └── StoppedError                  given up because the batcher is stopping; not applied
-            ├── DeadLetterLimit           too much goes to the dead letters: the batcher stops
-            ├── KeyStopped                left out, since an earlier item of its key failed
-            ├── TransactionLost           the transaction is gone, and nothing of it was applied
-            └── WithdrawnError            taken back by the source that had submitted the item
+        │   ├── UnverifiableError         an earlier attempt may have been applied; the destination cannot tell
+        │   └── ResultMismatch            an answer that does not fit its batch; never resent automatically
+        └── StoppedError                  abandoned because the batcher is stopping; not applied
+            ├── DeadLetterLimit           too many dead letters: the batcher stops
+            ├── KeyStopped                not applied, since an earlier item of its key failed
+            ├── TransactionLost           the transaction has ended; nothing of it was applied
+            └── WithdrawnError            withdrawn by the source of the item
 
-Only the last branch is about the destination, and only there does the question of trying again
-arise. Errors of client libraries keep their identity: a sink's `classify` returns their class, and
-where one of ours is raised instead, theirs is its `__cause__`.
+Only errors of the last branch concern the destination, and only these can be retried. Errors of
+client libraries keep their types: a sink's `classify` returns their class. If one of ours is raised
+instead, the original is its `__cause__`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 
 class PenstockError(Exception):
-    """Base of every error that Penstock raises."""
+    """Base class of all errors that Penstock raises."""
 
 
 class ConfigError(PenstockError, ValueError):
@@ -65,33 +65,36 @@ class ConfigError(PenstockError, ValueError):
 
 
 class PenstockWarning(UserWarning):
-    """A likely mistake that is no error: the message says what to write. Category of all warnings
-    of Penstock but the `ResourceWarning` of a batcher that was dropped with items inside.
+    """A likely mistake that is not an error. The message says what to write instead.
+
+    The category of all warnings of Penstock, except the `ResourceWarning` for a batcher that was
+    garbage-collected with items inside.
     """
 
 
 class UnitRefused(ConfigError):
     """The ledger refuses a unit.
 
-    Its version was cut into other parts, by another rule or by other types, is older than the
-    ledger's oldest, or was committed to a table that was since dropped and created again.
+    Its version was divided into other parts, by another rule or by other types; or is older than
+    the oldest version in the ledger; or was committed to a table that has since been dropped and
+    recreated.
     """
 
 
 class NonDeterministicReplay(PenstockError):
-    """A committed unit was replayed with other rows: their source is not deterministic."""
+    """A committed unit was replayed with different rows: their source is not deterministic."""
 
 
 class StagesLost(PenstockError):
     """Staged rows were lost (a crash, a failover), changed, or no longer fit the target.
 
-    Nothing was published, and publishing again does not help: run the whole write again. The
-    message names the stages.
+    Nothing was published, and publishing again does not help: repeat the whole write. The message
+    names the stages.
     """
 
 
 class MissingExtra(PenstockError, ImportError):
-    """An optional dependency is not installed. The message is the command that installs it."""
+    """An optional dependency is not installed. The message gives the command to install it."""
 
 
 class MissingJars(PenstockError, RuntimeError):
@@ -99,45 +102,45 @@ class MissingJars(PenstockError, RuntimeError):
 
 
 class NotPicklableError(PenstockError, TypeError):
-    """An argument of a sink cannot be pickled. The message names it and the form that can."""
+    """An argument of a sink cannot be pickled. The message names it and a form that can be."""
 
 
 class ForkedError(PenstockError):
-    """A batcher was used in a forked child of the process that opened it."""
+    """A batcher was used in a child process that was forked after it was opened."""
 
 
 class NoSuchKey(PenstockError, LookupError):
-    """No message of this key is blocked, or parked. The message names those that are."""
+    """No message of this key is blocked or parked. The error message names the keys that are."""
 
 
 class ClosedError(PenstockError):
-    """The batcher is closed (or was never opened) and takes no items."""
+    """The batcher is closed (or was never opened) and does not accept items."""
 
 
 class BatcherBroken(ClosedError):
-    """Stopped for good: `on_failure="crash"` met a failure, whose error is the `__cause__`."""
+    """The batcher stopped at a failure, with `on_failure="crash"`; the `__cause__` is its error."""
 
 
 class KeyFailedError(PenstockError):
-    """An item of the key failed for good, and `on_key_failure="fail"`: later ones fail too.
+    """An item of the key failed for good, and later ones fail too (`on_key_failure="fail"`).
 
-    `resume(key)` ends that. `tenant` is the key's tenant, where the batcher has tenants; `None`
-    otherwise.
+    `resume(key)` ends this. `tenant` is the key's tenant if the batcher has tenants, otherwise
+    `None`.
     """
 
     def __init__(self, key: object, tenant: object = ...) -> None:
         whose = "" if tenant is ... else f" of tenant {repr_of(tenant)}"
         call = "resume(key)" if tenant is ... else "resume(key, tenant=...)"
         super().__init__(
-            f"an earlier item of the key {repr_of(key)}{whose} has failed for good; later ones "
-            f"are not taken until {call}"
+            f"an earlier item of the key {repr_of(key)}{whose} has failed for good; later ones are "
+            f"refused until {call}"
         )
         self.key = key
         self.tenant = None if tenant is ... else tenant
 
 
 class AddTimeout(PenstockError, TimeoutError):
-    """No room in time; the item was not accepted. Suggest `retry_after` seconds to a client."""
+    """No capacity became free in time; the item was not accepted. Retry after `retry_after` s."""
 
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
@@ -149,11 +152,11 @@ class LedgerFull(AddTimeout):
 
 
 class ItemTooLarge(PenstockError, ValueError):
-    """An item larger than the whole ledger, or than `max_bytes` with `oversize="reject"`."""
+    """The item is larger than the whole ledger, or than `max_bytes` with `oversize="reject"`."""
 
 
 class ItemFunctionError(PenstockError):
-    """A function of an item (`key=`, `tenant=`, `size_of=`) raised, and the item was not accepted.
+    """A function of items (`key=`, `tenant=`, `size_of=`) raised; the item was not accepted.
 
     The function's exception is the `__cause__`.
     """
@@ -168,7 +171,7 @@ class DrainTimeout(PenstockError, TimeoutError):
 
 
 class ItemFailed(PenstockError):
-    """An item did not reach its destination: its `outcome`; the `__cause__` is a known error."""
+    """An item was not delivered; it has an `outcome`, and the error, if known, as `__cause__`."""
 
     def __init__(self, outcome: Outcome, cause: BaseException | None = None) -> None:
         why = f": {repr_of(cause)}" if cause is not None else ""
@@ -178,29 +181,29 @@ class ItemFailed(PenstockError):
 
 
 class SinkError(PenstockError):
-    """An error of the destination, or on its behalf.
+    """An error of the destination, or raised on its behalf.
 
-    `summary` is the text for log lines where the message may hold an item's values (a server's
-    DETAIL, an answer's body); `None` where the message itself is safe to log. Dead letters and
-    receipts always get the whole error.
+    `summary` is the text for log lines if the message may contain values of items (a server's
+    DETAIL, the body of a response); `None` if the message itself is safe to log. Dead letters and
+    receipts always have the complete error.
     """
 
     summary: str | None = None
 
 
 class PermanentError(SinkError):
-    """The item or batch is refused, and will be again. Not tried again."""
+    """The item or batch is refused, and would be refused again. Never retried."""
 
 
 class TooLargeError(PermanentError):
-    """One write was more than the destination takes at once; a smaller one may be taken."""
+    """A write was larger than the destination accepts; a smaller one may be accepted."""
 
 
 class VersionConflict(PermanentError):
     """A stream was not at the expected version: another transaction has appended to it.
 
-    Nothing was appended. Read the stream again, decide again, and append in a new transaction. A
-    version of -1 means that the stream does not exist.
+    Nothing was appended. Read the stream again, repeat the decision, and append in a new
+    transaction. Version -1 means that the stream does not exist.
     """
 
     def __init__(self, stream: str, *, expected: int, actual: int) -> None:
@@ -218,25 +221,28 @@ class VersionConflict(PermanentError):
 
 
 class MessageIdConflict(PermanentError):
-    """A message with the id of a new one is in the log already, and is another message.
+    """A different message with the same id is already in the log.
 
-    Nothing was appended. `stream` is the stream that was appended to.
+    Nothing was appended. `stream` is the stream of the attempted append.
     """
 
     def __init__(self, stream: str, why: str) -> None:
         super().__init__(
-            f"stream {stream!r}: {why}; an id stands for one message, so a retry must append the "
-            "same messages, and other messages need ids of their own"
+            f"stream {stream!r}: {why}; an id identifies one message: a retry must append the same "
+            "messages, and other messages need their own ids"
         )
         self.stream = stream
 
 
 class TransientError(SinkError):
-    """A failure that a later try may overcome. Counts as an attempt."""
+    """A failure that may not recur in a later attempt. Counts as an attempt."""
 
 
 class UnavailableError(TransientError):
-    """Not reachable (refused, DNS, starting up); nothing was applied. Not counted as an attempt."""
+    """The destination is unreachable (connection refused, DNS, starting up).
+
+    Nothing was applied. Does not count as an attempt.
+    """
 
     retry_after: float | None = None
 
@@ -247,7 +253,8 @@ class RefusedError(UnavailableError):
     Nothing was applied. Handled as an outage: it uses up no attempts, one batch at a time probes,
     and producers wait. `repair` is the operator's remedy in one sentence, such as `grant INSERT on
     table "events" to role "app"`; logs show it. `of_item` means that the destination has answered
-    for each item: others may have been accepted, and no retry searches the batch for the cause.
+    for each item separately: others may have been accepted, and no retry searches the batch for the
+    cause.
     """
 
     def __init__(self, message: str, *, repair: str = "", of_item: bool = False) -> None:
@@ -265,7 +272,7 @@ class CircuitOpenError(UnavailableError):
 
 
 class ThrottledError(SinkError):
-    """The destination throttles. Its `retry_after` in seconds, if any, is a floor on the wait."""
+    """The destination throttles. The wait is at least `retry_after` seconds, if it is set."""
 
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -273,61 +280,61 @@ class ThrottledError(SinkError):
 
 
 class UnknownOutcomeError(SinkError):
-    """The write was cut off: it may have been applied, or not."""
+    """The write was cut off, and may or may not have been applied."""
 
 
 class TimedOutError(UnknownOutcomeError):
-    """The write took too long and was cut off, or its answer did not come in time."""
+    """The write was cut off because it took too long, or its answer did not arrive in time."""
 
 
 class UnverifiableError(UnknownOutcomeError):
-    """Not sent again: an earlier try may have been applied, and the destination cannot tell.
+    """Not resent: an earlier attempt may have been applied, and the destination cannot tell.
 
-    A pipe sends the row again all the same, as after a restart: its records are delivered at least
+    A pipe nevertheless sends the row again, as after a restart: its records are delivered at least
     once.
     """
 
 
 class ResultMismatch(UnknownOutcomeError):
-    """A sink's answer does not fit its batch; unsettled items are unknown, and not sent again.
+    """A sink's answer does not fit its batch. Unsettled items are unknown, and are not resent.
 
-    The answer is a return value of `write`, or a call of `settle`: with an index outside the batch
-    or repeated, with an outcome that is no success, or with an error that is no exception.
+    The answer is a return value of `write` or a call of `settle` that has an index out of range or
+    a repeated one, an outcome that is not a success, or an error that is not an exception.
     """
 
 
 class StoppedError(SinkError):
-    """Given up because the batcher is stopping, before the write was applied. Ends as `unsent`."""
+    """Abandoned before it was applied, because the batcher is stopping. The outcome is `unsent`."""
 
 
 class DeadLetterLimit(StoppedError):
-    """Too many items failed for good: the batcher stops instead of dead-lettering a good stream."""
+    """Too many items failed for good; the batcher stops, to protect a valid stream of items."""
 
 
 class TransactionLost(StoppedError):
-    """The transaction is gone, and nothing of it was applied. Retry in a new transaction."""
+    """The transaction has ended, and nothing of it was applied. Retry in a new transaction."""
 
 
 class PositionLost(StoppedError):
-    """A source's position was taken over or changed by another process: nothing was applied."""
+    """Another process took over or changed a source's position; nothing was applied."""
 
 
 class KeyStopped(StoppedError):
-    """Not applied, since an earlier item of its key failed, whose error is the `__cause__`."""
+    """Not applied, since an earlier item of its key failed. Its error is the `__cause__`."""
 
 
 class WithdrawnError(StoppedError):
-    """Not sent again, since its source has withdrawn the item."""
+    """Not sent again, since the item was withdrawn by its source."""
 
 
 class ParkedBehind(PermanentError):
-    """Dead-lettered behind an earlier item of its key, whose error is the `__cause__`."""
+    """Dead-lettered after an earlier item of its key, whose error is the `__cause__`."""
 
 
 class ErrorClass(enum.Enum):
-    """The effect of an error on the next try."""
+    """How an error affects retries."""
 
-    __hash__ = object.__hash__  # one C call; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # one C call; Enum's own hash is Python code
 
     PERMANENT = "permanent"
     TRANSIENT = "transient"
@@ -338,7 +345,7 @@ class ErrorClass(enum.Enum):
     UNKNOWN = "unknown"
     STOPPED = "stopped"
     UNLISTED = "unlisted"
-    """An unknown exception: transient, with a small number of attempts."""
+    """An unknown exception: treated as transient, with fewer attempts."""
 
 
 _CLASSES: tuple[tuple[type[BaseException], ErrorClass], ...] = (
@@ -353,7 +360,7 @@ _CLASSES: tuple[tuple[type[BaseException], ErrorClass], ...] = (
 
 
 def classify(error: BaseException) -> ErrorClass:
-    """The class of one of our own errors; `UNLISTED` for every other exception."""
+    """Return the class of one of our own errors; `UNLISTED` for every other exception."""
     for kind, answer in _CLASSES:
         if isinstance(error, kind):
             return answer

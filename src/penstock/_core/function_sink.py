@@ -1,4 +1,4 @@
-"""Plain functions as sinks, and the check of everything that is given as a sink."""
+"""Plain functions as sinks, and the check of arguments that must be sinks."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class FunctionSink(Openable, Generic[T]):
     """A function of a batch as a sink.
 
     An `async def` is awaited. A plain `def` runs in the loop's default thread pool; a thread cannot
-    be stopped, so a write that is cut ends only when its function does: its items are `unknown`
-    meanwhile, and no second write starts beside it.
+    be stopped, so a cancelled write ends only when its function returns. Meanwhile its items are
+    `unknown`, and no second write starts.
     """
 
     def __init__(self, function: SinkFunction[T]) -> None:
@@ -51,8 +51,9 @@ class FunctionSink(Openable, Generic[T]):
 
 
 def as_sink(sink: SinkLike[T], name: str = "sink") -> Sink[T]:
-    """`sink` itself, or a function wrapped as a sink. Raises `ConfigError` for anything else given
-    as the argument `name`, saying what to write.
+    """Return `sink` itself, or a sink around a function. Raises `ConfigError` for anything else.
+
+    The error names the argument `name` and says what to write.
     """
     given: object = sink
     if (rule := _why_not(given)) is not None:
@@ -65,7 +66,7 @@ def as_sink(sink: SinkLike[T], name: str = "sink") -> Sink[T]:
 
 
 def _why_not(sink: object) -> str | None:
-    """Why something is no sink, and what to write instead; `None` for a sink."""
+    """Say why something is not a sink, and what to write instead; `None` for a sink."""
     if isinstance(sink, type):
         return f"is a class; pass an instance: {_instance_of(sink)}"
     if isinstance(sink, SinkDecorator):

@@ -1,9 +1,8 @@
-"""Keyword options that several functions share, written once; and unknown arguments, refused with
-the right one.
+"""Shared keyword options, defined once; and errors for unknown arguments, with suggestions.
 
 A TypedDict names the options and their types, and one function holds the defaults. A function that
-declares `**options: Unpack[TheTypedDict]` passes them on; type checkers see each keyword by name,
-and `takes` makes the run-time signature show them, too. `known_arguments` checks the calls of a class
+declares `**options: Unpack[TheTypedDict]` passes them on. Type checkers see each keyword by name,
+and `takes` shows them in the run-time signature. `known_arguments` checks the calls of a class
 without such options.
 """
 
@@ -35,7 +34,7 @@ def takes(
     before: Mapping[str, Sequence[str]] | None = None,
     rest: str | None = None,
 ) -> Callable[[FunctionT], FunctionT]:
-    """Show the shared options in the signature of a function that takes them as `**options`.
+    """Show the shared options in the signature of a function with `**options`.
 
     Args:
         options: the TypedDict of the options; its annotations are shown as written.
@@ -61,15 +60,16 @@ def takes(
                     raise unknown_argument(type(self).__name__, name, value, known)
             return function(self, *args, **keywords)
 
-        checked.__signature__ = signature  # type: ignore[attr-defined]  # what inspect.signature reads
+        checked.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature
         return cast("FunctionT", checked)
 
     return decorate
 
 
 def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
-    """Have a class refuse arguments that it does not have with a `ConfigError` that names the right
-    one; and a decorator (unless it `takes_sink` as its argument) a sink in its call.
+    """Make a class refuse unknown arguments with a `ConfigError` that suggests the right one.
+
+    A decorator also refuses a sink as an argument, unless it `takes_sink`.
     """
 
     def decorate(kind: ClassT) -> ClassT:
@@ -101,7 +101,7 @@ def known_arguments(*, takes_sink: bool = False) -> Callable[[ClassT], ClassT]:
 def unknown_argument(
     owner: str, name: str, value: object, known: Collection[str], instead: str | None = None
 ) -> ConfigError:
-    """The error for a keyword that `owner` does not have, with what to write `instead`."""
+    """Return the error for a keyword that `owner` does not have; `instead` is the suggestion."""
     right, decorator = right_name(name, known), decorator_for(name)
     rule = f"{owner} has no such argument; "
     if instead is not None:
@@ -112,12 +112,12 @@ def unknown_argument(
         rule += f"wrap the sink: stack(sink, {decorator})"
     else:
         rule += "it takes " + ", ".join(known)
-    is_safe = value is None or isinstance(value, (bool, int, float))  # no password
+    is_safe = value is None or isinstance(value, (bool, int, float))  # hides passwords
     return bad(name, value, rule) if is_safe else ConfigError(f"{name}=...: {rule}")
 
 
 def _unnamed(owner: str, args: Sequence[object], known: Sequence[str], most: int) -> ConfigError:
-    """The error for too many arguments without a name."""
+    """Return the error for too many positional arguments."""
     first = args[most]
     if isinstance(first, SinkDecorator):
         call = f"{owner}(stack(sink, {type(first).__name__}(...)))"

@@ -1,4 +1,4 @@
-"""What other libraries call our arguments, for the error about a name that is unknown here."""
+"""Names of our arguments in other libraries, for the error about an unknown name."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ _ELSEWHERE = {
     "size": "batch_size batchsize max_batch_size max_items max_records",
     "steps": "middleware middlewares interceptors decode decoder deserializer value_deserializer",
 }
-"""Our names, each with the names that others use for it. The first of ours that is known counts."""
+"""Our names, each with the names that other libraries use. The first of ours that is known is used.
+"""
 
 _INSTEAD = {
     'body="json"': "json",
@@ -80,7 +81,7 @@ _INSTEAD = {
     "auth=": "api_key apikey basic_auth http_auth authorization username",
     'fsync="always"': "sync flush",
 }
-"""Arguments with a value, each with the names that others use for that."""
+"""Arguments with a value, each with the names that other libraries use for it."""
 
 _DECORATORS = {
     "Retry(attempts=...)": "attempts max_attempts max_retries retries max_tries retry",
@@ -89,11 +90,11 @@ _DECORATORS = {
     "DeadLetter(target)": "dead_letter dead_letters dlq dead_letter_queue",
     "CircuitBreaker()": "circuit_breaker breaker",
 }
-"""Decorators of a sink, each with the names of arguments that others have for it."""
+"""Sink decorators, each with the names of equivalent arguments in other libraries."""
 
 
 def right_name(name: str, known: Collection[str]) -> str | None:
-    """What to write instead of the argument `name`, among the `known` ones; `None` if unknown."""
+    """Return the replacement for the argument `name` among the `known` ones; `None` if unknown."""
     for written, names in _INSTEAD.items():
         if name.lower() in names.split() and written.partition("=")[0] in known:
             return written
@@ -105,6 +106,6 @@ def right_name(name: str, known: Collection[str]) -> str | None:
 
 
 def decorator_for(name: str) -> str | None:
-    """The decorator that does what the argument `name` does elsewhere."""
+    """Return the decorator that corresponds to the argument `name` of other libraries."""
     found = (each for each, names in _DECORATORS.items() if name.lower() in names.split())
     return next(found, None)

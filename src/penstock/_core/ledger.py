@@ -1,11 +1,12 @@
-"""The ledger: the items inside, their bound, every outcome, and the waiting producers.
+"""The ledger: the accepted items without an outcome, their limit, outcomes and waiting producers.
 
-1. Inside are items queued, in flight or handed back, plus granted room that is unused.
-2. Waiters are served in order; a later one never overtakes, however small it is.
-3. A waiter that leaves after its grant hands the room on.
+1. Capacity is used by items that are queued, in flight or handed back, and by unused grants.
+2. Waiters are served in order; a later one never overtakes, even if it needs less capacity.
+3. A waiter that leaves after its grant passes the capacity on.
 4. The fast path books bytes only: while its window is open, its items are counted by its length.
-5. A tenant's ledger is a child of the whole: its queue's entries and exits are booked in both.
-   The items of its batch leave the whole as they are settled, and the child when the write ends.
+5. A tenant's ledger is a child of the whole ledger: items that enter or leave its queue are booked
+   in both. The items of its batch leave the whole ledger when they are settled, and the child when
+   the write ends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """A producer that waits for room."""
+    """A producer that waits for capacity."""
 
     items: int
     bytes: int
@@ -41,12 +42,12 @@ class Waiter:
             self.future.set_exception(error)
 
     def use(self) -> None:
-        """Use the grant, or hand it on."""
+        """Use the grant, or pass it on."""
         self.granted = False
 
 
 class Ledger:
-    """Counts of the items inside, and their bound. `max_bytes` is `None` for no bound."""
+    """Counts of the items inside, and their limit. `max_bytes` is `None` for no limit."""
 
     __slots__ = (
         "_granted_bytes", "_granted_items", "_open", "_queued", "_waiters", "_whole", "bytes",
@@ -62,7 +63,7 @@ class Ledger:
         self.queued_bytes = 0
         self.in_flight = 0
         self.handed_back = 0
-        """Items known not to be applied, kept for the last resort."""
+        """Items known not to be applied, kept for the last-resort sink."""
         self._whole = whole
         self._queued = 0
         self._open: Sized = ()
@@ -74,7 +75,7 @@ class Ledger:
 
     @property
     def queued(self) -> int:
-        return self._queued + len(self._open)  # items that no worker has taken
+        return self._queued + len(self._open)  # items not yet taken by a worker
 
     @property
     def inside(self) -> int:
@@ -100,11 +101,11 @@ class Ledger:
     # -- bookings ----------------------------------------------------------------------------------
 
     def open_window(self, window: Sized) -> None:
-        """Count the fast path's appends by the window's length from now on."""
+        """Start a window: appends of the fast path are counted by its length."""
         self._open = window
 
     def close_window(self, fresh: int) -> None:
-        """Book the appends since; every other change comes after."""
+        """Book the appends of the window, before any other change."""
         self._queued += fresh
         self._open = ()
 
@@ -140,80 +141,80 @@ class Ledger:
         self.outcomes[outcome] += items
 
     def landed(self, items: int, size: int) -> None:
-        """Remove a tenant's items after their write."""
+        """Remove a tenant's items when their write has ended."""
         self.in_flight -= items
         self.bytes -= size
 
     def ended(self, items: int, outcome: Outcome) -> None:
-        """Book the outcome of items that are in no batch."""
+        """Book the outcome of items that are not in a batch."""
         self.outcomes[outcome] += items
 
     def hand_back(self, items: int, *, from_flight: bool = False) -> None:
-        """Keep items for the last resort."""
+        """Keep items for the last-resort sink."""
         self.handed_back += items
         if from_flight:
             self.in_flight -= items
 
     def take_handed_back(self, items: int) -> None:
-        """Remove items after the last resort's answer; the caller books their outcome."""
+        """Remove items after the last-resort sink's answer; the caller books their outcome."""
         self.handed_back -= items
 
     def refuse(self, items: int) -> None:
         self.refused += items
 
-    # -- room --------------------------------------------------------------------------------------
+    # -- capacity ----------------------------------------------------------------------------------
 
     @property
     def contended(self) -> bool:
-        """Whether a producer waits without a grant: later ones queue behind it."""
+        """Whether a producer waits without a grant, so that later producers queue behind it."""
         return bool(self._waiters)
 
     @property
     def waiting(self) -> int:
-        """Producers that wait without a grant."""
+        """Number of producers that wait without a grant."""
         return len(self._waiters)
 
     @property
     def granted(self) -> int:
-        """Items for which room was granted and is unused."""
+        """Number of items with granted but unused capacity."""
         return self._granted_items
 
     @property
     def left(self) -> int:
-        """Items that still fit."""
+        """Remaining capacity, in items."""
         inside = self._queued + len(self._open) + self.in_flight + self.handed_back
         return self.max_items - inside - self._granted_items
 
     @property
     def left_bytes(self) -> float:
-        """Bytes that still fit; infinite without a bound."""
+        """Remaining capacity, in bytes; infinite without a limit."""
         if self.max_bytes is None:
             return math.inf
         return self.max_bytes - self.bytes - self._granted_bytes
 
     def fits(self, items: int, size: int) -> bool:
-        """Whether this fits now, regardless of waiters."""
+        """Return whether this fits now, regardless of waiters."""
         if items > self.left:
             return False
         return self.max_bytes is None or size <= self.left_bytes
 
     def admits(self, items: int, size: int) -> bool:
-        """Whether this fits now without overtaking a waiter."""
+        """Return whether this fits now without overtaking a waiter."""
         return not self._waiters and self.fits(items, size)
 
     def would_fit(self, items: int, size: int) -> bool:
-        """Whether this would fit if everything queued were given up."""
+        """Return whether this would fit if all queued items were dropped."""
         return self.fits(items - self.queued, size - self.queued_bytes)
 
     def could_ever_fit(self, items: int, size: int) -> bool:
-        """Whether this fits into an empty ledger."""
+        """Return whether this fits into an empty ledger."""
         return items <= self.max_items and (self.max_bytes is None or size <= self.max_bytes)
 
     def join(self, waiter: Waiter) -> None:
         self._waiters.append(waiter)
 
     def grant(self) -> None:
-        """Serve waiters in order while the first of them fits."""
+        """Grant capacity to waiters in order, as long as the first one fits."""
         while self._waiters and self.fits(self._waiters[0].items, self._waiters[0].bytes):
             waiter = self._waiters.popleft()
             if waiter.future.done():
@@ -223,7 +224,7 @@ class Ledger:
             waiter.grant()
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove a waiter that used its grant, or gave up before or after it."""
+        """Remove a waiter that used its grant, or stopped waiting before or after the grant."""
         if waiter.granted:
             self._granted_items -= waiter.items
             self._granted_bytes -= waiter.bytes

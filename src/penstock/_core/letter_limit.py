@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class LetterLimit:
-    """Counts dead letters among the last `window` ended items, in the order in which they end.
+    """Counts dead letters among the last `window` ended items, in order of their end.
 
-    `arguments` are the names of the two limits where the caller has set them.
+    `arguments` are the names of the two limits in the caller's API, for messages.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Reason(enum.Enum):
     """Why a batch was sealed; exactly one per batch."""
 
-    __hash__ = object.__hash__  # one C call; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # one C call; Enum's own hash is Python code
 
     SIZE = "size"
     BYTES = "bytes"
@@ -26,11 +26,11 @@ class Reason(enum.Enum):
 
 
 class _Facts:
-    """Becomes a lineage, whose slots it has, once they are assigned: three times as fast."""
+    """Becomes a `Lineage`, with the same slots, after they are assigned: three times as fast."""
 
     __slots__ = ("id", "is_replay", "name", "oldest_at", "reason", "sealed_at", "tenant")
 
-    def __init__(  # noqa: PLR0917  # keywords would double its time
+    def __init__(  # noqa: PLR0917  # keyword arguments would double its time
         self,
         batch_id: str,
         reason: Reason,
@@ -51,7 +51,7 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage(_Facts):
-    """The common facts of a sealed batch and its derived batches. Times are monotonic seconds."""
+    """The facts shared by a sealed batch and its derived batches. Times are monotonic seconds."""
 
     id: str = field(default_factory=lambda: os.urandom(16).hex())
     reason: Reason = Reason.MANUAL
@@ -60,8 +60,8 @@ class Lineage(_Facts):
     sealed_at: float | None = None
     tenant: object = None
     is_replay: bool = False
-    """Whether the items are replayed dead letters: those that fail again write no new letter."""
+    """Whether the items are replayed dead letters; failing again writes no new letter."""
 
 
 sealed_lineage = cast("Callable[[str, Reason, str, float, float, object], Lineage]", _Facts)
-"""The lineage of a sealed batch by id, reason, name, `oldest_at`, `sealed_at` and tenant."""
+"""Creates the lineage from id, reason, name, `oldest_at`, `sealed_at` and tenant."""

@@ -1,4 +1,4 @@
-"""Watching a monitor: two synchronous callbacks; everything else is read from its stats."""
+"""Observers of a monitor: synchronous callbacks; all figures are read from the monitor's stats."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 class MonitorObserver:
-    """A watcher of a monitor that does nothing; override what you need.
+    """Base class of monitor observers; all methods do nothing. Override what you need.
 
-    Callbacks run in the monitor's loop and must return quickly. One that raises is logged, and the
-    monitor goes on.
+    Callbacks run in the monitor's loop and must return quickly. An exception is logged, and the
+    monitor continues.
     """
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
-        """The monitor `name` was opened. `stats` may be called from any thread, also afterwards."""
+        """The monitor `name` has opened. `stats` may be called from any thread, also afterwards."""
 
     def on_looked(self, name: str) -> None:
         """The monitor has new figures."""

@@ -1,4 +1,4 @@
-"""Watching a batcher: a few synchronous callbacks, none of them per item."""
+"""Observers of a batcher: a few synchronous callbacks, none of them per item."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ T = TypeVar("T")
 
 
 class Observer:
-    """A watcher that does nothing; override what you need.
+    """Base class of batcher observers; all methods do nothing. Override what you need.
 
-    Callbacks run on the batcher's loop and must return quickly. One that raises is logged once and
-    never hurts the batcher. A `KeyboardInterrupt` or `SystemExit` ends the loop, as soon as the
-    batcher has finished its step.
+    Callbacks run on the batcher's loop and must return quickly. The first exception is logged;
+    exceptions never affect the batcher. A `KeyboardInterrupt` or `SystemExit` ends the loop as soon
+    as the batcher has finished its current step.
     """
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
         """The batcher `name` has opened; its method `stats()` returns `Stats` from any thread.
 
-        Hold it weakly (`WeakMethod`): a batcher that is dropped with items inside must be able to
-        report it. Another thread than the batcher's may see the middle of a step: be ready for
-        counts that do not add up.
+        Hold it weakly (`WeakMethod`), so that a batcher that is garbage-collected with items inside
+        can report it. Other threads may see the middle of a step, with counts that do not add up.
         """
 
     def on_sealed(self, batch: Batch[Any]) -> None:
-        """A worker takes a sealed batch; its `sealed_at` is the time of sealing."""
+        """A worker has taken a sealed batch; its `sealed_at` is the time of sealing."""
 
     def on_flush_start(self, batch: Batch[Any]) -> None:
         """The write of the batch begins."""
@@ -50,29 +49,29 @@ class Observer:
         """The write has ended after `seconds`, backoffs included; no `errors` means success."""
 
     def on_outcome(self, batch: Batch[Any], outcome: Outcome, indices: Sequence[int]) -> None:
-        """Items (indices of the sealed batch) have their outcome; once per outcome and settling."""
+        """Items (indices of the sealed batch) have an outcome; one call per settle and outcome."""
 
     def on_retry(self, batch: Batch[Any], error_class: str, items: int, delay: float) -> None:
-        """`items` of the sealed batch failed by `error_class`; resent in `delay` seconds or later."""
+        """`items` of the batch failed with `error_class`; resent in `delay` seconds or later."""
 
     def on_destination(self, name: str, state: str, reason: str) -> None:
         """`state` is `available`, `throttled`, `circuit_open`, `unavailable` or `refused`.
 
-        `reason` is the error's type and text without items' values, empty when it is available.
+        `reason` is the error's type and text without values of items; empty for `available`.
         """
 
     def on_dropped(self, name: str, items: Sequence[Any], reason: str) -> None:
         """Items were dropped by an overflow policy, or refused at `add`."""
 
     def on_adapted(self, name: str, workers: int, max_items: int) -> None:
-        """An adaptive batcher goes on with this many workers and items in a batch."""
+        """An adaptive batcher now uses this many workers and items per batch."""
 
     def on_state(self, name: str, state: str) -> None:
-        """The batcher is now `opening`, `open`, `closing`, `closed` or `broken`."""
+        """The batcher has entered the state `opening`, `open`, `closing`, `closed` or `broken`."""
 
 
 class Watchers(Generic[Seen]):
-    """Several observers as one; their errors never reach the observed."""
+    """Several observers as one; their errors never reach the observed object."""
 
     def __init__(self, observers: Iterable[Seen] = ()) -> None:
         self._observers = tuple(observers)
@@ -90,10 +89,10 @@ class Watchers(Generic[Seen]):
             self.ask(observer, partial(call, observer))
 
     def ask(self, observer: Seen, call: Callable[[], T]) -> T | None:
-        """Call something of one observer; return its answer, or `None` if it raised."""
+        """Call a function of one observer; return its result, or `None` if it raised."""
         try:
             return call()
-        except BaseException as error:  # even an exit must not end a step halfway
+        except BaseException as error:  # even an exit must not interrupt a step
             exit_later(error)
             self._complain(observer, error)
             return None

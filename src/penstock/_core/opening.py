@@ -1,14 +1,15 @@
-"""Counted opening and closing of sinks, which are otherwise only descriptions.
+"""Reference-counted opening and closing of sinks; a closed sink is only a description.
 
-1. Constructing does no I/O and needs no loop. `async with` opens an object and the sinks that it
-   wraps, and closes in reverse.
-2. Opening is counted per object and running loop, under a lock: the first entry opens, the last
-   exit closes. So one sink may serve two stacks, or be its own dead-letter target.
+1. The constructor does no I/O and needs no loop. `async with` opens an object and the sinks that it
+   wraps, and closes them in reverse order.
+2. Entries are counted per object and running loop, under a lock: the first entry opens, the last
+   exit closes. So a sink may be part of two stacks, or its own dead-letter target.
 3. A failed opening leaves the count at 0 and nothing open. A second live loop is a `ConfigError`;
    the state of a dead loop is discarded.
-4. Run-time state is named by the class, made at opening, gone at closing, and never pickled.
-5. In a forked child nothing is open: the parent's resources are left to the parent, and the
-   description may be opened again.
+4. Run-time state is declared by the class, created on opening, removed on closing, and never
+   pickled.
+5. In a forked child nothing is open: resources of the parent are not touched, and the description
+   may be opened again.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ class _Opening:
 
 
 class Openable:
-    """Base of objects with `async with`: the first entry opens, the last exit closes.
+    """Base class of objects with `async with`: the first entry opens, the last exit closes.
 
-    A subclass overrides `_open`, and names in `_run_time` the attributes of its run-time state:
-    they are `None` while it is closed, and are not pickled. Opening a second time on another living
-    loop raises `ConfigError`; pickling raises `NotPicklableError` for an argument that cannot.
+    A subclass overrides `_open`, and lists in `_run_time` the attributes of its run-time state:
+    they are `None` while it is closed, and are not pickled. Opening it on a second live loop raises
+    `ConfigError`; pickling raises `NotPicklableError` if an argument cannot be pickled.
     """
 
     _run_time: ClassVar[tuple[str, ...]] = ()
@@ -68,11 +69,11 @@ class Openable:
         """Open, and push onto `stack` the resources to close."""
 
     def _terminate(self) -> None:
-        """Drop at once the resources that could not be closed in time."""
+        """Drop immediately the resources that could not be closed in time."""
 
     @property
     def is_open(self) -> bool:
-        """Whether this is open in this process."""
+        """Whether the object is open in this process."""
         opening = self._opening
         return opening is not None and opening.count > 0 and opening.process == os.getpid()
 
@@ -141,7 +142,7 @@ class Openable:
             setattr(self, name, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The description alone. Raises `NotPicklableError`, naming the argument at fault."""
+        """Return the description only. Raises `NotPicklableError`, which names the argument."""
         state = {name: value for name, value in vars(self).items() if name != "_opening"}
         state.update(dict.fromkeys((name for name in self._run_time if name in state), None))
         for name, value in state.items():
@@ -151,7 +152,7 @@ class Openable:
 
 def _check_picklable(owner: object, name: str, value: object) -> None:
     if isinstance(value, (str, bytes, int, float, bool, type(None))) or callable(value):
-        return  # functions travel by cloudpickle, which callers that ship sinks use
+        return  # callers that send sinks elsewhere use cloudpickle, which handles functions
     try:
         pickle.dumps(value)
     except NotPicklableError:
@@ -167,7 +168,7 @@ def _check_picklable(owner: object, name: str, value: object) -> None:
 
 @asynccontextmanager
 async def opened(thing: object) -> AsyncGenerator[None]:
-    """Keep `thing` open in the context if it has `async with`; otherwise do nothing."""
+    """Hold `thing` open within the context if it supports `async with`; otherwise do nothing."""
     if not hasattr(type(thing), "__aenter__"):
         yield
         return

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 class RetryState:
-    """The failed tries of one operation that succeeds or fails as a whole. Pure.
+    """The failed attempts of one operation that succeeds or fails as a whole. Pure.
 
     All waits count towards `give_up_after`; `max_seconds` is not used.
     """
@@ -25,7 +25,7 @@ class RetryState:
         self, policy: RetryPolicy, class_of: Callable[[BaseException], ErrorClass]
     ) -> None:
         self.failed = 0
-        """Failed tries, uncounted ones included."""
+        """Failed attempts, including uncounted ones."""
         self._policy = policy
         self._class_of = class_of
         self._counted = 0
@@ -33,7 +33,7 @@ class RetryState:
         self._waited = 0.0
 
     def wait_after(self, error: BaseException) -> float | None:
-        """Count a failed try; return the seconds until the next one, `None` to give up."""
+        """Count a failed attempt; return the seconds until the next one, or `None` to stop."""
         policy, kind = self._policy, self._class_of(error)
         self.failed += 1
         self._counted += kind not in policy.uncounted

@@ -10,26 +10,26 @@ if TYPE_CHECKING:
 
 
 class Outcome(enum.Enum):
-    """The one final state of an accepted item."""
+    """The final state of an accepted item."""
 
-    __hash__ = object.__hash__  # one C call; Enum's own hashes the name, in Python
+    __hash__ = object.__hash__  # one C call; Enum's own hash is Python code
 
     DELIVERED = "delivered"
     DUPLICATE = "duplicate"
-    """Already applied by an earlier try of ours."""
+    """Already applied by an earlier attempt of Penstock."""
     SPOOLED = "spooled"
     DEAD_LETTERED = "dead_lettered"
     REJECTED = "rejected"
     """Failed for good, not applied, and in no dead-letter sink."""
     DROPPED = "dropped"
-    """Given up by an overflow policy."""
+    """Dropped by an overflow policy."""
     UNSENT = "unsent"
-    """Known not to be applied when the batcher stopped; handed back in the report."""
+    """Known not to be applied when the batcher stopped; returned in the report."""
     UNKNOWN = "unknown"
     """A write was cut off: the item may have been applied."""
 
     is_success: bool
-    """Whether the item is safe and need not be sent again. A plain attribute, for fast reads."""
+    """Whether the item is safe and need not be resent. A plain attribute, for fast access."""
 
     def __init__(self, value: str) -> None:
         self.is_success = value in {"delivered", "duplicate", "spooled", "dead_lettered"}
@@ -44,9 +44,10 @@ _BADNESS = (
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """The worst of an item's outcomes on several branches.
+    """Return the worst of an item's outcomes on several branches.
 
-    `unsent` promises that nothing was applied anywhere, so beside a success it becomes `unknown`.
+    `unsent` guarantees that the item was not applied anywhere, so together with a success it
+    becomes `unknown`.
     """
     seen = set(outcomes)
     answer = max(seen, key=_BADNESS.index)

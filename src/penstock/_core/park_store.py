@@ -1,9 +1,10 @@
-"""The contract of a store of parked records: those that follow a poisoned record of their key.
+"""The contract of a store for parked records: poisoned records and the records behind them.
 
-1. The records of one key of one group are a queue: first parked, first returned.
-2. A record is parked before its position is passed, so a store that forgets loses it.
-3. The caller parks and removes the records of one key one call after another. A call that failed,
-   or whose answer was lost, may be repeated: a record is in its key's queue once.
+1. The records of one key of one group form a queue: first parked, first returned.
+2. A record is parked before the position passes it; if the store loses it, it is not delivered
+   again.
+3. For one key, the caller makes one call at a time. A call that failed, or whose answer was lost,
+   may be repeated: a record is in its key's queue at most once.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedRecord:
-    """A record that waits behind a poisoned one of its key, or that one itself.
+    """A poisoned record, or a record that waits behind a poisoned one of its key.
 
-    It can be handled as a record of a source.
+    It can be handled like a record of a source.
     """
 
     topic: str
@@ -33,13 +34,13 @@ class ParkedRecord:
     timestamp: int = 0
     """Milliseconds since the epoch."""
     reason: str
-    """Why it is parked, in words."""
+    """The reason for parking, as text."""
     error_type: str = ""
-    """The name of the class of the poisoned record's error; empty for the records behind it."""
+    """The class name of the poisoned record's error; empty for the records behind it."""
     message: str = ""
     """The error's message."""
     attempts: int = 0
-    """The failed tries."""
+    """The number of failed attempts."""
     parked_at: datetime
     is_poison: bool = False
     """Whether it is the poisoned record itself."""
@@ -52,10 +53,10 @@ class ParkedRecord:
 
 @runtime_checkable
 class ParkStore(Protocol):
-    """Keeps the parked records of consumers. A store with `async with` is open while it is used.
+    """Stores the parked records of consumers. A store with `async with` is open while it is used.
 
     `group` is the consumer's name in the store, `key` the text of an order key. Every method raises
-    if the store cannot be reached; the call may have had its effect then.
+    if the store cannot be reached; the call may still have taken effect.
     """
 
     @property
@@ -66,21 +67,21 @@ class ParkStore(Protocol):
     async def park(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
         """Append records to a key's queue, in order; they are stored when this returns.
 
-        A record that is in the queue, by topic, partition and offset, stays as it is. A cancelled
-        call may have stored any number of the first ones.
+        A record that is already in the queue (by topic, partition and offset) is unchanged. A
+        cancelled call may have stored any number of records from the front.
         """
 
     async def keys(self, group: str) -> frozenset[str]:
-        """The keys with parked records."""
+        """Return the keys with parked records."""
         ...
 
     async def first(self, group: str, key: str, most: int) -> Sequence[ParkedRecord]:
-        """The first `most` records of a key's queue. They stay in it."""
+        """Return the first `most` records of a key's queue, without removing them."""
         ...
 
     async def remove(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
-        """Remove records from a key's queue; one that is not in it is ignored."""
+        """Remove records from a key's queue; records that are not in it are ignored."""
 
     async def counts(self, group: str) -> Mapping[str, int]:
-        """The number of parked records by key, for operators."""
+        """Return the number of parked records by key, for operators."""
         ...

@@ -1,11 +1,13 @@
 """Waits in a shutdown, and the longest wait that a destination may request. Pure.
 
-1. Before a shutdown a backoff is kept. When a shutdown begins, a waiting batch tries at once.
-2. After that, each wait is at most a quarter of the time left, so the tries come closer together
-   towards the deadline and use the time to its end. With 24 s left there are at most 24 waits.
-3. A wait that the destination requested (`Retry-After`) is kept whole if a try fits behind it.
-4. A try fits while the time left is longer than the last try took. Once none fits, none is made:
-   items cut off at the destination would be unknown instead of unsent.
+1. Before a shutdown, backoffs are not shortened. When a shutdown begins, waiting batches are
+   attempted immediately.
+2. After that, each wait is at most a quarter of the remaining time, so attempts become more
+   frequent towards the deadline and use all of the time. With 24 s left there are at most 24 waits.
+3. A wait that the destination requested (`Retry-After`) is not shortened if an attempt fits after
+   it.
+4. An attempt fits if the remaining time is longer than the last attempt took. Otherwise none is
+   made: items of a cut-off write would be unknown instead of unsent.
 """
 
 from __future__ import annotations
@@ -14,23 +16,24 @@ import math
 from typing import SupportsFloat
 
 SHORTEST = 0.02
-"""Seconds: the margin after the last try, and the shortest of the shortened waits."""
+"""Seconds: the margin after the last attempt, and the minimum of shortened waits."""
 SHARE = 0.25
 LONGEST_ASKED = 300.0
-"""Seconds: the default upper bound on a destination's own `Retry-After`."""
+"""Seconds: the default upper limit on a destination's `Retry-After`."""
 
 
 def latest_try(cut_at: float, lasts: float) -> float:
-    """The latest start of a try of `lasts` seconds, if writes are cut at `cut_at`."""
+    """Return the latest start of an attempt of `lasts` seconds if writes are cut at `cut_at`."""
     return cut_at - lasts - SHORTEST
 
 
 def next_try(
     now: float, until: float, cut_at: float, *, not_before: float = 0.0, lasts: float = 0.0
 ) -> float | None:
-    """The time of the next try, planned for `until`, before the cut; `None` if none fits.
+    """Return the time before the cut of the attempt planned for `until`; `None` if none fits.
 
-    `not_before` is the time requested by the destination, `lasts` the expected seconds of a try.
+    `not_before` is the time requested by the destination, `lasts` the expected duration of an
+    attempt in seconds.
     """
     latest = latest_try(cut_at, lasts)
     if now >= latest:
@@ -40,7 +43,7 @@ def next_try(
 
 
 def asked_wait(error: BaseException, longest: float) -> float | None:
-    """An error's `retry_after` in seconds, from 0 to `longest`; `None` unless it is a number."""
+    """Return the error's `retry_after`, 0 to `longest` seconds; `None` if it is not a number."""
     asked = getattr(error, "retry_after", None)
     if asked is None:  # before the slow check against a Protocol
         return None

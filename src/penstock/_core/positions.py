@@ -1,15 +1,15 @@
-"""Rows that commit together with the position of the source's partition that they were made of.
+"""Rows that commit together with the position of their source partition.
 
 1. A `PositionUnit` names a group, a partition and the position after the rows. The destination
-   stores the position in the transaction of the rows, so that a restart continues behind them.
-2. `claim_positions` begins the ownership of a partition and ends that of the owner before: a
-   transaction of the earlier owner that has not committed raises `PositionLost` at its end.
-3. A destination remembers the position of each partition that it has claimed, and commits the next
-   one only if the stored position is still that one, and the ownership still its own.
-4. After an unknown outcome, `read_positions` tells where a partition stands.
+   stores the position in the transaction of the rows, so that a restart continues after them.
+2. `claim_positions` begins the ownership of a partition and ends that of the previous owner: a
+   transaction of the previous owner that has not committed raises `PositionLost` when it ends.
+3. A destination keeps the position of each claimed partition in memory, and commits the next one
+   only if the stored position is unchanged and it still owns the partition.
+4. After an unknown outcome, `read_positions` returns the stored positions.
 5. One open sink serves one flow: the ownership belongs to the sink.
-6. A source in the same database settles the records of a unit itself, by a `UnitMove` that runs in
-   the transaction in place of a stored position.
+6. A source in the same database can settle the records of a unit itself: a `UnitMove` runs in the
+   transaction instead of storing a position.
 """
 
 from __future__ import annotations
@@ -30,25 +30,27 @@ if TYPE_CHECKING:
 
 
 class UnitMove(Protocol):
-    """The last step of a transaction: it moves the position of its unit, on a connection of the
-    destination's client. Methods suspend but for `committed`, and raise errors of the client.
+    """The last step of a transaction: moves the position of its unit.
+
+    It uses a connection of the destination's client. All methods except `committed` suspend, and
+    raise errors of the client.
     """
 
     @property
     def keeper(self) -> str:
-        """What is moved, for errors: its kind and its name, as `the positions "p"`."""
+        """The kind and name of the moved position, for errors: `the positions "p"`."""
         ...
 
     async def move(self, connection: Any) -> None:
-        """Move it. Raises `PositionLost` if it has another owner, or was moved before."""
+        """Move the position. Raises `PositionLost` if it has another owner or was moved before."""
         ...
 
     async def is_moved(self, connection: Any) -> bool:
-        """Whether it was moved, as another connection tells after a lost answer."""
+        """Return whether it was moved, read on another connection after a lost answer."""
         ...
 
     def committed(self) -> None:
-        """Note that it is moved."""
+        """Record that the position has been moved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class PositionUnit:
     position: Position
     """The position after these rows."""
     own_move: UnitMove | None = None
-    """Moves it in place of a position that the destination stores."""
+    """Moves the position, if the destination does not store it."""
 
     def __post_init__(self) -> None:
         checks.text("group", self.group)
@@ -77,8 +79,8 @@ class PositionUnit:
 class KeepsPositions(Protocol):
     """A destination that commits rows together with positions of a source.
 
-    Its sink is open. Methods suspend and raise errors of the destination, but for
-    `release_positions`.
+    The sink is open. All methods except `release_positions` suspend and raise errors of the
+    destination.
     """
 
     @property
@@ -89,9 +91,9 @@ class KeepsPositions(Protocol):
     async def claim_positions(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Own these partitions from now on; return the positions of those that have one.
+        """Take ownership of these partitions; return the positions of those that have one.
 
-        Suspends while a transaction of the owner before commits. Raises `ConfigError` where the
+        Suspends while a transaction of the previous owner commits. Raises `ConfigError` if the
         stored positions do not belong to the rows of this destination.
         """
         ...
@@ -99,66 +101,67 @@ class KeepsPositions(Protocol):
     async def read_positions(
         self, group: str, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """The positions of claimed partitions, after the end of any transaction of this owner;
-        without those of partitions that have none.
+        """Return the positions of claimed partitions, as far as they have one.
+
+        Reads after the end of any transaction of this owner.
 
         Raises `PositionLost` for a partition that has another owner.
         """
         ...
 
     def transaction(self, unit: PositionUnit | None) -> AbstractAsyncContextManager[Sink[Any]]:
-        """A transaction that stores the unit's position last; see `penstock.transaction`.
+        """Enter a transaction that stores the unit's position last; see `penstock.transaction`.
 
-        Leaving it raises `PositionLost` where the partition has another owner, or its position was
-        changed; nothing was applied then.
+        Its end raises `PositionLost` if the partition has another owner or its position was
+        changed; then nothing was applied.
         """
         ...
 
     async def store_positions(
         self, group: str, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store positions of claimed partitions without rows; return those that are stored.
+        """Store positions of claimed partitions without rows; return the stored ones.
 
         The others have another owner, or their position was changed.
         """
         ...
 
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
-        """Forget claimed partitions; another owner takes them over by a claim. Does not suspend."""
+        """Release claimed partitions; another owner takes them over by a claim. Never suspends."""
 
 
 @runtime_checkable
 class SettlesInTransaction(Protocol):
-    """A source whose records can be settled in a transaction of its own database."""
+    """A source whose records can be settled in a transaction in its database."""
 
     @property
     def group(self) -> str:
-        """The group that consumes, for the names of units."""
+        """The consumer group, for the names of units."""
         ...
 
     @property
     def moves_in(self) -> str:
-        """The kind of server that its moves run on, such as `PostgreSQL`."""
+        """The kind of server on which its moves run, such as `PostgreSQL`."""
         ...
 
     def move_to(self, claim: SourceClaim, position: Position) -> UnitMove:
-        """What settles the records of an open claim before this position.
+        """Return the move that settles the records of an open claim before this position.
 
-        Raises `PositionLost` for a claim that has ended.
+        Raises `PositionLost` if the claim has ended.
         """
         ...
 
     async def settled(self, claim: SourceClaim) -> int:
-        """The offset before which everything of an open claim is settled, asked of the server.
+        """Request from the server the offset before which all records of an open claim are settled.
 
-        Suspends. Raises `PositionLost` for a claim that has ended, and errors of the client.
+        Suspends. Raises `PositionLost` if the claim has ended, and errors of the client.
         """
         ...
 
 
 @runtime_checkable
 class TakesMoves(Protocol):
-    """A destination whose transactions take the moves of a source in the same database."""
+    """A destination whose transactions can include the moves of a source in the same database."""
 
     @property
     def takes_moves_of(self) -> str:
@@ -167,14 +170,14 @@ class TakesMoves(Protocol):
 
 
 def destination_of(sink: object) -> object:
-    """The innermost sink of a stack."""
+    """Return the innermost sink of a stack."""
     while (inner := inner_of(sink)) is not None:
         sink = inner
     return sink
 
 
 def check_keeps_positions(destination: object) -> None:
-    """Raise `ConfigError` for a destination that keeps no positions."""
+    """Raise `ConfigError` if the destination does not keep positions."""
     if not isinstance(destination, KeepsPositions):
         rule = "keeps no positions of a source, so rows and position cannot commit together"
         instead = "use PostgresSink or KafkaSink, or flow.pipe (at least once)"

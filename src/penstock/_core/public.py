@@ -1,13 +1,13 @@
-"""The public homes of exported objects, and those that load on first access.
+"""The public homes of exported objects, and lazy loading of subpackages.
 
-1. `publish` gives an object its home: the public module that reprs, errors and pickles name and in
-   which its annotations are looked up. The package that loads an object publishes it, so its home
-   never depends on the name by which it was reached first.
-2. `later` defers a subpackage to the first access of one of its names (PEP 562). The name is bound
-   then: a second access is that of a plain attribute. Threads may come at the same time, since
-   the lock of the import makes them wait.
-3. A table of names stands beside the same imports under `TYPE_CHECKING`, for type checkers and
-   documentation; the tests compare the two.
+1. `publish` assigns an object its home: the public module that is named in reprs, errors and
+   pickles, and in which its annotations are resolved. The package that loads an object publishes
+   it, so its home does not depend on the first import.
+2. `later` defers a subpackage to the first access of one of its names (PEP 562). The name is then
+   bound, so later accesses are plain attribute accesses. Concurrent accesses are safe: the import
+   lock makes other threads wait.
+3. The table of names duplicates the imports under `TYPE_CHECKING`, which type checkers and
+   documentation need; the tests compare the two.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def publish(home: str, *objects: object) -> None:
-    """Bind each object in `home`, which it reports as its module in reprs, errors and docs."""
+    """Bind each object in the module `home`, and set `home` as its `__module__`."""
     public = vars(sys.modules[home])
     for thing in objects:
         if getattr(thing, "__module__", "").startswith("penstock."):
@@ -34,11 +34,11 @@ def later(
     table: Mapping[str, Sequence[str]],
     elsewhere: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of the package `home`: it imports each subpackage of `table`
-    when the subpackage, or one of the names listed for it, is accessed.
+    """Return a `__getattr__` and a `__dir__` for the package `home` that import lazily.
 
-    Names that a user may expect here although they are `elsewhere`, by subpackage, raise an
-    `ImportError` with the right import: `from` replaces the message of an `AttributeError`.
+    Each subpackage in `table` is imported on the first access of it or of one of its listed names.
+    Names in `elsewhere` (by subpackage), which users may expect here, raise an `ImportError` with
+    the correct import; the message of an `AttributeError` would be replaced by `from`.
     """
     module = sys.modules[home]
     source = {name: subpackage for subpackage, names in table.items() for name in names}
@@ -46,7 +46,7 @@ def later(
 
     def find(name: str) -> object:
         if name in table:
-            return import_module(f"{home}.{name}")  # which binds it
+            return import_module(f"{home}.{name}")  # binds the name
         if name in misplaced:
             right = f"from {home}.{misplaced[name]} import {name}"
             raise ImportError(f"{name} is not in {home}; write: {right}", name=home)

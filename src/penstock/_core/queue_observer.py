@@ -1,4 +1,4 @@
-"""Watching the queues of a schema."""
+"""Observers of the queues of a schema."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from .monitor_observer import MonitorObserver
 
 
 class QueueObserver(MonitorObserver):
-    """A watcher of a `QueueMonitor` that does nothing; override what you need.
+    """Base class of `QueueMonitor` observers; all methods do nothing. Override what you need.
 
-    Callbacks run in the monitor's loop and must return quickly. One that raises is logged, and the
-    monitor goes on.
+    Callbacks run in the monitor's loop and must return quickly. An exception is logged, and the
+    monitor continues.
     """

@@ -1,7 +1,7 @@
-"""The columns by which a sink replaces rows, as far as it knows them.
+"""The key columns by which a sink replaces rows, as far as they are known.
 
-The question follows the items: through a decorator to its sink, through a combinator to each
-branch, but not to dead-letter targets.
+The check follows the items: through a decorator to its sink, through a combinator to each branch,
+but not to dead-letter targets.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class ReplacesRows(Protocol):
-    """A sink that may replace a row by a later one of the same key."""
+    """A sink that may replace a row with a later one of the same key."""
 
     @property
     def replaces_by(self) -> tuple[str, ...] | None:
-        """The columns of that key; `None` if no row is replaced, or the key is not known yet."""
+        """Return the columns of that key; `None` if no row is replaced or the key is unknown."""
         ...
 
 
 def replaced_by(sink: object) -> Iterator[tuple[str, ...]]:
-    """The known keys of `sink`, or of all inner sinks of the same items."""
+    """Return the known keys of `sink`, or of all inner sinks of the same items."""
     if isinstance(sink, ReplacesRows):
         if (columns := sink.replaces_by) is not None:
             yield columns

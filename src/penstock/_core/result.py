@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """A sink's answer per item of a batch. Make one with `from_outcomes` or `failed`.
+    """A sink's answer for each item of a batch. Create it with `from_outcomes` or `failed`.
 
-    It is checked when `write` has returned it. One that does not fit the batch (`ResultMismatch`),
-    or was made for another batch of a batcher, leaves every unsettled item `unknown`.
+    It is checked after `write` has returned it. If it does not fit the batch (`ResultMismatch`), or
+    was created for another batch of a batcher, every unsettled item is `unknown`.
     """
 
     size: int
     errors: Mapping[int, BaseException] = field(default_factory=dict[int, BaseException])
-    """The items that failed, by index."""
+    """Errors of the failed items, by index."""
     outcomes: Mapping[int, Outcome] = field(default_factory=dict[int, Outcome])
-    """The items that succeeded otherwise than by plain delivery, by index."""
+    """Outcomes of items that succeeded other than by plain delivery, by index."""
     details: Mapping[int, object] = field(default_factory=dict[int, object])
-    """Something per item for its receipt: a returned row, an offset, an id."""
+    """Objects for the receipts of items, by index: a returned row, an offset, an id."""
     lineage: Lineage | None = field(default=None, repr=False, compare=False)
-    """The lineage of its batch, if a batcher sealed that."""
+    """The lineage of its batch, if the batch was sealed by a batcher."""
 
     @classmethod
     def from_outcomes(
@@ -45,10 +45,10 @@ class WriteResult:
         *,
         details: Mapping[int, object] | None = None,
     ) -> WriteResult:
-        """From answers by position: `None`, a success outcome or the item's error.
+        """Create a result from answers by position: `None`, a success outcome or the item's error.
 
-        Raises `ResultMismatch` unless there is exactly one answer per item: otherwise the outcome
-        of every item is unknown.
+        Raises `ResultMismatch` unless there is exactly one answer per item; the outcome of every
+        item is then unknown.
         """
         size = len(batch)
         answers = _listed(outcomes, size)
@@ -78,9 +78,9 @@ class WriteResult:
         *,
         details: Mapping[int, object] | None = None,
     ) -> WriteResult:
-        """For sinks that *know* that every item without an error here was delivered.
+        """Create a result in which every item without an error was certainly delivered.
 
-        Raises `ResultMismatch` for an index outside the batch or an error that is no exception.
+        Raises `ResultMismatch` for an index out of range or an error that is not an exception.
         """
         size = len(batch)
         failures, told = checked_errors(errors, size), checked_details(details or {}, size)
@@ -90,9 +90,9 @@ class WriteResult:
 def checked_result(
     result: WriteResult, batch: Batch[object]
 ) -> tuple[dict[int, BaseException], dict[int, Outcome], dict[int, object]]:
-    """Copies of a result's mappings, which fit the batch. Raises `ResultMismatch`."""
+    """Check a result against the batch; return copies of its mappings. Raises `ResultMismatch`."""
     size = len(batch)
-    told = cast("object", result.size)  # a sink may give anything
+    told = cast("object", result.size)  # a sink may pass anything
     if not isinstance(told, int) or told != size:
         given = f"a result for {repr_of(told)} items answers a batch of {size}"
         raise ResultMismatch(f"{given}; the outcome of every item is unknown")
@@ -108,7 +108,7 @@ def checked_result(
 
 def _listed(outcomes: Iterable[Outcome | BaseException | None], size: int) -> list[object]:
     is_sized = isinstance(outcomes, (list, tuple))
-    try:  # one surplus answer is enough: an iterable may have no end
+    try:  # reads one surplus answer at most: an iterable may be infinite
         return list(outcomes if is_sized else islice(outcomes, size + 1))
     except TypeError as error:
         given = f"the answers are {repr_of(outcomes)}"
@@ -116,7 +116,7 @@ def _listed(outcomes: Iterable[Outcome | BaseException | None], size: int) -> li
 
 
 def _sealed_lineage(batch: Sized) -> Lineage | None:
-    """The lineage of a sealed batch only: a sink may answer with the result of one of its own."""
+    """Return the lineage of a sealed batch; `None` for a batch that a sink created."""
     if isinstance(batch, Batch) and batch.lineage.sealed_at is not None:
         return batch.lineage
     return None

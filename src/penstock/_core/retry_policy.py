@@ -1,11 +1,11 @@
-"""When failed work is tried again, and after what wait.
+"""When failed work is retried, and after which wait.
 
-1. An error of a `final` class ends the work at once. So does an unknown outcome, unless
+1. An error of a `final` class ends the work immediately. So does an unknown outcome, unless
    `resend_unknown`.
 2. An error of an `uncounted` class uses up no attempt. Any other error ends the work once its
    attempts are used up: `unlisted_attempts` for an error that no classifier knows, `attempts` for
    the rest.
-3. A wait that would exceed a time limit is not made.
+3. If a wait would exceed a time limit, the work ends instead.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ MOST_DOUBLINGS = 64
 
 
 class BackoffFunction(Protocol):
-    """A function from the number of failed tries to the next wait."""
+    """A function that maps the number of failed attempts to the next wait."""
 
     def __call__(
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
-        """The wait in seconds; `error` is that of the last try, `waited` the last wait."""
+        """Return the wait in seconds; `error` is the last attempt's, `waited` the previous wait."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DoublingBackoff:
-    """Waits of `first` seconds, doubled after each try up to `longest`, without jitter."""
+    """Waits of `first` seconds, doubled after each attempt up to `longest`, without jitter."""
 
     first: float = 0.1
     longest: float = 30.0
@@ -40,7 +40,7 @@ class DoublingBackoff:
     def __call__(
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
     ) -> float:
-        """The wait in seconds after `tries` failed tries."""
+        """Return the wait in seconds after `tries` failed attempts."""
         return min(self.longest, self.first * 2.0 ** min(tries - 1, MOST_DOUBLINGS))
 
 
@@ -54,18 +54,20 @@ def _uncounted() -> frozenset[ErrorClass]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Settings of a retry; checked by the function or class that takes them from a caller.
+    """Settings of a retry. They are checked by the function or class that receives them.
 
     Args:
-        attempts: counted tries in all.
-        unlisted_attempts: the same for an error that no classifier knows.
-        resend_unknown: whether work of unknown outcome is tried again.
-        max_seconds: seconds in all, outages and throttling excluded; `None` is no limit.
-        give_up_after: seconds of an outage or of uninterrupted throttling; `None` is no limit.
-        max_retry_after: the longest `Retry-After` of a destination that is obeyed, in seconds.
-        backoff: the wait before the next try; by default 0.1 s doubled up to 30 s, without jitter.
-        final: error classes that are never tried again; by default permanent and stopped ones.
-        uncounted: error classes that use up no attempt; by default throttling, outages and refusals.
+        attempts: total number of counted attempts.
+        unlisted_attempts: the same, for errors that no classifier knows.
+        resend_unknown: whether work of unknown outcome is retried.
+        max_seconds: total time in seconds, excluding outages and throttling; `None` is no limit.
+        give_up_after: limit in seconds on an outage or uninterrupted throttling; `None` is no
+            limit.
+        max_retry_after: upper limit, in seconds, on a destination's `Retry-After`.
+        backoff: the wait before the next attempt; by default 0.1 s, doubled up to 30 s, without
+            jitter.
+        final: error classes that are never retried; by default permanent and stopped.
+        uncounted: error classes that use up no attempt; default: throttling, outages, refusals.
     """
 
     attempts: int = 5
@@ -79,7 +81,7 @@ class RetryPolicy:
     uncounted: frozenset[ErrorClass] = field(default_factory=_uncounted)
 
     def is_over(self, kind: ErrorClass, counted: int) -> bool:
-        """Whether an error of `kind` ends the work; `counted` includes the try that raised it."""
+        """Return whether an error of `kind` ends the work; `counted` includes its attempt."""
         if kind in self.final:
             return True
         if kind in self.uncounted:
@@ -92,7 +94,7 @@ class RetryPolicy:
 
 
 def checked_policy(retry: object) -> RetryPolicy:
-    """The policy of an argument named `retry`. Raises `ConfigError`."""
+    """Check the argument named `retry`. Raises `ConfigError`."""
     if not isinstance(retry, RetryPolicy):
         rule = "must be a RetryPolicy(...), such as RetryPolicy(attempts=5)"
         raise checks.bad("retry", retry, rule)

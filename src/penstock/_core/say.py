@@ -1,4 +1,4 @@
-"""Logging that never raises: an error of the program's filter or handler ends no batcher."""
+"""Logging that never raises: an error in the program's filter or handler must not end a batcher."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def say(
     logger: Logger, level: int, message: str, *args: object, error: BaseException | None = None
 ) -> None:
-    """Log a line, with the traceback of `error`. An error of logging goes to stderr instead."""
+    """Log a line, with the traceback of `error`. An error during logging is printed to stderr."""
     try:
         logger.log(level, message, *args, exc_info=error, stacklevel=3)
     except (KeyboardInterrupt, SystemExit):

@@ -1,16 +1,18 @@
-"""Every write of the batcher, or of a sink, to a sink goes through `send`.
+"""`send`: the path of every write to a sink, by the batcher or by another sink.
 
 1. Settled items are not sent again; an empty batch is not written.
-2. Successes are settled before `send` returns, so a caller handles failures only.
+2. Successes are settled before `send` returns, so the caller handles only failures.
 3. An exception becomes an error for every item that is still unsettled.
-4. An answer that does not fit its batch is `ResultMismatch` for every unsettled item of the write,
-   whatever else the sink raises or returns. Items in doubt after an unreported one are not sent.
-5. Cancellation passes through, and leaves the items at the destination marked as perhaps applied.
-   A foreign exception in its place means the same; only our own error classes are believed then.
-6. After a cut nothing is sent, even where a sink has swallowed its cancellation.
+4. An answer that does not fit its batch is a `ResultMismatch` for every unsettled item of the
+   write, regardless of what else the sink raises or returns. Items in doubt after an unreported
+   mismatch are not sent.
+5. Cancellation passes through, and items at the destination are marked as possibly applied. A
+   foreign exception raised instead of it means the same; only our own error classes are trusted
+   then.
+6. After a cut nothing is sent, even if a sink has swallowed its cancellation.
 7. Withdrawn items are not sent; see `withdrawn.py`.
 8. Unreadable items of a batch of columns are refused when a sink first reads one of them; the
-   others are sent again without them.
+   others are resent without them.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ T = TypeVar("T")
 async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     """Write `batch` to `sink`; return the errors of failed items by this batch's indices.
 
-    Suspends. Raises `CancelledError` only: the caller's own, or on a delivery that was closed.
+    Suspends. Raises only `CancelledError`: when the caller is cancelled, or the delivery is closed.
     """
     delivery = batch.delivery
     if not delivery.states.is_fresh and len(indices := batch.unsettled()) < len(batch):
@@ -93,7 +95,7 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         raised = _of_a_cut(error) if task.cancelling() else error
         errors = dict.fromkeys(batch.unsettled(), raised)
         if delivery.closed and not errors:
-            delivery.heard([raised])  # too late for the items, which have their verdicts
+            delivery.heard([raised])  # too late: the items already have their verdicts
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         return _mismatched(batch, doubt)
     if errors:
@@ -101,13 +103,13 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     try:
         return errors
     finally:
-        del errors  # an error's traceback holds this frame: without a cycle it is freed at once
+        del errors  # an error's traceback holds this frame: without a cycle it is freed immediately
 
 
 async def _without_withdrawn(
     sink: Sink[T], batch: Batch[T], gone: dict[int, BaseException]
 ) -> dict[int, BaseException]:
-    """Send the other items."""
+    """Send the items that are not withdrawn."""
     batch.delivery.left_out(by_roots(batch, gone))
     if left := [index for index in range(len(batch)) if index not in gone]:
         found = await send(sink, batch.pick(left))
@@ -116,7 +118,7 @@ async def _without_withdrawn(
 
 
 def _failed(batch: Batch[T], errors: dict[int, BaseException]) -> dict[int, BaseException]:
-    """Record the errors of a write; return them, those of items withdrawn meanwhile replaced."""
+    """Record the errors of a write; return them, those of withdrawn items replaced."""
     batch.delivery.failed(by_roots(batch, errors))
     if batch.delivery.withdrawn is None:
         return errors
@@ -129,10 +131,10 @@ def _failed(batch: Batch[T], errors: dict[int, BaseException]) -> dict[int, Base
 async def _without_unreadable(
     sink: Sink[T], batch: Batch[T], raised: UnreadableRows
 ) -> dict[int, BaseException]:
-    """Refuse the unreadable items and send the others. None was sent, since all are made at once.
+    """Refuse the unreadable items and send the others.
 
-    A sink that leaves out the followers of a failed item of a key does not see these fail, so they
-    are left out here.
+    No item was sent before, since all are created together. A sink that omits the items behind a
+    failed one of a key does not see these failures, so the items behind them are omitted here.
     """
     left, bad = batch.unsettled(), batch.unreadable()
     errors: dict[int, BaseException] = {i: bad.get(i, raised) for i in left if i in bad or not bad}
@@ -146,7 +148,7 @@ async def _without_unreadable(
 
 
 def _mismatched(batch: Batch[T], doubt: ResultMismatch) -> dict[int, BaseException]:
-    """Fail every unsettled item with the error of a mismatched `settle`, now or earlier."""
+    """Fail every unsettled item with the error of an invalid `settle`, current or earlier."""
     delivery = batch.delivery
     errors: dict[int, BaseException] = dict.fromkeys(batch.unsettled(), doubt)
     roots = batch.roots(errors)
@@ -162,14 +164,14 @@ def _check_awaitable(sink: Sink[T], answer: object) -> None:
 
 
 def _of_a_cut(error: BaseException) -> UnknownOutcomeError:
-    """The unknown outcome of a cancelled write whose client raised an error of its own."""
+    """Return the unknown outcome of a cancelled write whose client raised another error."""
     text = "the write was cut off, which ended in"
     made = UnknownOutcomeError(f"{text} {repr_of(error)}")
     return caused(made, error, summary=f"{text} {for_log(error)}")
 
 
 def _book(batch: Batch[T], roots: Sequence[int], result: object) -> dict[int, BaseException]:
-    """Settle successes; return the failures. Books nothing of an answer with `ResultMismatch`."""
+    """Settle successes; return the failures. Raises `ResultMismatch` before booking anything."""
     delivery = batch.delivery
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         raise doubt

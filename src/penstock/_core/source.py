@@ -1,21 +1,21 @@
 """The contract between a consumer and the source that it reads.
 
-1. A source tells its host which partitions this process owns, as *claims*. A claim is one
-   assignment of one partition; it ends with the assignment and never returns.
-2. The host decides what is fetched: the source delivers only from the claims that `fetch` names,
-   in the order of their offsets, and never again what it has delivered from a claim.
-3. What was fetched says how far it reaches, so that a position can pass offsets without a record
+1. A source reports to its host the partitions that this process owns, as *claims*. A claim is one
+   assignment of one partition; it ends with the assignment and is never reopened.
+2. The host decides what is fetched: the source delivers only from the claims passed to `fetch`, in
+   the order of their offsets, and each record of a claim once.
+3. A fetch result states how far it reaches, so that a position can pass offsets without a record
    (compaction, transaction markers), also at the end of a partition.
-4. A commit is one attempt for the claims that it names. A source leaves out the claims that it no
-   longer holds, and checks that after its last `await`.
-5. A revoke waits for the host; a loss does not. Only a revoke commits.
+4. A commit is one attempt for the given claims. A source omits the claims that it no longer holds,
+   and checks that after its last `await`.
+5. A revoke waits for the host; a loss does not. Only a revoke is followed by a commit.
 6. A `TransactionalSource` can leave its positions to a `PositionStore`, which commits them together
-   with what was made of the records.
-7. A source that `CountsLag` tells the lag itself; otherwise it is the end less the position.
+   with the results of the records.
+7. A source with `CountsLag` measures the lag itself; otherwise it is the end minus the position.
 8. A claim may be as short as the lease of a few records (`short_claims`). Such a source begins
-   claims within `fetch`, which is called without a claim, too.
-9. A source that `TakesBack` records keeps those that failed and those that cannot be handled in its
-   own place, so that they survive the process.
+   claims within `fetch`, which is then also called without a claim.
+9. A source with `TakesBack` stores failed and poison records itself, so that they survive the
+   process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 ReturnedAs = Literal["returned", "dead_lettered", "blocked", "parked"]
-"""What a source has done with a record that it took back."""
+"""The action of a source for a record that was returned to it."""
 
 
 class TopicPartition(NamedTuple):
@@ -43,15 +43,15 @@ class TopicPartition(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A stored position: every record before `offset` is settled, and those in the map."""
+    """A stored position: all records before `offset`, and those in the map, are settled."""
 
     offset: int
     metadata: str = ""
-    """The offset map of settled records beyond `offset`; empty without any."""
+    """The map of settled offsets beyond `offset`; empty without any."""
 
 
 class SourceRecord(Protocol):
-    """A record as a source delivers it. The records of common clients fit as they are."""
+    """A record as delivered by a source. The record types of common clients implement it."""
 
     @property
     def topic(self) -> str: ...
@@ -73,7 +73,7 @@ class SourceRecord(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that Penstock itself makes: of a memory source, or read from a store."""
+    """A record created by Penstock: by a memory source, or read from a store."""
 
     topic: str
     partition: int
@@ -86,38 +86,39 @@ class Record:
 
 
 class Settled(NamedTuple):
-    """The records of a claim that were settled in a stretch of time."""
+    """The records of a claim that were settled since the previous call."""
 
     offsets: Sequence[int]
-    """All of them, ascending."""
+    """All settled offsets, ascending."""
     given_up: Collection[int] = ()
-    """Those of them that were not handled: with a dead letter, parked, or given up without one."""
+    """The offsets that were not handled: dead-lettered, parked, or given up without a letter."""
 
 
 class SourceClaim(Protocol):
-    """A claim as the source sees it: an identity. Compare claims with `is`."""
+    """A claim, as the source sees it. Compare claims by identity."""
 
     @property
     def partition(self) -> TopicPartition: ...
 
     @property
     def is_closed(self) -> bool:
-        """Whether the assignment has ended; nothing of it is committed any more."""
+        """Whether the assignment has ended; no more positions are committed for it."""
         ...
 
     def pass_settled(self, offset: int, least: int) -> int:
-        """The end of the span that an earlier claim has settled and `offset` is in, if at least
-        `least` offsets of it are left; otherwise `offset`.
+        """Return the end of the settled range that contains `offset`; otherwise `offset`.
 
-        A source may skip the span: it continues at its end, with that as the `next_offset`. The
-        span counts as skipped then.
+        The range was settled by an earlier claim, and has at least `least` remaining offsets. A
+        source may skip it and continue at its end, with the end as `next_offset`; the range then
+        counts as skipped.
         """
         ...
 
     def take_settled(self) -> Settled:
-        """What was settled since the last call; only for a source that `settles_each` record.
+        """Return the records settled since the last call.
 
-        The caller has it from then on: a later call does not tell it again.
+        Only called by a source that `settles_each` record. It becomes responsible for the returned
+        records: later calls do not return them again.
         """
         ...
 
@@ -128,52 +129,51 @@ class Fetched(NamedTuple):
     claim: SourceClaim
     records: Sequence[SourceRecord]
     next_offset: int = 0
-    """Everything before this offset has been delivered, now or earlier, has no record, or was
-    passed as settled. Records may be empty then. 0 says nothing beyond the records.
+    """Every offset before this one has been delivered, now or earlier, has no record, or was
+    skipped as settled. Then `records` may be empty. 0 gives no information beyond the records.
     """
     failed: int = 0
-    """The tries of the first record that have failed in earlier claims."""
+    """The number of failed attempts of the first record in earlier claims."""
 
 
 class ClaimHost(Protocol):
-    """The consumer, as its source sees it. Calls come from the loop's thread."""
+    """The consumer, as its source sees it. Call it only from the loop's thread."""
 
     def assigned(self, starts: Mapping[TopicPartition, Position]) -> Sequence[SourceClaim]:
-        """Begin a claim of each of these partitions; they have none. Returned in order."""
+        """Begin a claim for each of these partitions, which have none; return them in order."""
         ...
 
     async def revoked(
         self, claims: Collection[SourceClaim], within: float
     ) -> Mapping[SourceClaim, Position]:
-        """Stop these claims, in at most `within` seconds; return the positions to commit.
+        """Stop these claims, within `within` seconds; return the positions to commit.
 
-        The claims stay open until `ended`. Suspends until their running handlers have ended, or
-        have been cancelled.
+        The claims stay open until `ended`. Suspends until their running handlers have ended or have
+        been cancelled.
         """
         ...
 
     def ended(self, claims: Collection[SourceClaim]) -> None:
-        """End these claims, whether revoked or lost: nothing of them is committed any more."""
+        """End these claims, after a revoke or a loss: no more positions are committed for them."""
 
     def reported(self, trouble: str | None) -> None:
-        """Note why the source cannot deliver now, in words for operators; `None`: it can."""
+        """Record why the source cannot deliver at present, for operators; `None` if it can."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceTraits:
-    """What a consumer has to know of a source.
+    """Properties of a source that its consumer needs.
 
     Args:
-        keep_alive_every: seconds between calls of `keep_alive` while nothing is fetched; `None`
-            needs none.
-        revoke_within: seconds that a revoke may take; a drain has to be shorter. `None`: any.
-        extend_every: seconds between calls of `extend` for records that are held; `None` needs
-            none.
-        short_claims: whether a claim is the lease of a few records. Equal keys of two claims are one
-            key then, settled records are committed at once, since later ones of their keys wait for
-            that, and the beginnings and ends of claims are no news.
-        settles_each: whether the source settles each record by itself, by `take_settled`. A commit
-            is due as soon as a record is settled, and its positions have no maps.
+        keep_alive_every: seconds between calls of `keep_alive` while nothing is fetched; `None` if
+            none are needed.
+        revoke_within: time limit of a revoke in seconds; a drain must be shorter. `None`: no limit.
+        extend_every: seconds between calls of `extend` for held records; `None` if none are needed.
+        short_claims: whether a claim is the lease of a few records. Then equal keys of two claims
+            are the same key; settled records are committed immediately, since later records of
+            their keys wait for that; and the beginnings and ends of claims are not reported.
+        settles_each: whether the source settles each record separately, with `take_settled`. A
+            commit is due as soon as a record is settled, and its positions have no maps.
     """
 
     keep_alive_every: float | None = None
@@ -184,39 +184,41 @@ class SourceTraits:
 
 
 StartsAt = Literal["beginning", "end", "time", "offset"]
-"""A place where a group can begin that has no stored position."""
+"""Start points for a group without a stored position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCapabilities:
-    """The abilities of a kind of source, declared as `capabilities` of its class."""
+    """The features of a kind of source, declared as `capabilities` of its class."""
 
     starts: frozenset[StartsAt] = frozenset()
-    """Where a group without stored positions can begin; empty: there is no choice."""
+    """The available start points for a group without stored positions; empty: no choice."""
     batches: bool = False
     """One request to the server fetches many records."""
     lag: Literal["ends", "counts"] | None = None
-    """It tells the lag: by the ends of all its partitions, or it `CountsLag`."""
+    """How the lag is measured: from the ends of all partitions, or by the source (`CountsLag`)."""
     shares: Literal["partitions", "keys"] | None = None
-    """What several processes of a group divide among themselves; `None`: one process reads alone."""
+    """What the processes of a group divide among themselves; `None`: only one process reads."""
     cooperative: bool = False
-    """A rebalance leaves the partitions alone that stay where they are."""
+    """A rebalance does not interrupt partitions that keep their owner."""
     metadata: bool = False
-    """It stores the offset map, so that a crash repeats unfinished records only."""
+    """Stores the map of settled offsets: a crash repeats only unfinished records."""
     settles_each: bool = False
-    """Each record is acknowledged by itself, without a position."""
+    """Acknowledges each record separately, without a position."""
     extends: bool = False
-    """It limits the time for which a record is held, and can extend it."""
+    """Limits the time for which a record is held, and can extend it."""
     takes_back: bool = False
-    """It keeps failed records for their backoff, and poison, in its own place: it `TakesBack`."""
+    """Stores failed records for their backoff, and poison records, itself (`TakesBack`)."""
     transactions: Literal["positions", "records"] | None = None
-    """What can commit with the rows: positions, in any destination that keeps them (a
-    `TransactionalSource`), or its own settled records, in its database (`SettlesInTransaction`)."""
+    """What can commit together with rows: positions, in any destination that keeps them
+    (`TransactionalSource`), or settled records, in the source's own database
+    (`SettlesInTransaction`).
+    """
 
 
 @runtime_checkable
 class DeclaresCapabilities(Protocol):
-    """A source that says what it can do."""
+    """A source that declares its features."""
 
     @property
     def capabilities(self) -> SourceCapabilities: ...
@@ -226,76 +228,76 @@ class DeclaresCapabilities(Protocol):
 class Source(Protocol):
     """A partitioned log of records with stored positions, read by one consumer.
 
-    Constructing it does nothing; it is open inside `async with source.open(host)`.
+    The constructor does nothing; the source is open inside `async with source.open(host)`.
     """
 
     @property
     def traits(self) -> SourceTraits: ...
 
     def open(self, host: ClaimHost) -> AbstractAsyncContextManager[object]:
-        """Subscribe, and unsubscribe at exit. Claims may arrive from the entry on."""
+        """Subscribe, and unsubscribe at exit. Claims may arrive from entry on."""
         ...
 
     async def fetch(self, claims: Sequence[SourceClaim], most: int) -> Sequence[Fetched] | None:
-        """Deliver up to `most` records of these claims, of the first ones first.
+        """Deliver up to `most` records of these claims, with priority for the first claims.
 
-        Suspends until there is at least one, or a new `next_offset`. Returns `None` at the end of a source that has one,
-        when all records of all its partitions have been delivered. A cancelled call has delivered
-        nothing.
+        Suspends until there is at least one record or a new `next_offset`. Returns `None` at the
+        end of a finite source, when all records of all its partitions have been delivered. A
+        cancelled call has delivered nothing.
         """
         ...
 
     async def keep_alive(self) -> None:
-        """Stay a member of the group without fetching."""
+        """Remain a member of the group without fetching."""
 
     async def commit(self, positions: Mapping[SourceClaim, Position]) -> Collection[SourceClaim]:
         """Store these positions, in one attempt; return the claims whose positions are stored.
 
-        Raises if the attempt failed; some positions may have been stored then.
+        Raises if the attempt failed; some positions may have been stored.
         """
         ...
 
     async def ends(self, claims: Collection[SourceClaim]) -> Mapping[SourceClaim, int]:
-        """The offset after the last record of each claim's partition, as far as it is known."""
+        """Return the offset after the last record of each claim's partition, as far as known."""
         ...
 
     def extend(self, records: Iterable[SourceRecord]) -> None:
-        """Extend the time that the source allows for these delivered records, if it limits it."""
+        """Extend the time for which these records may be held, if the source limits it."""
 
 
 class Unread(NamedTuple):
-    """How much a partition has from an offset on."""
+    """The unread messages of a partition from an offset on."""
 
     messages: int
     seconds: float
-    """The age of the oldest of them; 0 without any."""
+    """The age of the oldest one, in seconds; 0 without any."""
 
 
 @runtime_checkable
 class CountsLag(Protocol):
-    """A source with offsets that are far apart, so that they say nothing of the lag: it counts."""
+    """A source that counts its lag, since its offsets have gaps and do not indicate it."""
 
     async def lag(self, positions: Mapping[SourceClaim, int]) -> Mapping[SourceClaim, Unread]:
-        """What can be delivered from these offsets on, without the claims that have ended.
+        """Return the unread messages from these offsets on, without ended claims.
 
-        It may count up to a limit. Suspends for the answer; raises what the source raises.
+        The count may have an upper limit. Suspends, and raises errors of the source.
         """
         ...
 
 
 @runtime_checkable
 class TakesBack(Protocol):
-    """A source that keeps records which this process cannot handle, now or at all.
+    """A source that stores records which this process cannot handle, temporarily or permanently.
 
-    Both methods take a record of a claim of which everything before the offset `settled` is settled.
-    They suspend until that is stored, and end the claim then: what was delivered of it and is not
-    settled comes again, in order. Both raise errors of the client; they may be called again then.
-    Return `None` if the claim had ended, with no effect.
+    Both methods take a record of a claim; all records of the claim before the offset `settled` are
+    settled. They suspend until that is stored, and then end the claim: its delivered but unsettled
+    records are delivered again, in order. Both raise errors of the client, and may be called again
+    after one. They return `None`, without effect, if the claim had ended.
     """
 
     @property
     def back_after(self) -> float:
-        """Seconds of a backoff from which on a record is given back instead of kept."""
+        """Minimum backoff, in seconds, for which a record is returned instead of held."""
         ...
 
     async def put_back(
@@ -308,8 +310,9 @@ class TakesBack(Protocol):
         delay: float,
         tries: int,
     ) -> ReturnedAs | None:
-        """Deliver a record again after `delay` seconds, with `tries` failed tries, the last one with
-        this error.
+        """Deliver a record again after `delay` seconds.
+
+        `tries` is its number of failed attempts, `error` the error of the last one.
         """
         ...
 
@@ -323,60 +326,63 @@ class TakesBack(Protocol):
         tries: int,
         bury: bool,
     ) -> ReturnedAs | None:
-        """Do with a record that cannot be handled what the source is set to do.
+        """Apply the source's configured action to a record that cannot be handled.
 
-        `bury`: make it a dead letter, whatever that is.
+        With `bury`, make it a dead letter, regardless of the configuration.
         """
         ...
 
 
 class PositionStore(Protocol):
-    """Keeps the positions of a source in its place, where they commit with the rows."""
+    """Stores the positions of a source, in place of the source, together with the rows."""
 
     @property
     def keeps_group_offsets(self) -> bool:
-        """Whether it stores them as the group's own offsets, so that the source must store none.
+        """Whether positions are stored as the group's own offsets, so that the source must store
+        none.
 
-        Otherwise the source may store there what this one has stored, for tools that show the lag.
+        Otherwise the source may also store them as the group's offsets, for tools that show the
+        lag.
         """
         ...
 
     async def take(
         self, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, Position]:
-        """Take these partitions over from earlier owners, and return the positions they have.
+        """Take over these partitions from earlier owners; return their positions, if they have any.
 
-        Called after an assignment, before claims begin. From then on nothing of an earlier owner is
-        applied. A partition without a position begins where the source would begin it. Raises
-        whatever the destination raises; the source calls it again then.
+        Called after an assignment, before claims begin. After that, no write of an earlier owner is
+        applied. A partition without a position begins at the source's start point. Raises errors of
+        the destination; the source then calls it again.
         """
         ...
 
     async def store(
         self, positions: Mapping[TopicPartition, Position]
     ) -> Collection[TopicPartition]:
-        """Store positions alone; return the partitions for which that is known.
+        """Store positions without rows; return the partitions that are known to be stored.
 
-        One that a transaction is about to move is left to it. Raises the destination's error.
+        Skips a position that a running transaction will move. Raises errors of the destination.
         """
         ...
 
     def release(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these partitions: their claims have ended."""
+        """Release these partitions; their claims have ended."""
 
 
 @runtime_checkable
 class TransactionalSource(Source, Protocol):
-    """A source that can leave its positions to a store."""
+    """A source whose positions can be kept by a `PositionStore`."""
 
     @property
     def group(self) -> str:
-        """The consumer group, whose positions they are."""
+        """The consumer group that owns the positions."""
         ...
 
     def with_positions(self, store: PositionStore) -> Source:
-        """A source of the same records and the same group, not opened, with its positions in `store`.
+        """Return an unopened source of the same records and group, with its positions in `store`.
 
-        It delivers only committed records. Raises `ConfigError` if its options ask for others.
+        It delivers only committed records. Raises `ConfigError` if its options request uncommitted
+        ones.
         """
         ...

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def stack(base: SinkLike[T], *decorators: Decorator[T]) -> Sink[T]:
-    """Wrap `base` in `decorators`, the first innermost; each application has state of its own.
+    """Wrap `base` in `decorators`, the first one innermost; each call creates separate state.
 
     `base` is a sink or a function of a batch. Raises `ConfigError` for a bad base or decorator.
     """
@@ -38,7 +38,7 @@ def stack(base: SinkLike[T], *decorators: Decorator[T]) -> Sink[T]:
 
 
 def _why_not(decorator: object) -> str | None:
-    """Why something is no decorator, and what to write instead; `None` for a decorator."""
+    """Say why something is not a decorator, and what to write instead; `None` for a decorator."""
     if isinstance(decorator, type):
         return f"is a class; pass an instance: {decorator.__name__}(...)"
     if isinstance(decorator, (list, tuple)):

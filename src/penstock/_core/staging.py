@@ -1,17 +1,18 @@
 """Writes of many processes that become visible together.
 
-1. Each attempt of a task writes into an invisible *stage* of its own. That of a dead attempt is an
+1. Each attempt of a task writes into its own invisible *stage*. The stage of a dead attempt is an
    orphan.
 2. The driver *publishes* the stages of the successful attempts, in one transaction with the epoch's
-   row in the ledger. Publishing again finds that row and changes nothing.
-3. Orphans are found by the names of their application and version: at the begin of the same
-   version, and after a later one was published.
+   row in the ledger. Publishing again detects that row and changes nothing.
+3. Orphans are found by the names of their application and version: at the start of the same
+   version, and after a later version was published.
 4. Sinks around the destination wrap the stage (`staged`). Those that write to a second destination
    are refused: a task does not know whether its epoch will be published.
 5. A destination may lose staged rows: in a crash, in a failover, by a manual change. So a task
    takes its stage's *inventory* after its last write, and publishing compares the stage with it.
-   Rows lost before that, where their number proves nothing, are detected by the *mark* that `begin`
-   leaves. Nothing is published then (`StagesLost`), and the tasks must run again, from `begin`.
+   Earlier losses, which the number of rows cannot reveal, are detected by the *mark* that `begin`
+   leaves. After a loss nothing is published (`StagesLost`), and the tasks must run again, from
+   `begin`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Epoch:
     """One atomic publication, made once."""
 
     unit: Unit
-    """Its name in the ledger; one part."""
+    """The unit in the ledger; it has one part."""
     overwrite: bool = False
     """Whether it replaces the target's contents."""
     ordered: bool = False
@@ -61,9 +62,9 @@ class OpenStage:
     sink: Sink[Any]
     """The sink of the stage's writes."""
     inventory: Callable[[], Awaitable[Stage]]
-    """Take the inventory after the last write. Suspends; repeatable after an outage.
+    """Take the inventory after the last write. Suspends; can be repeated after an outage.
 
-    Raises `StagesLost` where the stage is gone, or holds another number of rows than were written.
+    Raises `StagesLost` if the stage is gone, or its number of rows differs from the written rows.
     """
 
 
@@ -74,32 +75,34 @@ class Begun:
     before: Committed | None
     """The earlier publication, if any."""
     mark: str = ""
-    """Lets `publish` detect that the destination may have lost rows since; empty if none can."""
+    """Lets `publish` detect that the destination may have lost rows since; empty if no loss is
+    possible.
+    """
 
 
 @runtime_checkable
 class StagingSink(Protocol):
-    """An open destination with stages. Tasks call `stage`, the driver the rest."""
+    """An open destination with stages. Tasks call `stage`; the driver calls the other methods."""
 
     def stage(self, epoch: Epoch) -> AbstractAsyncContextManager[OpenStage]:
-        """A new stage. Left by an exception or cancelled, it is dropped."""
+        """Open a new stage; it is dropped after an exception or cancellation."""
         ...
 
     async def begin(self, epoch: Epoch) -> Begun:
-        """Collect orphans, and leave a mark unless the epoch was published before.
+        """Remove orphans, and leave a mark unless the epoch was published before.
 
-        Raises `ConfigError` for a target that cannot be overwritten.
+        Raises `ConfigError` if the target cannot be overwritten.
         """
         ...
 
     async def publish(
         self, epoch: Epoch, stages: Sequence[Stage], counts: Counts, mark: str
     ) -> Committed | None:
-        """Make these stages visible, and nothing else; drop them and the mark.
+        """Make only these stages visible; drop them and the mark.
 
-        Returns an earlier publication of this epoch; then nothing changed. Raises `StagesLost`,
-        with nothing published, where a stage differs from its inventory, no longer fits the target,
-        or may have lost rows since `mark` was left.
+        If the epoch was published before, returns that publication and changes nothing. Raises
+        `StagesLost`, with nothing published, if a stage differs from its inventory, no longer fits
+        the target, or may have lost rows since `mark` was left.
         """
 
     async def discard(self, epoch: Epoch) -> None:
@@ -107,7 +110,7 @@ class StagingSink(Protocol):
 
 
 def check_staging(sink: Sink[Any]) -> StagingSink:
-    """The staging destination of a stack. Raises `ConfigError` with the part that has no stages."""
+    """Return the staging destination of a stack. Raises `ConfigError` if a part has no stages."""
     for part in walk(sink):
         if branches_of(part):
             early = "would write to another destination before anything is committed"
@@ -126,7 +129,7 @@ def check_staging(sink: Sink[Any]) -> StagingSink:
 
 @asynccontextmanager
 async def staged(sink: Sink[Any], epoch: Epoch) -> AsyncGenerator[OpenStage]:
-    """A new stage inside the open stack, in place of its destination. Suspends as the stage."""
+    """Open a new stage inside the open stack, in place of its destination. Suspends as `stage`."""
     around: list[WrappingSink[Any]] = []
     destination: Any = sink
     while isinstance(destination, WrappingSink):

@@ -1,4 +1,4 @@
-"""The counts of all outcomes plus what is still inside."""
+"""The counts of all outcomes and of pending items."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .outcome import Outcome
 class Tally:
     """Counts of accepted items by state, which add up at every moment.
 
-    Items refused at `add` were never accepted; `refused` counts them apart.
+    Items refused at `add` were never accepted; `refused` counts them separately.
     """
 
     accepted: int = 0
@@ -24,43 +24,43 @@ class Tally:
     unsent: int = 0
     unknown: int = 0
     queued: int = 0
-    """In the open batch, or in sealed ones without a worker."""
+    """Items in the open batch, or in sealed batches not yet taken by a worker."""
     in_flight: int = 0
     backing_off: int = 0
     refused: int = 0
 
     @property
     def settled(self) -> int:
-        """Items that have their outcome."""
+        """Items with an outcome."""
         return sum(self.of(outcome) for outcome in Outcome)
 
     @property
     def inside(self) -> int:
-        """Items that do not have their outcome yet."""
+        """Items without an outcome."""
         return self.queued + self.in_flight + self.backing_off
 
     @property
     def enqueued(self) -> int:
-        """Accepted, not dropped: `flushed_ok + flushed_fail + dropped_on_shutdown + inside`."""
+        """Accepted and not dropped: `flushed_ok + flushed_fail + dropped_on_shutdown + inside`."""
         return self.accepted - self.dropped
 
     @property
     def flushed_ok(self) -> int:
-        """Safe somewhere: delivered, duplicate, spooled or dead-lettered."""
+        """Delivered, duplicate, spooled or dead-lettered items."""
         return self.delivered + self.duplicate + self.spooled + self.dead_lettered
 
     @property
     def flushed_fail(self) -> int:
-        """Rejected or unknown."""
+        """Rejected or unknown items."""
         return self.rejected + self.unknown
 
     @property
     def dropped_on_shutdown(self) -> int:
-        """Handed back unsent."""
+        """Items returned unsent at shutdown."""
         return self.unsent
 
     def of(self, outcome: Outcome) -> int:
-        """The count of one outcome."""
+        """Return the count of one outcome."""
         return int(getattr(self, outcome.value))
 
     def verify(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def text_of(thing: object) -> str:
-    """`str(thing)`, or a remark in its place where that raises."""
+    """Return `str(thing)`, or a note instead if that raises."""
     try:
         return f"{thing!s}"
     except (KeyboardInterrupt, SystemExit):
@@ -15,7 +15,7 @@ def text_of(thing: object) -> str:
 
 
 def repr_of(thing: object) -> str:
-    """`repr(thing)`, or a remark in its place where that raises."""
+    """Return `repr(thing)`, or a note instead if that raises."""
     try:
         return f"{thing!r}"
     except (KeyboardInterrupt, SystemExit):

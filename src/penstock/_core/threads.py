@@ -1,4 +1,4 @@
-"""Work that a cut does not lose: in a thread, or in a task of its own."""
+"""Work that completes despite cancellation: in a thread, or in its own task."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ R = TypeVar("R")
 async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     """Call `function` in the loop's thread pool; suspend until it has ended, even when cancelled.
 
-    A thread cannot be stopped: it is still writing. Cancellation is raised when it has ended, so no
-    second write starts beside it; the result is lost then, and the outcome of the write unknown.
+    A thread cannot be stopped, and continues to write. Cancellation is raised when it has ended, so
+    that no second write runs concurrently; then the result is lost, and the outcome of the write is
+    unknown.
     """
     work = partial(contextvars.copy_context().run, function, *args, **kwargs)
     call = asyncio.get_running_loop().run_in_executor(None, work)
@@ -35,9 +36,9 @@ async def in_thread(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwar
 
 
 async def uncut(work: Coroutine[Any, Any, R], *, within: float) -> R:
-    """Run `work` to its end even when cancelled; cancellation is raised then.
+    """Run `work` to its end even when cancelled; then raise the cancellation.
 
-    After `within` seconds more it is cancelled, too. Its result is lost.
+    `within` seconds after the cancellation, `work` is cancelled too. Its result is lost.
     """
     call = asyncio.ensure_future(work)
     try:

@@ -1,4 +1,4 @@
-"""A limit on the time of one write."""
+"""A time limit for one write."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 class TimeLimit:
-    """A context manager that cancels its task after `seconds`, and closes the delivery `GRACE`
-    seconds later, for a write that ignores its cancellation.
+    """A context manager that cancels its task after `seconds`.
 
-    It swallows its own cancellation, as `asyncio.timeout` does, but needs one timer for both times.
+    `GRACE` seconds later it closes the delivery, in case the write ignores its cancellation. It
+    swallows its own cancellation, as `asyncio.timeout` does, but needs only one timer for both
+    times.
     """
 
     __slots__ = ("_cancelling", "_delivery", "_seconds", "_task", "_timer", "_when", "is_exceeded")
@@ -43,14 +44,14 @@ class TimeLimit:
 
     @property
     def is_missed(self) -> bool:
-        """Whether the task took twice its time although the timer has not run: the loop was blocked
-        all the while.
+        """Whether the task took twice its time and the timer did not run, because the loop was
+        blocked.
         """
         late = self._delivery.clock.now() - self._when
         return late > self._seconds and not self.is_exceeded
 
     def __enter__(self) -> None:
-        """Do nothing: the time has begun."""
+        """Do nothing: the time is already running."""
 
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None

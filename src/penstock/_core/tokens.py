@@ -1,4 +1,4 @@
-"""Deduplication tokens for destinations, made of a batch's path and its items' origins."""
+"""Deduplication tokens for destinations, derived from a batch's path and its items' origins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def token_of_batch(
     path: str, origins: Sequence[int], groups: Sequence[tuple[int, ...]] | None
 ) -> str:
-    """One token for all items: equal only for the same items, or groups of items, and path."""
+    """Return one token for all items; equal only for the same items (or groups) and path."""
     digest = hashlib.blake2b(digest_size=8)
     if groups is not None:
         origins = [number for group in groups for number in (len(group), *group)]
@@ -22,5 +22,5 @@ def token_of_batch(
 
 
 def tokens_of_items(path: str, origins: Sequence[int | tuple[int, ...]]) -> list[str]:
-    """A token for each item."""
+    """Return a token for each item."""
     return [f"{path}-{'.'.join(map(str, o)) if isinstance(o, tuple) else o}" for o in origins]

@@ -1,13 +1,14 @@
-"""An exception as text, for people and for logs.
+"""An exception as text, for readers and logs.
 
-1. `str()` and `repr()` of a foreign exception may raise, may hold a newline or a terminal's control
-   characters, and may be long. Nothing here raises.
-2. Log lines hold no item's values. A database's message quotes the refused row (SQLSTATE classes
-   21, 22, 23, 44, 54, P0, and any error of a trigger), for others its DETAIL does: such an error
-   is shown by type, SQLSTATE and the names in its fields. A client's error about an argument quotes
-   it, so it is shown by type alone. The `summary` of our errors replaces their message in logs.
-3. Python's own `KeyError('...')`, `ValueError` and `AssertionError` quote what they were given, and
-   so do the classes derived from them: they are shown by type and place.
+1. `str()` and `repr()` of a foreign exception may raise, may contain newlines or control
+   characters, and may be long. The functions here never raise.
+2. Log lines contain no values of items. The message of a database error may quote the refused row
+   (SQLSTATE classes 21, 22, 23, 44, 54, P0, and any error raised by a trigger): such an error is
+   shown by type, SQLSTATE and the names in its fields. For other database errors, only the DETAIL
+   quotes it, and is omitted. A client's error about an argument quotes the argument, so only its
+   type is shown. The `summary` of our errors replaces their message in logs.
+3. Python's `KeyError('...')`, `ValueError` and `AssertionError`, and classes derived from them,
+   often quote values: they are shown by type and place.
 """
 
 from __future__ import annotations
@@ -20,22 +21,22 @@ from .text import repr_of, text_of
 __all__ = ["LONGEST", "for_log", "repr_of", "text_of"]
 
 LONGEST = 500
-"""The most characters of one message in a log line."""
+"""Maximum length of a message in a log line, in characters."""
 
 _QUOTES_ROWS = frozenset({"21", "22", "23", "44", "54", "P0"})
 _RAISED = "exec_stmt_raise"
-"""The server's routine behind a procedure's own RAISE, whatever SQLSTATE it chose."""
+"""The server routine that executes RAISE of a procedure, with any SQLSTATE."""
 _QUOTING = (LookupError, ValueError, AssertionError)
 _NAMES = ("table_name", "column_name", "constraint_name", "data_type_name")
 
 
 def storable(text: str) -> str:
-    """`text` with lone surrogates escaped: UTF-8 cannot encode them, and a store would refuse."""
+    """Escape lone surrogates in `text`, which UTF-8 cannot encode and stores would refuse."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def for_log(error: BaseException) -> str:
-    """One line of at most `LONGEST` characters: the error's type and message, without values."""
+    """Format an error's type and message, without values, on one line of limited length."""
     name = type(error).__name__
     try:
         told = error.summary if isinstance(error, SinkError) else None
@@ -43,8 +44,8 @@ def for_log(error: BaseException) -> str:
             return f"{name}{_place(error)}"
         told = _without_values(error) if told is None else told
         return f"{name}: {_on_one_line(told)}" if told else name
-    except Exception as broken:  # raised by a property of a foreign exception, for example
-        return f"{name}, which cannot be shown: looking at it raised {type(broken).__name__}"
+    except Exception as broken:  # for example, raised by a property of a foreign exception
+        return f"{name}, which cannot be shown: formatting it raised {type(broken).__name__}"
 
 
 def _quotes_values(error: BaseException) -> bool:
@@ -53,7 +54,7 @@ def _quotes_values(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Where the error was raised; empty if it never was."""
+    """Return where the error was raised; empty if it was never raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -76,7 +77,7 @@ def _without_values(error: BaseException) -> str:
 
 
 def _is_about_argument(error: BaseException) -> bool:
-    """Whether the client refused a value unsent (asyncpg's `DataError`, without SQLSTATE then)."""
+    """Return whether the client refused a value before sending: asyncpg's own `DataError`."""
     kind = type(error)
     return kind.__name__ == "DataError" and kind.__module__.partition(".")[0] == "asyncpg"
 

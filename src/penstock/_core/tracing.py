@@ -1,4 +1,4 @@
-"""The traces of a batch's items, for dead letters and observers."""
+"""The trace ids of a batch's items, for dead letters and observers."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ ITEM_TRACES: ContextVar[Mapping[int, str]] = ContextVar("penstock item traces")
 
 
 def trace_of(root: int) -> str | None:
-    """The trace id of an item, by its index in the sealed batch; `None` without tracing."""
+    """Return the trace id of an item by its index in the sealed batch; `None` without tracing."""
     return ITEM_TRACES.get({}).get(root)

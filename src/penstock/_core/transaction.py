@@ -1,7 +1,7 @@
 """Writes that commit together, once.
 
-1. `transaction(sink, unit)` is the only entrance. Left normally it commits, left by an exception or
-   cancelled it rolls back.
+1. `transaction(sink, unit)` is the only entry point. It commits on normal exit, and rolls back on
+   an exception or cancellation.
 2. A `Unit` names the rows that commit together. Its name is stored in the same transaction, in the
    destination's *ledger*, so a second attempt finds the commit of the first; a concurrent one waits
    for the end of the first. Its writes are then `duplicate`: nothing is written twice, whether or
@@ -11,12 +11,12 @@
 4. When the transaction itself is gone (its connection broke, it has ended), every write and the
    commit raise `TransactionLost`: nothing of it was applied, and no retry inside it can succeed.
 5. Sinks around the destination wrap the transaction too, with the state they have outside
-   (`enlisted`). One that cannot gives its reason in `refuses_transaction`, which
-   `check_transactional` raises before anything has been started.
+   (`enlisted`). A sink that cannot do this gives the reason in `refuses_transaction`;
+   `check_transactional` raises it before anything is started.
 6. A `PositionUnit` (`positions.py`) is the other kind of unit: its rows commit together with a
    source's position. A destination may take one kind only.
-7. Dead letters are held until the commit and written after it. The ledger stores how many are held,
-   so a loss in between is detected.
+7. Dead letters are held until the commit and written after it. The ledger stores their number, so
+   that a loss in between is detected.
 """
 
 from __future__ import annotations
@@ -58,31 +58,31 @@ _OTHER_COLUMNS = (
     "unit %s was committed with other columns (%s) than it has now (%s), so only the numbers of "
     "rows are compared"
 )
-_OTHER_ROWS = "other rows than before come under the same name, so some of them would be lost"
+_OTHER_ROWS = "the same name now has other rows than before, so some of them would be lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """The name of rows that commit together, once. Raises `ConfigError` for a bad value.
+    """The name of rows that commit together, exactly once. Raises `ConfigError` for a bad value.
 
-    Exactly once needs the same rows under the same name: cut the parts by the rows' content (a hash
-    of their key), never by a partition's end.
+    Exactly-once requires the same rows under the same name: divide rows into parts by their content
+    (a hash of the key), never by the end of a partition.
     """
 
     application: str
-    """The name of a job or a streaming query, the same after a restart."""
+    """The name of a job or a streaming query; unchanged after a restart."""
     version: int
-    """The round of the application: a batch id, an epoch. Later ones are larger."""
+    """The round of the application: a batch id, an epoch. It increases with each round."""
     part: int = 0
     """The part of the round, counted from 0."""
     parts: int = 1
-    """The number of parts. Another one for the same version is refused: it cuts other rows."""
+    """The number of parts. It is fixed for a version: other parts have other rows."""
     rule: str = ""
-    """The rule that cuts the parts, as text. Another one for the same version is refused too."""
+    """The rule that divides rows into parts, as text. It too is fixed for a version."""
     types: str = ""
-    """The types of the rule's columns, as text; empty if unknown, and not compared.
+    """The types of the rule's columns, as text; empty if unknown, and then not compared.
 
-    Others are refused too: equal values of two types may fall into different parts.
+    Different types are also refused: equal values of two types may belong to different parts.
     """
 
     def __post_init__(self) -> None:
@@ -105,13 +105,13 @@ class Counts:
     """The outcomes of a unit's rows, as stored in the ledger."""
 
     rows: int = 0
-    """Rows that were read. A replay must read as many."""
+    """Number of rows read. A replay must read the same number."""
     delivered: int = 0
     duplicate: int = 0
     dead_lettered: int = 0
     failed: int = 0
     content: int | None = None
-    """The sum of the rows' hashes, as a signed 64-bit number, equal in a replay; `None`: unknown."""
+    """Sum of the rows' hashes, as a signed 64-bit number; equal in a replay. `None` if unknown."""
     content_of: str = ""
     """The hashed columns and their types, as text. Sums of different columns are not compared."""
 
@@ -122,7 +122,7 @@ class Committed:
 
     counts: Counts = field(default_factory=Counts)
     letters_held: int = 0
-    """Its dead letters that were not recorded as written."""
+    """The number of its dead letters that are not recorded as written."""
 
 
 class Transaction(Sink[T_contra], Protocol[T_contra]):
@@ -134,39 +134,39 @@ class Transaction(Sink[T_contra], Protocol[T_contra]):
 
     @property
     def committed(self) -> Committed | None:
-        """Inside, an earlier attempt's commit of this unit, or `None`. Afterwards, this commit."""
+        """An earlier attempt's commit of this unit, or `None`; after the exit, this commit."""
 
     @property
     def history(self) -> str:
         """The identity of the destination's write history, as text; empty if it has none.
 
-        A change from an earlier transaction means that another server took over, which may lack
-        rows committed there.
+        A value that differs from an earlier transaction's means that another server took over,
+        which may lack rows committed before.
         """
         ...
 
     def record(self, counts: Counts) -> None:
-        """Store `counts` with the commit; the last call counts.
+        """Store `counts` with the commit; a later call replaces an earlier one.
 
-        Raises `NonDeterministicReplay` if the unit had other rows before, compared by their number,
-        and by their content where that is known on both sides.
+        Raises `NonDeterministicReplay` if the unit had different rows before. Rows are compared by
+        number, and by content if it is known for both.
         """
 
     def hold_letters(self, count: int) -> None:
-        """Add to the dead letters held until the commit. For sinks that hold them."""
+        """Add to the dead letters held until the commit. Called by sinks that hold them."""
 
     async def wrote_letters(self, count: int) -> None:
-        """Record, after the commit, how many held letters are written. Raises and suspends."""
+        """Record, after the commit, the number of held letters that are written. Suspends."""
 
 
 @runtime_checkable
 class TransactionalSink(Protocol):
-    """A sink whose writes can commit together. Enter it by `penstock.transaction(sink, unit)`."""
+    """A sink whose writes can commit together. Use it with `penstock.transaction(sink, unit)`."""
 
     def transaction(
         self, unit: Unit | PositionUnit | None
     ) -> AbstractAsyncContextManager[Transaction[Any]]:
-        """A sink whose writes commit when the context ends, and not if it ends by an exception."""
+        """Enter a sink whose writes commit on exit, and are rolled back after an exception."""
         ...
 
 
@@ -178,10 +178,10 @@ def transaction_of(
 
 
 def check_transactional(sink: object, *, positions: bool = False) -> None:
-    """Raise `ConfigError` for a part of the stack that cannot write in a transaction, and why.
+    """Raise `ConfigError`, with the reason, if a part of the stack cannot write in a transaction.
 
-    With `positions`, for transactions with the position of a source, otherwise for those of units.
-    Needs no open sink. Does not suspend.
+    With `positions`, checks for transactions with the position of a source, otherwise for units.
+    The sink need not be open. Does not suspend.
     """
     part = sink
     while True:
@@ -206,7 +206,7 @@ def _refusal(part: object, *, positions: bool) -> str | None:
 
 
 class Attempt:
-    """Base of the destinations' transactions: everything but the writes."""
+    """Base class of the destinations' transactions: everything except the writes."""
 
     def __init__(self, unit: Unit | PositionUnit | None) -> None:
         self._unit = unit
@@ -217,7 +217,7 @@ class Attempt:
         self.letters_held = 0
 
     def found(self, committed: Committed | None) -> None:
-        """Note the commit of an earlier attempt, if any."""
+        """Record the commit of an earlier attempt, if any."""
         self._committed = committed
         self._found = committed is not None
         if self._unit is not None and committed is not None and committed.letters_held:
@@ -246,7 +246,7 @@ class Attempt:
         self.letters_held += count
 
     def commits(self) -> None:
-        """Note that the transaction is committed."""
+        """Record that the transaction is committed."""
         self._committed = Committed(counts=self.counts, letters_held=self.letters_held)
 
     async def wrote_letters(self, count: int) -> None:
@@ -257,18 +257,18 @@ class Attempt:
 
 
 def all_duplicate(batch: Batch[object]) -> WriteResult:
-    """The answer to a write under a unit that was committed before."""
+    """Return the answer to a write under a unit that was committed before."""
     return WriteResult.from_outcomes(batch, [Outcome.DUPLICATE] * len(batch))
 
 
 def has_ended(unit: Unit | PositionUnit | None) -> TransactionLost:
-    """The error of a write in a transaction that is over."""
+    """Return the error of a write in a transaction that has ended."""
     name = "the transaction" if unit is None else f"the transaction of {unit.name}"
     return TransactionLost(f"{name} has ended; nothing can be written in it any more")
 
 
 def check_same_parts(unit: Unit, known: Unit) -> None:
-    """Raise `UnitRefused` if the committed `known` is of the same version and cut otherwise."""
+    """Raise `UnitRefused` if the committed `known` has the same version but other parts."""
     if (unit.application, unit.version) != (known.application, known.version):
         return
     this = f"unit={unit.name!r}: version {unit.version} of {unit.application!r} was committed in"
@@ -292,7 +292,7 @@ def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:
     if known.rows != counts.rows:
         raise NonDeterministicReplay(
             f"{unit} was committed with {known.rows} rows, and now has {counts.rows}: "
-            f"{_OTHER_ROWS}; what makes the rows must give the same ones each time"
+            f"{_OTHER_ROWS}; the source of the rows must return the same rows each time"
         )
     if known.content is None or counts.content is None or known.content == counts.content:
         return
@@ -302,8 +302,8 @@ def check_same_rows(unit: Unit, known: Counts, counts: Counts) -> None:
     raise NonDeterministicReplay(
         f"{unit} was committed with {known.rows} rows of another content (of {known.content_of}): "
         f"{_OTHER_ROWS}. A query with a deleted or copied checkpoint counts from 0 again: give it "
-        "another app_id. Or a column is made anew in each run, such as current_timestamp(): leave "
-        "it out with content="
+        "another app_id. Or a column changes in each run, such as current_timestamp(): exclude it "
+        "with content="
     )
 
 

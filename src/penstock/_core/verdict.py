@@ -1,4 +1,4 @@
-"""The outcome of an item after the last error of its series."""
+"""The outcome of an item after its last error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .outcome import Outcome
 
 
 def outcome_of(error: BaseException, *, maybe_applied: bool) -> Outcome:
-    """The outcome of an item whose series of tries ended with `error`."""
+    """Return the outcome of an item whose last attempt failed with `error`."""
     if maybe_applied or isinstance(error, UnknownOutcomeError):
         return Outcome.UNKNOWN
     return Outcome.UNSENT if isinstance(error, StoppedError) else Outcome.REJECTED

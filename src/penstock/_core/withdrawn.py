@@ -1,11 +1,12 @@
-"""Withdrawn items: their source takes them back, and no write may have them any more.
+"""Withdrawn items: taken back by their source, and not written again.
 
-1. A write that has them when they are withdrawn may end: what it applies is booked as usual.
-2. `send` answers them with `WithdrawnError` from then on, unwritten, and replaces the error of a
-   write that had them: retries, bisections, branches and dead letters all send through it.
-3. So they end unsent, or unknown where an earlier try may have applied them.
-4. A combined item that stands for a withdrawn one is not written either; its other items end
-   unsent as well.
+1. A write that is in flight at the withdrawal may end; its results are booked as usual.
+2. After that, `send` answers with `WithdrawnError` for these items without writing them, and
+   replaces the error of a write in flight. Retries, bisections, branches and dead letters all use
+   `send`.
+3. So they end as unsent, or as unknown if an earlier attempt may have applied them.
+4. A combined item that represents a withdrawn one is not written either; the other items of it also
+   end as unsent.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ WITHDRAWN = "its source has withdrawn it"
 
 
 def withdrawn_among(batch: Batch[Any], *, wholly: bool = False) -> dict[int, BaseException]:
-    """The errors of those items of a batch that are not sent any more.
+    """Return the errors of the withdrawn items of a batch.
 
-    With `wholly`, of combined ones only those that stand for nothing else.
+    With `wholly`, a combined item counts only if all of its items are withdrawn.
     """
     gone = batch.delivery.withdrawn
     if not gone:

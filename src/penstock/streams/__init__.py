@@ -1,5 +1,7 @@
-"""Streams in PostgreSQL: append messages in transactions of your own, read them and delete them,
-and operate subscriptions; and a store of parked records in the same schema.
+"""Streams in PostgreSQL.
+
+Append messages in your own transactions, read and delete them, and operate subscriptions. The same
+schema also has a store for parked records.
 """
 
 from .._clients.postgres.schema.administration import (

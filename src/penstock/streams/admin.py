@@ -1,10 +1,10 @@
-"""Operating the subscriptions of a log: looking at them, and changing where they stand.
+"""Operate the subscriptions of a log: inspect them, and change their positions.
 
-1. A change is one statement: it happens as a whole or not at all, also when its caller is cancelled.
+1. A change is one statement, and therefore atomic, even when its caller is cancelled.
 2. A reset, a skip and a forced deletion increase epochs or move positions, so a process that serves
-   the subscription cannot store what it had read before.
-3. Where a subscription is reset to is computed as at its first start: the horizon first, messages in
-   a later statement.
+   the subscription cannot store results of earlier reads.
+3. The target of a reset is computed as at a subscription's first start: the horizon first, messages
+   in a later statement.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.streams")
 
 COUNT_TO = 1_000_000
-"""Default number of unhandled messages up to which they are counted."""
+"""Default limit for counting unhandled messages."""
 LEFT_OUT = 100_000
-"""The most messages that a reset leaves out by their positions."""
+"""Maximum number of messages that a reset excludes by their positions."""
 
 _PAUSE = "UPDATE {schema}.subscription SET paused = true WHERE name = $1"
 _PAUSE_SLOTS = """
@@ -83,13 +83,13 @@ _NO_SKIP: Mapping[str, str] = {
     "unknown": "is not the position of a message in the log",
     "other": "is a message of a stream that the subscription does not read",
     "handled": "is before the position of its slot: the subscription has handled it",
-    "already": "is left out already, by a skip or by the subscription's start",
+    "already": "is already excluded, by a skip or by the subscription's start",
 }
 _SKIPPED = "%s: message %d (%s, version %d, slot %d) is skipped%s"
 
 
 class SkippedMessage(NamedTuple):
-    """A message that a subscription leaves out from now on."""
+    """A message that a subscription skips."""
 
     position: int
     slot: int
@@ -99,30 +99,32 @@ class SkippedMessage(NamedTuple):
 
 
 class SubscriptionAdmin(Openable):
-    """Looks at the subscriptions of a log, and pauses, moves or deletes them.
+    """Inspects the subscriptions of a log, and pauses, moves or deletes them.
 
-    The subscriptions are those with their positions in the log's schema. Where `flow.transaction`
-    keeps the positions in a destination's own table, those here are copies: a reset and a deletion
-    do not change where such a flow goes on. Processes are known by their leases, so with other
-    locks none is seen: stop them before a reset or a deletion.
+    It manages subscriptions whose positions are in the log's schema. If `flow.transaction` keeps
+    positions in a destination's own table, the positions here are copies: a reset or a deletion
+    does not change where such a flow continues. Processes are detected by their leases, so
+    processes with other locks are not detected: stop them before a reset or a deletion.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown. The role needs the right to subscribe.
         schema: the schema of the log; default `"penstock"`.
-        lease: seconds within which a process must have been seen to count as serving; the `lease`
-            of the subscriptions, by default 30.
-        pool: an asyncpg pool of the application's, or a function that makes one, instead of `dsn`.
-        close_pool: whether closing closes that pool; default: only one that a function made.
-        connect_options: any options of `asyncpg.create_pool`.
-        statement_timeout: seconds that a statement may run on the server; default: the server's.
+        lease: seconds for which a process counts as serving after it was last seen; the `lease` of
+            the subscriptions, by default 30.
+        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
+        close_pool: whether to close that pool; default: only if a function created it.
+        connect_options: options of `asyncpg.create_pool`.
+        statement_timeout: time limit of a statement on the server, in seconds; default: the
+            server's.
         prepared_statements: as for `PostgresSink`.
         close_timeout: seconds for closing the connection; default 5.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects, and
-    raises `ConfigError` for a schema that is missing or older. Methods suspend for a few statements,
-    and raise `ConfigError` for a subscription that is not there, `RefusedError` where the role lacks
-    a right, and `UnavailableError` without a connection. A cancelled change may have had its effect.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects,
+    and raises `ConfigError` if the schema is missing or older. Methods suspend for a few
+    statements, and raise `ConfigError` if the subscription does not exist, `RefusedError` if the
+    role lacks a right, and `UnavailableError` without a connection. A cancelled change may have
+    taken effect.
     """
 
     _run_time = ("_connections",)
@@ -162,16 +164,16 @@ class SubscriptionAdmin(Openable):
             stack, self._access, self._schema, close_timeout=self._close_timeout
         )
 
-    # -- looks -------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     async def lag(
         self, subscription: str | None = None, *, count_to: int = COUNT_TO
     ) -> dict[str, SubscriptionStats]:
-        """What subscriptions have not handled, up to the horizon.
+        """Return the unhandled messages of subscriptions, up to the horizon.
 
         Args:
             subscription: only this one; default: all.
-            count_to: the most messages that are counted for each; default 1,000,000.
+            count_to: maximum number of messages counted for each; default 1,000,000.
         """
         most = checks.count("count_to", count_to)
         with self._told():
@@ -185,15 +187,15 @@ class SubscriptionAdmin(Openable):
             }
 
     async def slots(self, subscription: str, *, count_to: int = COUNT_TO) -> list[SlotStats]:
-        """Where the subscription stands in each slot; counts `count_to` messages at most in each."""
+        """Return the state of each slot; counts at most `count_to` messages in each."""
         return list((await self.explain(subscription, count_to=count_to)).slots)
 
     async def explain(self, subscription: str, *, count_to: int = COUNT_TO) -> SubscriptionReport:
-        """Where the subscription stands in each slot, and why; and what holds the horizon.
+        """Return the subscription's state in each slot, with reasons, and what holds the horizon.
 
         Args:
             subscription: its name.
-            count_to: the most messages that are counted in each slot; default 1,000,000.
+            count_to: maximum number of messages counted in each slot; default 1,000,000.
         """
         most = checks.count("count_to", count_to)
         with self._told():
@@ -219,13 +221,13 @@ class SubscriptionAdmin(Openable):
     # -- changes -----------------------------------------------------------------------------------
 
     async def pause(self, subscription: str, slots: Collection[int] | None = None) -> None:
-        """Deliver no more messages, until `resume`. Processes go on with those they have read.
+        """Stop delivery until `resume`. Processes continue with the messages that they have read.
 
-        They notice it at their next look, within a second or their `poll`.
+        They notice the pause at their next poll, within a second or their `poll`.
 
         Args:
             subscription: its name.
-            slots: pause these slots only; default: the whole subscription.
+            slots: pause only these slots; default: the whole subscription.
         """
         wanted = None if slots is None else checked_slots(slots)
         with self._told():
@@ -240,7 +242,7 @@ class SubscriptionAdmin(Openable):
 
         Args:
             subscription: its name.
-            slots: resume these slots only, which does not end a pause of the whole subscription;
+            slots: resume only these slots, which does not end a pause of the whole subscription;
                 default: the subscription and all its slots.
         """
         wanted = None if slots is None else checked_slots(slots)
@@ -254,14 +256,15 @@ class SubscriptionAdmin(Openable):
     async def reset(self, subscription: str, to: ResetPoint, *, force: bool = False) -> int:
         """Move the subscription, forwards or backwards; return the first position that it reads.
 
-        Skipped messages stay skipped, and the count of missed ones begins again.
+        Skipped messages stay skipped, and the count of missed messages restarts.
 
         Args:
             subscription: its name.
-            to: `"beginning"`, `"next"`: the next message that is appended, a position, or an aware
-                time: messages of that time and later, and all that are appended from now on.
-            force: reset it also while processes serve it. They cannot store what they had read, and
-                go on from the new positions; what they are handling may run again.
+            to: `"beginning"`; `"next"`, the next appended message; a position; or an aware time:
+                messages from that time on, and all messages appended from now on.
+            force: reset it even while processes serve it. They cannot store results of earlier
+                reads, and continue from the new positions; messages in progress may be handled
+                again.
 
         Raises `RefusedError` while processes serve it, unless forced, and `ConfigError` for a naive
         time or a position beyond the log.
@@ -271,26 +274,28 @@ class SubscriptionAdmin(Openable):
             values = (subscription, position, time, text, LEFT_OUT, force, self._lease)
             ((state, number),) = await self._ask(_RESET, *values)
             if state == "beyond":
-                raise bad("to", to, f"must be at most {number}, behind the end of the log")
+                raise bad(
+                    "to", to, f"must be at most {number}, the position after the end of the log"
+                )
             if state == "many":
-                rule = f"has more than {number:,} older messages behind it, since the server's clock was set back"
+                rule = f"has more than {number:,} older messages after it, since the server's clock was set back"
                 raise bad("to", text, rule)
             await self._check(subscription, state, number)
         return int(number)
 
     async def skip(self, subscription: str, position: int, reason: str = "") -> SkippedMessage:
-        """Leave one message out. It is recorded in the table `subscription_skip`, and logged.
+        """Skip one message. The skip is recorded in the table `subscription_skip`, and logged.
 
-        The messages around it are delivered. A process that is handling it, or others of its slot,
-        gives them up within a third of its lease, and reads the slot again without it.
+        Other messages are still delivered. A process that is handling messages of its slot abandons
+        them within a third of its lease, and reads the slot again without this message.
 
         Args:
             subscription: its name.
             position: the message's position in the log.
-            reason: why, for the record.
+            reason: the reason, which is recorded.
 
-        Raises `ConfigError` for a position without a message, and for one that the subscription
-        does not read, has handled, or leaves out already.
+        Raises `ConfigError` if there is no message at the position, or the subscription does not
+        read it, has handled it, or already skips it.
         """
         checks.count("position", position)
         with self._told():
@@ -306,12 +311,12 @@ class SubscriptionAdmin(Openable):
         return SkippedMessage(position, slot, stream, version, kind)
 
     async def delete(self, subscription: str, *, force: bool = False) -> None:
-        """Forget the subscription and its positions; retention keeps no message for it any more.
+        """Delete the subscription and its positions; retention no longer keeps messages for it.
 
         Args:
             subscription: its name.
-            force: delete it also while processes serve it: their sources fail with a `ConfigError`.
-                A process that starts later begins the subscription anew.
+            force: delete it even while processes serve it: their sources fail with a `ConfigError`.
+                A process that starts later creates the subscription again.
 
         Raises `RefusedError` while processes serve it, unless forced.
         """
@@ -319,7 +324,7 @@ class SubscriptionAdmin(Openable):
             ((state, number),) = await self._ask(_DELETE, subscription, force, self._lease)
             await self._check(subscription, state, number)
 
-    # -- inside ------------------------------------------------------------------------------------
+    # -- internals ---------------------------------------------------------------------------------
 
     @property
     def _queries(self) -> LogQueries:
@@ -331,7 +336,7 @@ class SubscriptionAdmin(Openable):
         return self._connections
 
     async def _stored(self, subscription: str | None) -> dict[str, StoredSubscription]:
-        """The subscription, or all. Raises `ConfigError` if it is not there."""
+        """Return the subscription, or all. Raises `ConfigError` if it does not exist."""
         found = await self._queries.subscriptions(self._lease)
         if subscription is None:
             return found
@@ -340,12 +345,12 @@ class SubscriptionAdmin(Openable):
         return {subscription: found[subscription]}
 
     async def _check(self, subscription: str, state: str, number: int) -> None:
-        """Raise the error of a change that found no subscription, or one that is served."""
+        """Raise the error of a change if the subscription is missing or is being served."""
         if state == "missing":
             raise self._missing(subscription, await self._queries.subscriptions(self._lease))
         if state == "live":
             text = f"{number} processes serve the subscription {subscription!r}"
-            repair = f"stop them (one that was killed counts for {self._lease:g} s), or force it"
+            repair = f"stop them (a killed one still counts for {self._lease:g} s), or force it"
             raise RefusedError(text, repair=repair)
 
     def _missing(self, subscription: str, others: Collection[str]) -> PenstockError:
@@ -361,7 +366,7 @@ class SubscriptionAdmin(Openable):
 
     @contextmanager
     def _told(self) -> Generator[None]:
-        """Raise errors of the client as what they mean for an operator."""
+        """Translate errors of the client into errors for an operator."""
         try:
             yield
         except PenstockError:
@@ -369,7 +374,7 @@ class SubscriptionAdmin(Openable):
         except Exception as error:
             place = self._access.place
             if is_lost(error):
-                text = f"the connection to {place} was lost; a look tells what was done"
+                text = f"the connection to {place} was lost; check whether the change was made"
                 raise caused(UnavailableError(f"{text} ({shown(error)})"), error) from error
             if sqlstate(error) is None:
                 raise

@@ -1,4 +1,4 @@
-"""Slots and points that an operator names. Pure."""
+"""Slots and points given by an operator. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POINT = 'must be "beginning", "next", a position of at least 0, or a datetime w
 
 
 def checked_slots(slots: Collection[int]) -> list[int]:
-    """The slots, sorted. Raises `ConfigError`."""
+    """Check and sort slots. Raises `ConfigError`."""
     found = sorted(set(slots))
     for slot in found:
         if checks.count("slots", slot, least=0) >= SLOTS:
@@ -29,7 +29,7 @@ def checked_slots(slots: Collection[int]) -> list[int]:
 
 
 def checked_point(to: object) -> tuple[int | None, datetime | None, str]:
-    """The position, the time, and the point in words. Raises `ConfigError`."""
+    """Return the point's position, time and text. Raises `ConfigError`."""
     if to == "beginning":
         return 0, None, "beginning"
     if to == "next":

@@ -1,7 +1,7 @@
-"""The user's own connections: which driver one belongs to, and a call on it.
+"""Connections of the user: find the driver of a connection, and make a call on it.
 
-Drivers are recognised among the modules that are loaded already, since no connection exists without
-its own; none is imported.
+Drivers are recognised only among the loaded modules, since a connection exists only if its driver
+is loaded; no driver is imported.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ _INSTEAD = {
         "begin a session: async with maker.begin() as session"
     ),
     "psycopg2.extensions.connection": (
-        "psycopg2 is taken through SQLAlchemy only; otherwise call the SQL function append()"
+        "psycopg2 is supported only through SQLAlchemy; otherwise call the SQL function append()"
     ),
 }
 
 
 async def call_async(connection: object, call: AppendCall | Query) -> Sequence[Sequence[Any]]:
-    """Run the call on an async connection of the user's; return its rows. Raises `ConfigError`."""
+    """Run the call on the user's async connection; return its rows. Raises `ConfigError`."""
     con = cast("Any", connection)
     if _is_one(con, *_ASYNCPG):
         return [tuple(row) for row in await con.fetch(call.numbered, *call.values)]
@@ -88,10 +88,7 @@ async def call_async(connection: object, call: AppendCall | Query) -> Sequence[S
 
 
 def call_sync(connection: object, call: AppendCall | Query) -> Sequence[Sequence[Any]]:
-    """Run the call on a connection of the user's that blocks; return its rows.
-
-    Raises `ConfigError`.
-    """
+    """Run the call on the user's blocking connection; return its rows. Raises `ConfigError`."""
     con = cast("Any", connection)
     if _is_one(con, "psycopg.Connection"):
         kind, rows = sys.modules["psycopg"], sys.modules["psycopg.rows"]
@@ -122,7 +119,7 @@ def _is_async(con: object) -> bool:
 
 
 def _is_one(thing: object, *paths: str) -> bool:
-    """Whether it is an instance of one of these classes, as far as their modules are loaded."""
+    """Return whether it is an instance of one of these classes, if their modules are loaded."""
     for path in paths:
         module, _, name = path.rpartition(".")
         kind = getattr(sys.modules.get(module), name, None)

@@ -1,4 +1,4 @@
-"""The log of streams of one schema, and appending to it on connections of the user's."""
+"""The log of streams in a schema; appends to it on connections of the user."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ CLOSE_TIMEOUT = 5.0
 class StreamLog:
     """The log of streams in one schema of a database.
 
-    A description: it holds no connection, and may be shared by threads and processes.
+    Only a description: it has no connection, and may be shared by threads and processes.
 
     Args:
-        schema: the schema that `penstock pg install` has made the log in.
+        schema: the schema in which `penstock pg install` created the log.
 
     Raises `ConfigError` for a bad name.
     """
@@ -44,7 +44,7 @@ class StreamLog:
 
     @property
     def schema(self) -> str:
-        """The schema that the log is in."""
+        """The schema of the log."""
         return self._schema
 
     async def append(
@@ -55,34 +55,34 @@ class StreamLog:
         *,
         expected: int | None = None,
     ) -> list[Appended]:
-        """Append messages to a stream, in the transaction that is open on the connection.
+        """Append messages to a stream, in the open transaction of the connection.
 
-        They are in the log when that transaction commits, together with everything else in it, and
-        never if it rolls back. Without a transaction they commit at once.
+        They are in the log when that transaction commits, together with its other changes, and
+        never if it rolls back. Without a transaction they are committed immediately.
 
         Args:
             connection: yours: a connection of asyncpg (also of a pool) or of psycopg 3
                 (`AsyncConnection`), or a session or connection of SQLAlchemy (`AsyncSession`,
                 `AsyncConnection`).
-            stream: the name of the stream, such as `"order-17"`; what is before the first `-` is its
-                category. The stream begins with its first message.
+            stream: the name of the stream, such as `"order-17"`; the part before the first `-` is
+                its category. The first message creates the stream.
             messages: one or several, appended in this order, with successive versions.
-            expected: the version that the stream's last message must have, or `NO_STREAM` if there
-                must be none; default: any. With `None`, appenders of one stream wait for one
-                another, and none fails.
+            expected: the version that the stream's last message must have, or `NO_STREAM` if the
+                stream must not exist; default: any. With `None`, concurrent appends to one stream
+                wait for each other, and none fails.
 
-        Returns a row for each message. Messages with ids that are in the log already are returned as
-        they are there (`is_new` is false), if all of them are there with the same contents, whatever
-        is `expected`; so a retry appends nothing twice.
+        Returns a row for each message. If all messages, by their ids, are already in the log with
+        the same contents, the stored ones are returned (`is_new` is false), regardless of
+        `expected`; so a retry appends nothing twice.
 
-        Raises `VersionConflict` where the stream is at another version, `MessageIdConflict` where an
-        id stands for another message, `ConfigError` for a bad argument, `RefusedError` where the log
-        is not installed or the role may not append, and otherwise what the driver raises. Nothing
-        is appended then. After an error of the server the transaction can only be rolled back, as
-        after any other; a savepoint around the call limits that.
+        Raises `VersionConflict` if the stream is at another version, `MessageIdConflict` if an id
+        belongs to another message, `ConfigError` for a bad argument, `RefusedError` if the log is
+        not installed or the role may not append, and otherwise the driver's errors. In all these
+        cases nothing is appended. As after any error of the server, the transaction can then only
+        be rolled back; a savepoint around the call limits this to the savepoint.
 
         Suspends for one round trip, and while another transaction that appends to the stream is
-        open. Cancellation leaves the connection as any cancelled query of its driver does.
+        open. Cancellation has the same effect on the connection as for any query of its driver.
         """
         call = self._call(stream, messages, expected)
         try:
@@ -90,7 +90,7 @@ class StreamLog:
         except Exception as error:
             if (told := call.told(error)) is error:
                 raise
-            raise told  # noqa: B904  # it has its cause
+            raise told  # noqa: B904  # the cause is already set
 
     def append_sync(
         self,
@@ -100,8 +100,9 @@ class StreamLog:
         *,
         expected: int | None = None,
     ) -> list[Appended]:
-        """As `append`, on a connection that blocks: a `Connection` of psycopg 3, or a session or
-        connection of SQLAlchemy (`Session`, `Connection`). Blocks the thread.
+        """As `append`, on a blocking connection. Blocks the thread.
+
+        The connection is a `Connection` of psycopg 3, or a `Session` or `Connection` of SQLAlchemy.
         """
         call = self._call(stream, messages, expected)
         try:
@@ -109,24 +110,25 @@ class StreamLog:
         except Exception as error:
             if (told := call.told(error)) is error:
                 raise
-            raise told  # noqa: B904  # it has its cause
+            raise told  # noqa: B904  # the cause is already set
 
     @asynccontextmanager
     async def notifier(
         self, dsn: str | None = None, *, pool: Pool[Any] | PoolFactory | None = None
     ) -> AsyncGenerator[StreamNotifier]:
-        """Notify readers of what you append: call `appended()` of the notifier after a commit.
+        """Notify readers of appended messages: call `appended()` of the notifier after a commit.
 
-        Without it readers find new messages at their next poll. A `NOTIFY` within the transaction
-        would do, too, but those serialise all commits of the database; the notifier sends one for
-        many transactions, at most every 20 ms, on a connection of its own.
+        Without it, readers find new messages at their next poll. A `NOTIFY` in the transaction
+        would also work, but would serialise all commits of the database; the notifier sends one for
+        many transactions, at most every 20 ms, on its own connection.
 
         Args:
             dsn: where to connect; default: asyncpg's environment variables. Never shown.
-            pool: an asyncpg pool of the application's, or a function that makes one, instead.
+            pool: an asyncpg pool of the application, or a function that creates one, instead of
+                `dsn`.
 
-        Entering suspends; it connects. Raises `ConfigError` for a refusal by the server, and
-        `UnavailableError` if none answers. Leaving sends a notification that is due.
+        Entering connects, and suspends. Raises `ConfigError` if the server refuses the connection,
+        and `UnavailableError` if no server answers. The exit sends a pending notification.
         """
         need_asyncpg()
         access = Access.of(
@@ -150,7 +152,7 @@ class StreamLog:
 
 
 def _listed(messages: object) -> list[NewMessage]:
-    """The messages. Raises `ConfigError`."""
+    """Return the messages as a list. Raises `ConfigError`."""
     if isinstance(messages, NewMessage):
         return [messages]
     rule, kind = "must be a NewMessage, or several of them", type(messages).__name__
@@ -169,5 +171,5 @@ def _listed(messages: object) -> list[NewMessage]:
     given = [each.id for each in made if each.id is not None]
     if len(set(given)) != len(given):
         twice = next(each for each in given if given.count(each) > 1)
-        raise bad("id", str(twice), "is the id of two messages; each needs one of its own")
+        raise bad("id", str(twice), "is the id of two messages; each needs its own id")
     return made

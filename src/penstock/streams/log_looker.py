@@ -1,4 +1,4 @@
-"""A look at a log."""
+"""Samples of a log's figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LogLooker:
-    """Looks at a log, and notices a horizon that stands still."""
+    """Reads a log's figures, and measures for how long the horizon has not moved."""
 
     def __init__(self, record: LogRecord, schema: str, count_to: int, lease: float) -> None:
         self._record = record
@@ -30,7 +30,7 @@ class LogLooker:
         self._since = 0.0
 
     async def look(self, connections: Connections, clock: Clock) -> LogFigures:
-        """Look once. Raises errors of the client."""
+        """Read the figures once. Raises errors of the client."""
         queries = LogQueries(connections, self._schema)
         horizon = self._aged(await queries.horizon(), clock.now())
         found = await queries.subscriptions(self._lease)

@@ -1,6 +1,6 @@
-"""What a monitor asks the server about a log. Each query is bounded, or ends by its timeout."""
+"""A monitor's queries about a log. Each query is bounded, or ends at its timeout."""
 
-# the name of the schema, quoted, and conditions of the library's own
+# the quoted name of the schema, and conditions of the library
 
 from __future__ import annotations
 
@@ -72,26 +72,26 @@ FROM pg_stat_user_tables WHERE schemaname = $1 AND relname = ANY ($2::text[]::na
 
 
 class StoredSubscription(NamedTuple):
-    """A subscription without its backlog."""
+    """A stored subscription, without its backlog."""
 
     selection: str
     stats: SubscriptionStats
 
 
 class LogQueries:
-    """Asks about the log of a schema. Methods suspend, and raise errors of the client."""
+    """Queries about the log of a schema. Methods suspend, and raise errors of the client."""
 
     def __init__(self, connections: Connections, schema: str) -> None:
         self._connections = connections
         self._schema = schema
 
     async def horizon(self) -> HorizonStats:
-        """How far the log can be read. To be asked before the backlogs."""
+        """Return how far the log can be read. Call it before `backlog`."""
         ((position, last, age),) = await self._ask(_HORIZON)
         return HorizonStats(position, last, age)
 
     async def subscriptions(self, lease: float) -> dict[str, StoredSubscription]:
-        """All subscriptions, without what they have not handled."""
+        """Return all subscriptions, without their backlogs."""
         return {
             name: StoredSubscription(
                 selection, SubscriptionStats(members, is_paused, slots, missed, None)
@@ -102,7 +102,7 @@ class LogQueries:
         }
 
     async def backlog(self, name: str, selection: str, horizon: int, most: int) -> Backlog:
-        """What a subscription has not handled up to the horizon; counts `most` messages at most."""
+        """Return a subscription's backlog up to the horizon; counts at most `most` messages."""
         chosen = StreamSelection.parsed(selection)
         values = chosen.parameters
         places = [f"${3 + number}::text[]" for number in range(len(values))]
@@ -118,18 +118,18 @@ class LogQueries:
         return Backlog(messages, seconds or 0.0, waiting, unowned)
 
     async def slots(self, name: str, selection: str, horizon: int, most: int) -> list[SlotStats]:
-        """Each slot of a subscription; counts `most` messages at most in each."""
+        """Return the slots of a subscription; counts at most `most` messages in each."""
         chosen = StreamSelection.parsed(selection)
         query = _chosen(_SLOTS, chosen, 4)
         rows = await self._ask(query, name, horizon, most, *chosen.parameters)
         return [SlotStats(*row) for row in rows]
 
     async def parked_keys(self) -> dict[str, int]:
-        """The number of parked keys of each consumer that has some."""
+        """Return the number of parked keys by consumer."""
         return dict(await self._ask(_PARKED))
 
     async def tables(self) -> dict[str, TableStats]:
-        """The tables of the schema."""
+        """Return statistics of the tables of the schema."""
         rows = await self._ask(_TABLES, self._schema, [*TABLES])
         return {name: TableStats(live, dead, size) for name, live, dead, size in rows}
 
@@ -143,6 +143,6 @@ class LogQueries:
 
 
 def _chosen(query: str, selection: StreamSelection, first: int) -> str:
-    """The query with the condition of a selection, whose parameters begin with this number."""
+    """Return the query with the condition of a selection; its parameters begin with this number."""
     places = [f"${first + number}::text[]" for number in range(len(selection.parameters))]
     return query.replace("{condition}", selection.condition("m", places))

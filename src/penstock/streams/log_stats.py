@@ -1,4 +1,4 @@
-"""The figures of a log at one moment."""
+"""The figures of a log at one point in time."""
 
 from __future__ import annotations
 
@@ -11,54 +11,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class HorizonStats:
-    """How far a log can be read."""
+    """The position up to which a log can be read."""
 
     position: int
     """Every message at or before this position is visible, or never will be."""
     last: int
-    """The last position that was handed out."""
+    """The last assigned position."""
     appender_age: float | None
-    """Seconds since the oldest open transaction began that appends; `None` without one, or if the
-    role may not see it."""
+    """Age of the oldest open transaction that appends, in seconds; `None` without one, or if the
+    role may not see it.
+    """
     age: float = 0.0
-    """Seconds for which the monitor has seen the horizon at this position behind `last`."""
+    """Seconds for which the monitor has seen the horizon at this position, behind `last`."""
 
     @property
     def distance(self) -> int:
-        """Positions that cannot be read yet."""
+        """Number of positions that cannot be read yet."""
         return self.last - self.position
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a subscription has not handled."""
+    """The unhandled messages of a subscription."""
 
     messages: int
-    """Messages up to the horizon, at most the monitor's `count_to`."""
+    """Number of messages up to the horizon, at most the monitor's `count_to`."""
     seconds: float
-    """Age of the oldest of them; 0 without any."""
+    """Age of the oldest one, in seconds; 0 without any."""
     waiting_slots: int
-    """Slots that have some."""
+    """Number of slots with unhandled messages."""
     unowned_slots: int | None
-    """Those of them that no process holds by a lease; `None` if there never was a lease."""
+    """Number of these slots without a live lease; `None` if there never was a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStats:
-    """A subscription as it is stored."""
+    """The state of a stored subscription."""
 
     members: int | None
-    """Processes that were seen within the last `lease` seconds; `None` if the subscription never
-    had a lease, as with advisory locks, whose processes are not counted."""
+    """Number of processes seen within the last `lease` seconds; `None` if the subscription never
+    had a lease, as with advisory locks, whose processes are not counted.
+    """
     is_paused: bool
     paused_slots: int
     missed: int
-    """Messages that were deleted before they had been handled."""
+    """Number of messages that were deleted before they were handled."""
     backlog: Backlog | None
     """`None` if it could not be read in time."""
 
     def with_backlog(self, backlog: Backlog | None) -> SubscriptionStats:
-        """This, with what was not handled."""
+        """Return a copy with this backlog."""
         if backlog is not None and self.members is None:
             backlog = replace(backlog, unowned_slots=None)
         return replace(self, backlog=backlog)
@@ -66,33 +68,33 @@ class SubscriptionStats:
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """A table as the server's statistics have it."""
+    """A table, from the server's statistics."""
 
     live_rows: int
     dead_rows: int
     size: int
-    """Bytes, with its indexes."""
+    """Size in bytes, including indexes."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFigures:
-    """What one look at a log has found."""
+    """The figures of one look at a log."""
 
     horizon: HorizonStats
     subscriptions: Mapping[str, SubscriptionStats]
     parked_keys: Mapping[str, int]
-    """Parked keys by consumer."""
+    """Number of parked keys by consumer."""
     tables: Mapping[str, TableStats]
 
 
 @dataclass(frozen=True, slots=True)
 class LogStats:
-    """The state of a `StreamMonitor`, with what its last look has found."""
+    """The state of a `StreamMonitor`, with the figures of its last look."""
 
     state: Literal["open", "closed"]
     looks: int
-    """Looks that were completed."""
+    """Number of completed looks."""
     failed: int
-    """Queries that failed, each counted once per look."""
+    """Number of failed queries; each is counted once per look."""
     figures: LogFigures | None = None
-    """`None` before the first look, after one that failed, and when the last one is too old."""
+    """`None` before the first look, after a failed one, and when the last one is too old."""

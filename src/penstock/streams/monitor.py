@@ -1,7 +1,7 @@
-"""Looks at a log from time to time, for metrics and alerts.
+"""Periodic figures of a log, for metrics and alerts.
 
-The backlog of each subscription is a query of its own: one that takes too long costs only its own
-figures.
+The backlog of each subscription is a separate query: a query that takes too long affects only its
+own figures.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.streams")
 
 EVERY = 15.0
-"""Default seconds between two looks."""
+"""Default interval between two looks, in seconds."""
 STALE_AFTER = 3
-"""Intervals after which figures are too old to be shown."""
+"""Number of intervals after which figures are too old to be shown."""
 
 
 class StreamMonitor(Openable):
-    """Reads the figures of a log every few seconds while it is open, and gives them to observers.
+    """Reads the figures of a log periodically while it is open, and passes them to observers.
 
-    One process has to run it for each log; several show the same. It may run in a consumer's
-    process or in one of its own.
+    Run it in one process per log; several would show the same figures. It may run in a consumer's
+    process or in its own.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
@@ -52,23 +52,24 @@ class StreamMonitor(Openable):
             `pg_read_all_stats` to see the age of other roles' transactions.
         schema: the schema of the log; default `"penstock"`.
         name: the label of its metrics; default: the schema.
-        observers: what shows the figures, as `penstock.telemetry.PrometheusStreamObserver`.
-        every: seconds between two looks; default 15.
-        count_to: the most unhandled messages that are counted for a subscription; default 10,000. A
-            look reads as many entries of an index for each subscription.
-        lease: seconds within which a process must have been seen to count as a member; the `lease`
-            of the subscriptions, by default 30.
-        pool: an asyncpg pool of the application's, or a function that makes one, instead of `dsn`.
-        close_pool: whether closing closes that pool; default: only one that a function made.
-        connect_options: any options of `asyncpg.create_pool`.
-        statement_timeout: seconds that a query may run on the server; default 5. Not with `pool`.
+        observers: receive the figures, such as `penstock.telemetry.PrometheusStreamObserver`.
+        every: interval between two looks, in seconds; default 15.
+        count_to: maximum number of unhandled messages counted for a subscription; default 10,000. A
+            look reads up to this number of index entries for each subscription.
+        lease: seconds for which a process counts as a member after it was last seen; the `lease` of
+            the subscriptions, by default 30.
+        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
+        close_pool: whether to close that pool; default: only if a function created it.
+        connect_options: options of `asyncpg.create_pool`.
+        statement_timeout: time limit of a query on the server, in seconds; default 5. Not with
+            `pool`.
         prepared_statements: as for `PostgresSink`.
         close_timeout: seconds for closing the connection; default 5.
         clock: the source of time; default: the loop's.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening connects to
-    nothing and does not fail: a server that cannot be reached, a schema that is missing and missing
-    rights are counted and logged like any failed look.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening does not
+    connect and does not fail: an unreachable server, a missing schema and missing rights are
+    counted and logged like any failed look.
     """
 
     _run_time = ("_looking",)
@@ -131,17 +132,18 @@ class StreamMonitor(Openable):
         )
 
     async def look(self) -> LogFigures:
-        """Look at the log now, and keep the figures.
+        """Read and store the figures now.
 
-        Raises `ClosedError` if this is not open, `ConfigError` for a schema that is missing or
-        older, and errors of the client. Suspends for a few queries; a cancelled look keeps nothing.
+        Raises `ClosedError` if the monitor is not open, `ConfigError` if the schema is missing or
+        older, and errors of the client. Suspends for a few queries; a cancelled look stores
+        nothing.
         """
         if self._looking is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
         return await self._looking.look()
 
     def stats(self) -> LogStats:
-        """The figures of the last look. Does not suspend; from any thread."""
+        """Return the figures of the last look, from any thread. Does not suspend."""
         return self._record.stats()
 
     def __repr__(self) -> str:

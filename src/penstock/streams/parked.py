@@ -1,8 +1,8 @@
 """Parked records in the schema of the log in PostgreSQL.
 
-1. A key's queue and a record's place in its topic are known by digests, so names of any length have
-   an index.
-2. Texts are JSON, in which every character has an escape: PostgreSQL's `text` has no NUL.
+1. A key's queue and a record's place in its topic are indexed by digests, so names may have any
+   length.
+2. Texts are stored as JSON, which can escape every character: PostgreSQL's `text` cannot hold NUL.
 """
 
 from __future__ import annotations
@@ -54,28 +54,30 @@ _AS_THEY_ARE = ("topic", "partition", "offset", "timestamp", "reason", "error_ty
 
 
 class PostgresParkStore(Openable):
-    """A durable store of parked records, in the schema that `penstock pg install` makes.
+    """A durable store of parked records, in the schema that `penstock pg install` creates.
 
-    A consumer of any source may use it: `Consumer(source, name=..., parked=PostgresParkStore(dsn))`.
-    Keys and values have to be bytes, text, `None`, or plain JSON. Works behind a pooler.
+    A consumer of any source may use it: `Consumer(source, name=...,
+    parked=PostgresParkStore(dsn))`. Keys and values must be bytes, text, `None`, or plain JSON.
+    Works behind a pooler.
 
     Args:
         dsn: `postgresql://user:password@host:port/database`; default: asyncpg's environment
             variables. Never shown. The role needs the right to subscribe.
         schema: the schema of the log; default `"penstock"`.
-        pool: an asyncpg pool of the application's, or a function that makes one, instead of `dsn`.
-        close_pool: whether closing closes that pool; default: only one that a function made.
+        pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
+        close_pool: whether to close that pool; default: only if a function created it.
         pool_size: number of connections; default 2.
-        connect_options: any options of `asyncpg.create_pool`.
-        statement_timeout: seconds that a statement may run on the server; default: the server's.
+        connect_options: options of `asyncpg.create_pool`.
+        statement_timeout: time limit of a statement on the server, in seconds; default: the
+            server's.
         prepared_statements: as for `PostgresSink`.
         close_timeout: seconds for closing the connections; default 5.
 
-    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Constructing does not
-    suspend and connects to nothing. Opening connects, and raises `ConfigError` for a schema that is
-    missing or older, or a role without the right. Methods are one statement each, so a call has all
-    of its effect or none; a cancelled one may have had it. They raise asyncpg's errors, and
-    `UnavailableError` without a connection.
+    Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. The constructor does
+    not connect. Opening connects, and raises `ConfigError` if the schema is missing or older, or
+    the role lacks the right. Each method is one statement, and therefore atomic; a cancelled call
+    may have taken effect. Methods raise asyncpg's errors, and `UnavailableError` without a
+    connection.
     """
 
     is_durable = True
@@ -123,7 +125,7 @@ class PostgresParkStore(Openable):
             raise bad("schema", self._schema, rule)
 
     async def park(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
-        """Append records to a key's queue; one that is in it stays as it is.
+        """Append records to a key's queue; records already in it are unchanged.
 
         Raises `ValueError` for a record whose key or value cannot be stored exactly.
         """
@@ -132,22 +134,22 @@ class PostgresParkStore(Openable):
             await self._ask(_PARK, group, json.dumps(key), _queue(group, key), places, texts)
 
     async def keys(self, group: str) -> frozenset[str]:
-        """The keys with parked records."""
+        """Return the keys with parked records."""
         return frozenset(await self.counts(group))
 
     async def first(self, group: str, key: str, most: int) -> Sequence[ParkedRecord]:
-        """The first `most` records of a key's queue."""
+        """Return the first `most` records of a key's queue."""
         rows = await self._ask(_FIRST, _queue(group, key), most)
         return [_record(json.loads(row["record"])) for row in rows]
 
     async def remove(self, group: str, key: str, records: Sequence[ParkedRecord]) -> None:
-        """Remove records from a key's queue; one that is not in it is ignored."""
+        """Remove records from a key's queue; records that are not in it are ignored."""
         if records:
             places = [_place(each) for each in records]
             await self._ask(_REMOVE, _queue(group, key), places)
 
     async def counts(self, group: str) -> Mapping[str, int]:
-        """The number of parked records by key."""
+        """Return the number of parked records by key."""
         rows = await self._ask(_KEYS, group)
         return {json.loads(row["key"]): row["records"] for row in rows}
 
@@ -177,7 +179,7 @@ def _digest(*parts: object) -> bytes:
 
 
 def _text(record: ParkedRecord) -> str:
-    """The record as JSON. Raises `ValueError` for what JSON and marks of bytes cannot hold."""
+    """Return the record as JSON. Raises `ValueError` for values other than JSON and bytes."""
     made: dict[str, Any] = {name: getattr(record, name) for name in _AS_THEY_ARE}
     for name in ("key", "value"):
         made[name] = stored(getattr(record, name)).value

@@ -1,4 +1,4 @@
-"""Reading a log on connections of the user's, at once or live."""
+"""Readers of a log on connections of the user: current messages, or live."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from .drivers import AsyncUserConnection, SyncUserConnection
 
 PAGE = 500
-"""Default number of messages that a reader holds at most."""
+"""Default page size: the maximum number of messages in memory."""
 
 
 class StreamReader:
-    """Reads the log of a schema on an async connection of yours.
+    """Reads the log of a schema on your async connection.
 
-    Holds one page of messages. Between two pages the connection is free for other statements, and
-    so it is once an iteration has ended, however that happens.
+    Holds one page of messages. Between two pages, and after an iteration has ended in any way, the
+    connection is free for other statements.
 
     Args:
         connection: of asyncpg (also of a pool) or of psycopg 3 (`AsyncConnection`), or a session or
-            connection of SQLAlchemy (`AsyncSession`, `AsyncConnection`). Inside a transaction of
-            yours `read` sees what you have appended there.
-        schema: the schema that `penstock pg install` has made the log in.
-        page: the most messages that one statement reads. Default 500.
+            connection of SQLAlchemy (`AsyncSession`, `AsyncConnection`). Inside a transaction,
+            `read` also returns messages appended in it.
+        schema: the schema in which `penstock pg install` created the log.
+        page: maximum number of messages read by one statement. Default 500.
 
-    Iterations raise `RefusedError` where the log is not installed or the role may not read it,
-    `ConfigError` for another kind of connection, and otherwise what the driver raises. `scan` and
-    `follow` raise `ConfigError` for a standby server, and in a transaction above READ COMMITTED:
-    there the end of the log that is complete cannot be known.
+    Iterations raise `RefusedError` if the log is not installed or the role may not read it,
+    `ConfigError` for another kind of connection, and otherwise the driver's errors. `scan` and
+    `follow` raise `ConfigError` on a standby server and in a transaction above READ COMMITTED,
+    where the complete part of the log cannot be determined.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class StreamReader:
     def read(
         self, stream: str, *, start: int = 0, backwards: bool = False, limit: int | None = None
     ) -> AsyncGenerator[StoredMessage]:
-        """The messages of a stream by version, as far as it goes now.
+        """Iterate over the current messages of a stream, by version.
 
         Args:
             stream: its name. A stream that does not exist has no messages.
             start: the first version.
-            backwards: begin with the last message, and end with the version `start`.
-            limit: the most messages. Default: all.
+            backwards: begin with the last message and end with the version `start`.
+            limit: maximum number of messages. Default: all.
 
         Suspends for each page.
         """
@@ -79,19 +79,19 @@ class StreamReader:
         backwards: bool = False,
         limit: int | None = None,
     ) -> AsyncGenerator[StoredMessage]:
-        """The messages of several streams by position, up to where the log is complete now.
+        """Iterate over the messages of several streams by position, up to the current horizon.
 
-        Messages that an open transaction may still precede are left out; a later scan from the next
-        position has them.
+        Messages that an open transaction may still precede are omitted; a later scan from the next
+        position returns them.
 
         Args:
             category: only streams of this category, the part of a name before the first `-`.
-            streams: only these streams: a name or several; `*` in one stands for any text, as in
+            streams: only these streams: one name or several; `*` matches any text, as in
                 `"order-*"`. Default: all streams.
             start: `"beginning"`, a position, or an aware time: messages appended at that time or
                 later, by the server's clock.
-            backwards: begin with the last message, and end at `start`.
-            limit: the most messages. Default: all.
+            backwards: begin with the last message and end at `start`.
+            limit: maximum number of messages. Default: all.
 
         Suspends for each page.
         """
@@ -117,19 +117,19 @@ class StreamReader:
         timeout: float | timedelta | None = None,
         poll: float | timedelta = POLL,
     ) -> AsyncGenerator[StoredMessage]:
-        """As `scan`, but goes on with messages as they are appended.
+        """As `scan`, but continue with new messages as they are appended.
 
-        Remembers no position anywhere: a subscription does that.
+        Stores no position; use a subscription for that.
 
         Args:
             category: as for `scan`.
             streams: as for `scan`.
-            start: as for `scan`, and `"next"`, the default: messages appended after the first
-                suspension. What was appended before a time is left out, and nothing appended
-                later, whatever the server's clock shows then.
+            start: as for `scan`, or `"next"`, the default: messages appended after the first
+                suspension. With a time, messages appended before it are omitted; every message
+                appended from now on is returned, regardless of the server's clock.
             limit: end after this number of messages. Default: none.
             timeout: seconds without a message after which the iteration ends. Default: never.
-            poll: seconds between two looks at the log while there is nothing new. Default 0.25.
+            poll: seconds between two polls of the log while it has no new messages. Default 0.25.
 
         Suspends for each page and until there are messages.
         """
@@ -160,8 +160,9 @@ class StreamReader:
 
 
 class SyncStreamReader:
-    """As `StreamReader`, on a connection that blocks: a `Connection` of psycopg 3, or a session or
-    connection of SQLAlchemy (`Session`, `Connection`).
+    """As `StreamReader`, on a blocking connection.
+
+    The connection is a `Connection` of psycopg 3, or a `Session` or `Connection` of SQLAlchemy.
     """
 
     def __init__(
@@ -241,7 +242,7 @@ class SyncStreamReader:
 
 
 class _Patience:
-    """How long a live reading waits for messages."""
+    """The wait of a live iteration for messages."""
 
     def __init__(self, timeout: float | timedelta | None, poll: float | timedelta) -> None:
         timeout = checks.optional_seconds("timeout", timeout)
@@ -250,11 +251,11 @@ class _Patience:
         self._left = self._most
 
     def renew(self) -> None:
-        """Note a message."""
+        """Restart the timeout after a message."""
         self._left = self._most
 
     def pause(self) -> float | None:
-        """Seconds until the next look; `None` if there is none."""
+        """Return the seconds until the next poll; `None` if the time is up."""
         if self._left <= 0:
             return None
         pause = min(self._poll, self._left)

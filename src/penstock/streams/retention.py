@@ -1,4 +1,4 @@
-"""Deleting messages of a log that are no longer needed."""
+"""Deletion of messages that are no longer needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCH = 1000
 
 _TIME = "(timestamptz 'epoch' + CAST({%d} AS bigint) * interval '1 microsecond')"
 _END = (
-    # OFFSET 0 keeps the planner from walking the log by position until the time matches
+    # OFFSET 0 prevents the planner from scanning the log by position until the time matches
     "SELECT coalesce(max(f.position), 0) FROM (SELECT m.position FROM {schema}.message m "  # noqa: S608
     f"WHERE m.at < {_TIME % 0} OFFSET 0) f"
 )
@@ -42,39 +42,39 @@ _OF_STREAM = (
     "SELECT coalesce(max(m.version), -1), count(*) FILTER (WHERE m.position >= n.first) "
     "FROM w JOIN {schema}.message m ON m.stream = w.stream CROSS JOIN n"
 )
-"""The last version of a stream, and how many of its messages a subscription has not handled."""
+"""The last version of a stream, and the number of its messages not handled by a subscription."""
 _STREAM = (
     "SELECT r_deleted, r_kept, r_last FROM {schema}.delete_stream(CAST({0} AS text), "
     "CAST({1} AS bigint), CAST({2} AS bigint), CAST({3} AS int), CAST({4} AS boolean))"
 )
-_BY_OWNER = "connect as the role that installed the log; it alone deletes messages"
+_BY_OWNER = "connect as the role that installed the log; only that role deletes messages"
 
 
 class Deleted(NamedTuple):
-    """What a deletion has done."""
+    """The result of a deletion."""
 
     deleted: int
-    """The messages deleted."""
+    """Number of deleted messages."""
     kept: int
-    """The messages that a subscription has not handled yet, and that were kept for it."""
+    """Number of messages that were kept because a subscription has not handled them."""
 
 
 class StreamRetention:
-    """Deletes messages of the log of a schema, on a connection of its owner's.
+    """Deletes messages of the log of a schema, on a connection of its owner.
 
-    A message stays as long as a subscription has not handled it, unless the deletion is forced. A
-    subscription whose messages were deleted all the same continues behind them. How many they are is
-    counted for each slot, in the column `missed` of the table `subscription_slot`.
+    A message is kept as long as a subscription has not handled it, unless the deletion is forced. A
+    subscription whose messages were deleted anyway continues after them. Their number is counted
+    for each slot, in the column `missed` of the table `subscription_slot`.
 
-    Versions go on where they were: the log remembers the last one of a stream without messages. Ids
-    of deleted messages are forgotten, so one of them can be appended again.
+    Versions continue: the log keeps the last version of a stream without messages. Ids of deleted
+    messages are not kept, so they can be appended again.
 
     Args:
-        schema: the schema that `penstock pg install` has made the log in.
+        schema: the schema in which `penstock pg install` created the log.
 
-    Raises `ConfigError` for a bad name. Methods raise `RefusedError` where the log is not installed
-    or the role may not delete, `ConfigError` for a bad argument or connection, and otherwise what
-    the driver raises.
+    Raises `ConfigError` for a bad name. Methods raise `RefusedError` if the log is not installed or
+    the role may not delete, `ConfigError` for a bad argument or connection, and otherwise the
+    driver's errors.
     """
 
     def __init__(self, schema: str = "penstock") -> None:
@@ -90,21 +90,22 @@ class StreamRetention:
         batch: int = BATCH,
         on_batch: Callable[[Deleted], object] | None = None,
     ) -> Deleted:
-        """Delete messages from the beginning of the log on.
+        """Delete messages from the beginning of the log.
 
-        Each batch is a transaction of its own, unless the connection is in one of yours. After a
-        cancellation or an error each batch is deleted and counted as a whole or not at all, and a
-        later call goes on.
+        Each batch is a separate transaction, unless the connection is already in a transaction.
+        After a cancellation or an error, each batch is deleted and counted completely or not at
+        all, and a later call continues.
 
         Args:
             connection: of asyncpg, an `AsyncConnection` of psycopg 3, or an `AsyncSession` or
                 `AsyncConnection` of SQLAlchemy.
             older_than: delete messages appended before this aware time, by the server's clock.
-            before: delete messages before this position. With both, those that match both.
-            force: delete messages that subscriptions have not handled, too.
-            batch: the most messages that one statement deletes. Default 1,000.
-            on_batch: called after each batch, on the loop, with what this call has done so far. What
-                it raises ends the call. A cancelled batch may be deleted without a call.
+            before: delete messages before this position. With both arguments, messages that match
+                both.
+            force: also delete messages that subscriptions have not handled.
+            batch: maximum number of messages deleted by one statement. Default 1,000.
+            on_batch: called after each batch, on the loop, with the result of this call so far. An
+                exception ends the call. A cancelled batch may be deleted without a call.
 
         Suspends for each batch.
         """
@@ -136,17 +137,18 @@ class StreamRetention:
         batch: int = BATCH,
         on_batch: Callable[[Deleted], object] | None = None,
     ) -> Deleted:
-        """Delete all messages of a stream, or none if a subscription has not handled one of them.
+        """Delete all messages of a stream, or none if a subscription has not handled all of them.
 
-        That is checked before the first batch. Messages appended later stay. Batches are deleted by
-        version, each in a transaction of its own, unless the connection is in one of yours. After a
-        cancellation or an error the stream has its later messages, and a later call goes on. A call
-        that is not forced also ends early if a subscription is reset to before one of the messages.
+        This is checked before the first batch. Messages appended later are kept. Batches are
+        deleted by version, each in a separate transaction, unless the connection is already in a
+        transaction. After a cancellation or an error, the later messages of the stream remain, and
+        a later call continues. Without `force`, a call also ends early if a subscription is reset
+        to before one of the messages.
 
         Args:
             connection: as for `delete`.
-            stream: the stream's name, which the log keeps together with its last version.
-            force: delete them whatever subscriptions have handled.
+            stream: the stream's name, which the log keeps with its last version.
+            force: delete them even if subscriptions have not handled them.
             batch: as for `delete`.
             on_batch: as for `delete`.
 
@@ -164,7 +166,7 @@ class StreamRetention:
                 break
             if left:
                 ((_, kept),) = await self._rows(connection, _OF_STREAM, name)
-                continue  # it ends, unless a subscription has handled them meanwhile
+                continue  # the call ends, unless a subscription has handled them in the meantime
             deleted, after = deleted + gone, last
             if on_batch is not None:
                 on_batch(Deleted(deleted, 0))

@@ -1,4 +1,4 @@
-"""Where a subscription stands in each slot, and why."""
+"""The state of a subscription in each slot, with reasons."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SlotStats:
-    """A slot of a subscription as it is stored, and what is unread in it."""
+    """A stored slot of a subscription, and its unread messages."""
 
     slot: int
     position: int
     """Every message of the slot before this position is settled."""
     messages: int
-    """Unhandled messages up to the horizon, at most `count_to`."""
+    """Number of unhandled messages up to the horizon, at most `count_to`."""
     oldest: int | None
-    """The position of the first of them."""
+    """The position of the first unhandled message."""
     seconds: float
-    """Its age; 0 without one."""
+    """The age of that message, in seconds; 0 without one."""
     owner: str | None
-    """The process that holds it by a lease."""
+    """The process that holds a lease of it."""
     lease_left: float | None
-    """Seconds until that lease ends unless it is extended."""
+    """Seconds until that lease expires unless it is extended."""
     is_paused: bool
     """Whether the slot is paused, or the whole subscription."""
     missed: int
-    """Messages that were deleted before they had been handled."""
+    """Number of messages that were deleted before they were handled."""
     has_settled: bool
-    """Whether messages behind the position are settled already."""
+    """Whether messages after the position are already settled."""
     waits_for_horizon: bool
     """Whether there are messages beyond the horizon."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionReport:
-    """A subscription, and why each of its slots stands where it does."""
+    """A subscription, with the state and reason of each of its slots."""
 
     name: str
     selection: str
     """The streams that it reads."""
     start: str
-    """Where it began, or was reset to."""
+    """Its start point, or the point of its last reset."""
     is_paused: bool
     members: int
-    """Processes that hold leases, or were seen within the last `lease` seconds."""
+    """Number of processes that hold leases, or were seen within the last `lease` seconds."""
     skipped: tuple[int, ...]
     """The positions of messages that were skipped."""
     horizon: HorizonStats
@@ -57,7 +57,7 @@ class SubscriptionReport:
     slots: tuple[SlotStats, ...]
 
     def reason(self, slot: SlotStats) -> str | None:
-        """Why this slot stands; `None` if it has nothing to do."""
+        """Return why this slot does not advance; `None` if it has no unread messages."""
         if slot.position > self.horizon.last + 1:
             return f"beyond the end of the log ({self.horizon.last}): an older copy was restored"
         if not slot.messages:
@@ -70,7 +70,7 @@ class SubscriptionReport:
 
     @property
     def why_horizon_stands(self) -> str | None:
-        """Why messages cannot be read yet that have their positions already."""
+        """Why messages cannot be read yet; `None` if all can be read, or the cause is unknown."""
         if not self.horizon.distance or self.appender is None:
             return None
         return (

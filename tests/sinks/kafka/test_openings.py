@@ -56,9 +56,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("request_timeout=0", {"request_timeout": 0}),
     ("close_timeout=-1", {"close_timeout": -1}),
     ("is set by Penstock: every record is acknowledged", {"acks": 1}),
-    ("is set by Penstock: request_timeout=", {"request_timeout_ms": 1}),
+    ("is set by Penstock: use request_timeout=", {"request_timeout_ms": 1}),
     ("is set by Penstock: .*max_delay", {"linger_ms": 1}),
-    ("is set by Penstock: idempotent=", {"enable_idempotence": True}),
+    ("is set by Penstock: use idempotent=", {"enable_idempotence": True}),
     ("is set by Penstock: flow.transaction", {"transactional_id": "x"}),
     ("no_such=...: is not an option of KafkaSink", {"no_such": "secret"}),
 ]
@@ -151,7 +151,7 @@ def test_a_server_that_is_no_broker_is_told_in_time(kind: str) -> None:
     async def scenario() -> None:
         answer, hangs = SERVERS[kind]
         async with other_server(answer, hangs=hangs) as address:
-            await opening_fails(address, f"no broker of Kafka answers at {address}")
+            await opening_fails(address, f"no Kafka broker answers at {address}")
 
     run(scenario())
 
@@ -167,7 +167,11 @@ async def opening_fails(address: str, message: str, **options: Any) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "no-such-host.invalid"])
 def test_an_address_without_a_server_is_told(host: str) -> None:
     """With its address, at once."""
-    run(opening_fails(f"{host}:{free_port()}", "is this its port, and does it run"))
+    run(
+        opening_fails(
+            f"{host}:{free_port()}", "check that the port is right and the broker is running"
+        )
+    )
 
 
 def test_a_certificate_that_is_not_trusted_is_told_at_opening(tmp_path: Path) -> None:

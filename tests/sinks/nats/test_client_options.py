@@ -65,7 +65,7 @@ def test_a_bad_address_is_refused_without_its_login(servers: object) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"max_reconnect_attempts": 3}, "is set by Penstock: a lost connection is made again"),
+        ({"max_reconnect_attempts": 3}, "is set by Penstock: a lost connection is restored"),
         ({"error_cb": print}, "is set by Penstock"),
         ({"pending_size": 1}, "nothing is buffered"),
         ({"pasword": SECRET}, "pasword=...: is not an option of NatsSink, nor of nats-py's"),

@@ -338,7 +338,7 @@ async def test_rows_beyond_the_packet_of_a_server(mariadb: MariaDbServer) -> Non
         ({"url": "sqlite://"}, "must name a file"),
         ({"url": 7}, "must be an SQLAlchemy URL, an engine, or a function"),
         ({"columns": "id"}, "must be a sequence of at least one column name"),
-        ({"columns": ["id", "id"]}, "each once"),
+        ({"columns": ["id", "id"]}, "without repetitions"),
         ({"on_conflict": "replace"}, "must be one of"),
         ({"version_column": "id"}, 'needs on_conflict="update"'),
         ({"conflict_columns": ["id"]}, 'needs on_conflict="ignore" or "update"'),

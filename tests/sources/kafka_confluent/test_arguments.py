@@ -23,8 +23,8 @@ def made(**given: Any) -> ConfluentKafkaSource:
     ("given", "value", "rule"),
     [
         ("bootstrap", "localhost", '"host:port"'),
-        ("group", " ", "not empty"),
-        ("instance", "", "not empty"),
+        ("group", " ", "non-empty"),
+        ("instance", "", "non-empty"),
         ("protocol", "eager", "'cooperative', 'consumer'"),
         ("start", "newest", '"earliest", "latest", "committed"'),
         ("session_timeout", -1.0, "more than 0"),
@@ -59,9 +59,9 @@ def test_the_brokers_protocol_has_the_brokers_session_timeout() -> None:
         ("group.instance.id", "instance=..."),
         ("group.protocol", "protocol=..."),
         ("partition.assignment.strategy", "protocol=..."),
-        ("session.timeout.ms", "session_timeout=... says it, in seconds"),
-        ("max.poll.interval.ms", "rebalance_timeout=... says it, in seconds"),
-        ("enable.partition.eof", "how far a partition has been read"),
+        ("session.timeout.ms", "use session_timeout=..., in seconds"),
+        ("max.poll.interval.ms", "use rebalance_timeout=..., in seconds"),
+        ("enable.partition.eof", "detect the end of a partition"),
         ("error_cb", "explain()"),
     ],
 )

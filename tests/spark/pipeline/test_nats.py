@@ -45,7 +45,7 @@ def test_a_stream_is_checked_without_a_server(tmp_path: Path) -> None:
     assert str(caught.value).replace(str(file), "").splitlines() == [
         ":12: sinks.stream.subject_field: there is no column 'shopp'; did you mean 'shop'?",
         ":16: sinks.stream.max_reconnect_attempts: max_reconnect_attempts=...: is set by Penstock: "
-        "a lost connection is made again, for as long as it takes",
+        "a lost connection is restored without a time limit",
         ":17: sinks.stream.ack_timeout: ack_timeout=0: must be more than 0 seconds (a number or a "
         "timedelta)",
         ":19: sinks.stream.tls.cafil: is unknown to tls; did you mean 'cafile'?",

@@ -1,6 +1,6 @@
-"""What an error of librdkafka means: to a source, and to operators in words that say what to do.
+"""The meaning of librdkafka's errors for a source, and messages for operators that give a remedy.
 
-The codes of librdkafka's own errors begin with an underscore, which makes them no less public.
+The names of librdkafka's own error codes begin with an underscore, but are public.
 """
 
 from __future__ import annotations
@@ -51,51 +51,51 @@ _NO_PROTOCOL = {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}
 
 
 def told_by(error: BaseException) -> KafkaError | None:
-    """The error of librdkafka that an exception carries."""
+    """Return the error of librdkafka that an exception holds."""
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
         return error.args[0]
     return None
 
 
 def is_rebalanced(error: KafkaError | None) -> bool:
-    """Whether a commit was refused because the group has been rebalanced, or is about to be."""
+    """Return whether a commit was refused because of a current or imminent rebalance."""
     return error is not None and error.code() in _REBALANCED
 
 
 def is_end(error: KafkaError) -> bool:
-    """Whether a partition has been read to its end, which is no fault."""
+    """Return whether a partition has been read to its end, which is not an error."""
     return error.code() == KafkaError._PARTITION_EOF
 
 
 def is_out_of_range(error: KafkaError) -> bool:
-    """Whether the next offset of a partition is not retained."""
+    """Return whether the next offset of a partition is no longer retained."""
     return error.code() in _NO_OFFSET
 
 
 def is_denied(error: KafkaError | None) -> bool:
-    """Whether a topic may not be read."""
+    """Return whether reading a topic is not allowed."""
     return error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def is_unreachable(error: KafkaError) -> bool:
-    """Whether no answer came."""
+    """Return whether no broker has answered."""
     return error.code() in _UNREACHABLE
 
 
 def is_refused_login(error: KafkaError) -> bool:
-    """Whether a broker has refused the login, or its certificate was refused."""
+    """Return whether a broker refused the login, or its certificate was rejected."""
     return error.code() in _REFUSED_LOGIN
 
 
 def is_about_topics(error: KafkaError) -> bool:
-    """Whether a topic is missing, or may not be read."""
+    """Return whether a topic is missing, or reading it is not allowed."""
     return error.code() in _NO_TOPIC or is_denied(error)
 
 
 def trouble_of(
     error: BaseException | KafkaError, options: GroupOptions, topic: str | None = None
 ) -> str:
-    """Why nothing can be delivered, in words for operators, without values of options."""
+    """Return why nothing can be delivered, as text for operators, without values of options."""
     found = error if isinstance(error, KafkaError) else told_by(error)
     if found is None:
         is_late = isinstance(error, TimeoutError)

@@ -1,16 +1,16 @@
-"""A member of a group on `AIOConsumer`, which owns partitions and reads none of them.
+"""A group member on `AIOConsumer`, which owns partitions but does not read them.
 
-1. To librdkafka nothing is ever assigned, so it fetches nothing and has nothing to stop; the group
-   counts the partitions as this member's all the same.
-2. A revoke lasts as long as its listener. The other calls of that time, such as commits of the
-   partitions that stay, go through the context of the revoke: librdkafka admits no others then.
-3. A poll and other calls take turns, since librdkafka serves one at a time. What a commit stores is
-   decided when its turn comes, without another wait.
+1. No partition is ever assigned within librdkafka, so it fetches nothing and has nothing to stop;
+   for the group, the partitions still belong to this member.
+2. A revoke lasts as long as its listener. Other calls in that time, such as commits of the
+   remaining partitions, run in the context of the revoke, since librdkafka then accepts no others.
+3. Polls and other calls alternate, since librdkafka serves one at a time. The positions of a commit
+   are determined when its turn begins, without another wait.
 4. Callbacks reach the listener on the loop's thread.
-5. A commit is sent without waiting, and its answer arrives with a poll: librdkafka keeps a commit for
-   as long as a session while no broker answers, and would poll no more. One is out at a time. Within
-   a revoke nothing is polled, so there a commit waits.
-6. The client writes metadata with the NUL at its end, and reads it without.
+5. A commit is sent without waiting, and its answer arrives with a poll: without an answer of a
+   broker, librdkafka holds a commit for up to a session timeout, during which it could not poll. At
+   most one commit is in flight. Within a revoke nothing is polled, so a commit waits there.
+6. The client appends a NUL to metadata when writing, and removes it when reading.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL = 0.05
-"""Seconds of a poll; other calls wait for so long at most."""
+"""Duration of a poll in seconds; other calls wait at most this long."""
 _EARLIEST, _LATEST = -2, -1
-"""Times that mean the ends of a log."""
+"""Special timestamps for the two ends of a log."""
 
 
 class CommitAnswer(NamedTuple):
@@ -51,19 +51,19 @@ class CommitAnswer(NamedTuple):
 
 
 class GroupListener(Protocol):
-    """What a member tells. Calls come from the loop's thread."""
+    """Receives the events of a member, on the loop's thread."""
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are the member's."""
+        """These partitions were assigned to the member."""
 
     async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are its own until this returns."""
+        """These partitions are being revoked; the member owns them until this returns."""
 
     def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are others' already."""
+        """These partitions are lost; others may already own them."""
 
     def failed(self, error: KafkaError, topic: str | None) -> None:
-        """Something cannot work now, of this topic or of all."""
+        """An error has occurred, for this topic or for all."""
 
 
 class GroupMember:
@@ -84,14 +84,14 @@ class GroupMember:
         self._calls = self._ended_calls = 0
         self._commits = asyncio.Lock()
         self._sent: asyncio.Future[CommitAnswer] | None = None
-        """The answer to the commit that is out."""
+        """The future answer to the commit in flight."""
         self._inside: contextvars.Context | None = None
-        """The context of a revoke that is under way."""
+        """The context of a running revoke."""
 
     # -- membership --------------------------------------------------------------------------------
 
     async def run(self, topics: Sequence[str]) -> None:
-        """Be a member for these topics until `leave`. Raises a fatal error of librdkafka."""
+        """Join the group for these topics, until `leave`. Raises fatal errors of librdkafka."""
         await self._client.subscribe(
             list(topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
@@ -109,15 +109,15 @@ class GroupMember:
                 self._listener.failed(error, message.topic())
 
     async def listen(self) -> None:
-        """Tell the errors of until now, before `run`, which does that from then on."""
+        """Report errors that occurred before `run`, which reports later ones."""
         await self._call(lambda: self._client.poll(0))
 
     def leave(self) -> None:
-        """Let `run` end after its poll."""
+        """Make `run` end after its current poll."""
         self._is_leaving = True
 
     async def close(self) -> None:
-        """Leave the group and close, after `run`. Suspends until that is done."""
+        """Leave the group and close, after `run`. Suspends until closed."""
         await self._client.close()
 
     async def _assigned(self, _: Any, partitions: Sequence[Any]) -> None:
@@ -146,7 +146,7 @@ class GroupMember:
             sent.set_result(CommitAnswer(error, partitions))
 
     async def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call when it is its turn."""
+        """Make a call when its turn comes."""
         self._calls += 1
         try:
             while self._is_polling and self._inside is None:
@@ -170,14 +170,14 @@ class GroupMember:
     ) -> list[TopicPartition]:
         """Send one commit; return the partitions whose positions are stored.
 
-        Raises the error of librdkafka, unless it says that the group has been rebalanced. A
-        cancelled commit may have been stored.
+        Raises errors of librdkafka, except for a rebalance of the group. A cancelled commit may
+        have been stored.
         """
         if self._inside is not None:
             return await self._call(lambda: self._commit_within(positions))
         async with self._commits:
             if self._sent is not None:
-                await asyncio.wait([self._sent])  # its caller has given up
+                await asyncio.wait([self._sent])  # its caller was cancelled
             answer = await self._call(lambda: self._send(positions))
             if answer is None:
                 return []
@@ -190,7 +190,7 @@ class GroupMember:
     async def _commit_within(
         self, positions: Callable[[], Mapping[TopicPartition, Position]]
     ) -> list[TopicPartition]:
-        """Send a commit within a revoke, and suspend until its answer."""
+        """Send a commit within a revoke; suspend until its answer."""
         offsets = _theirs(positions())
         if not offsets:
             return []
@@ -199,7 +199,7 @@ class GroupMember:
     async def _send(
         self, positions: Callable[[], Mapping[TopicPartition, Position]]
     ) -> asyncio.Future[CommitAnswer] | None:
-        """Send a commit; return its answer to come, or `None` with nothing to store."""
+        """Send a commit; return its future answer, or `None` if there is nothing to store."""
         offsets = _theirs(positions())
         if not offsets:
             return None
@@ -215,7 +215,7 @@ class GroupMember:
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
-        """The stored positions with their maps, where there are any. Raises librdkafka's error."""
+        """Return the existing stored positions with their maps. Raises errors of librdkafka."""
         asked = [ClientPartition(*each) for each in partitions]
         within = self._options.commit_timeout
         found = await self._call(lambda: self._client.committed(asked, within))
@@ -226,19 +226,19 @@ class GroupMember:
         }
 
     async def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offsets that are retained. Raises the error of librdkafka."""
+        """Return the first retained offsets. Raises errors of librdkafka."""
         return await self.offsets_at(partitions, _EARLIEST)
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offsets after the last readable records. Raises the error of librdkafka."""
+        """Return the offsets after the last readable records. Raises errors of librdkafka."""
         return await self.offsets_at(partitions, _LATEST)
 
     async def offsets_at(
         self, partitions: Collection[TopicPartition], milliseconds: int
     ) -> dict[TopicPartition, int]:
-        """The first offsets of this time or later, where there are any.
+        """Return the first offsets at or after this time, if there are any.
 
-        Raises the error of librdkafka.
+        Raises errors of librdkafka.
         """
         if not partitions:
             return {}
@@ -254,7 +254,7 @@ class GroupMember:
     # -- topics ------------------------------------------------------------------------------------
 
     async def described(self, topic: str | None, within: float) -> dict[str, Any]:
-        """What a broker tells of a topic, or of all. Raises the error of librdkafka."""
+        """Request metadata of a topic, or of all, from a broker. Raises errors of librdkafka."""
         given = {"timeout": within} if topic is None else {"topic": topic, "timeout": within}
         found: dict[str, Any] = (await self._call(lambda: self._client.list_topics(**given))).topics
         return found
@@ -274,9 +274,7 @@ def _theirs(positions: Mapping[TopicPartition, Position]) -> list[ClientPartitio
 
 
 def _stored(answers: Iterable[Any]) -> list[TopicPartition]:
-    """The partitions that are stored. Raises the first error that is about something else than a
-    rebalance.
-    """
+    """Return the stored partitions. Raises the first error that is not about a rebalance."""
     for at in answers:
         if at.error is not None and not is_rebalanced(at.error):
             raise KafkaException(at.error)
@@ -284,7 +282,7 @@ def _stored(answers: Iterable[Any]) -> list[TopicPartition]:
 
 
 def _answered(found: Iterable[Any]) -> list[Any]:
-    """The answers of partitions. Raises the first error."""
+    """Return the answers for partitions. Raises the first error."""
     answers = list(found)
     for at in answers:
         if at.error is not None:

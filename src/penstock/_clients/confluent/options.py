@@ -1,12 +1,12 @@
-"""How to connect to Kafka with librdkafka as a member of a group, checked before anything is opened.
+"""Connection options for Kafka group members on librdkafka, checked before opening.
 
 1. Times are seconds here, and milliseconds in librdkafka.
-2. Options of librdkafka pass through under its own names, with dots. Those that Penstock sets itself
-   are refused, with the argument to use instead. librdkafka knows which others there are, and says
-   so when it is opened.
+2. Options of librdkafka pass through under its own names, with dots. Options that Penstock sets
+   itself are refused, with the argument to use instead. Unknown options are refused by librdkafka
+   when it is opened.
 3. Values of passed options are never shown: they may be secrets.
-4. A member that drains answers no poll, so librdkafka's longest time between polls is also the time
-   for a rebalance.
+4. A draining member does not poll, so librdkafka's maximum time between polls is also the time
+   limit of a rebalance.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ GroupProtocol = Literal["cooperative", "consumer"]
 
 _CALLS = "Penstock reports errors in explain() and its logs"
 _OWNED = {
-    "auto.commit.interval.ms": "Consumer(commit_every=...) says when positions are stored",
-    "auto.offset.reset": "start=... says it",
-    "bootstrap.servers": "bootstrap=... says it",
-    "default.topic.config": "write its options beside the others",
+    "auto.commit.interval.ms": "use Consumer(commit_every=...)",
+    "auto.offset.reset": "use start=...",
+    "bootstrap.servers": "use bootstrap=...",
+    "default.topic.config": "pass its options with the others",
     "enable.auto.commit": "positions are stored by the consumer, when their records are settled",
     "enable.auto.offset.store": "positions are stored by the consumer",
-    "enable.partition.eof": "it tells how far a partition has been read",
+    "enable.partition.eof": "Penstock uses it to detect the end of a partition",
     "error_cb": _CALLS,
-    "group.id": "group=... says it",
-    "group.instance.id": "instance=... says it",
-    "group.protocol": "protocol=... says it",
+    "group.id": "use group=...",
+    "group.instance.id": "use instance=...",
+    "group.protocol": "use protocol=...",
     "heartbeat.interval.ms": "it follows session_timeout",
-    "logger": 'lines of librdkafka go to logging.getLogger("librdkafka")',
-    "max.poll.interval.ms": "rebalance_timeout=... says it, in seconds",
-    "metadata.broker.list": "bootstrap=... says it",
-    "on_commit": "the consumer's observers are told of commits",
-    "partition.assignment.strategy": "protocol=... says it",
-    "session.timeout.ms": "session_timeout=... says it, in seconds",
+    "logger": 'librdkafka logs to logging.getLogger("librdkafka")',
+    "max.poll.interval.ms": "use rebalance_timeout=..., in seconds",
+    "metadata.broker.list": "use bootstrap=...",
+    "on_commit": "use observers of the consumer",
+    "partition.assignment.strategy": "use protocol=...",
+    "session.timeout.ms": "use session_timeout=..., in seconds",
     "stats_cb": _CALLS,
     "throttle_cb": _CALLS,
 }
 _LEVEL = "isolation.level"
 _NAMED = re.compile(r"configuration property:?\s+\"([^\"]+)\"")
 _READING = {"fetch.wait.max.ms": 100, "queued.min.messages": 2_000, "fetch.queue.backoff.ms": 10}
-"""Milliseconds that a broker may hold a fetch back, and with it the other partitions that are read
-from that broker; and messages that are read ahead of each partition, behind which those of other
-partitions wait.
+"""The milliseconds for which a broker may delay a fetch, and with it all other partitions read from
+that broker; and the number of messages prefetched per partition, which delay those of other
+partitions.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GroupOptions:
-    """A member of a consumer group. Times are seconds."""
+    """Options of a consumer group member. Times are in seconds."""
 
     bootstrap: str
     group: str
@@ -119,19 +119,21 @@ class GroupOptions:
 
     @property
     def revoke_within(self) -> float:
-        """Seconds that a drain may take in a rebalance, with time left for the commit after it."""
+        """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
         return self.rebalance_timeout - self.commit_timeout
 
     def committed_only(self) -> GroupOptions:
-        """The same, reading committed records only. Raises `ConfigError` if the options differ."""
+        """Return the same options for reading only committed records. Raises `ConfigError`."""
         level = self.client.get(_LEVEL, COMMITTED)
         if level != COMMITTED:
-            rule = f"must be {COMMITTED!r} in a transaction, which moves no aborted records"
+            rule = (
+                f"must be {COMMITTED!r} in a transactional flow, which never moves aborted records"
+            )
             raise checks.bad(_LEVEL, level, rule)
         return replace(self, client={**self.client, _LEVEL: COMMITTED})
 
     def of_reader(self) -> dict[str, Any]:
-        """The options of a client that reads assigned partitions, and is no member."""
+        """Return the options of a client that reads assigned partitions and is not a member."""
         return {
             **_READING,
             **self.client,
@@ -144,7 +146,7 @@ class GroupOptions:
         }
 
     def of_member(self) -> dict[str, Any]:
-        """The options of a client that is a member, and reads nothing."""
+        """Return the options of a client that is a member and does not read."""
         options = {
             **self.of_reader(),
             "max.poll.interval.ms": milliseconds(self.rebalance_timeout),
@@ -162,7 +164,7 @@ class GroupOptions:
         }
 
     def refused(self, error: Exception) -> ConfigError:
-        """The error for options that librdkafka refuses, without their values."""
+        """Return the error for options that librdkafka refuses, without their values."""
         told = text_of(error)
         if (named := _NAMED.search(told)) is not None:
             return ConfigError(f"client={{{named[1]!r}: ...}}: librdkafka refuses this option")
@@ -176,7 +178,7 @@ class GroupOptions:
 
 _PROTOCOLS: tuple[GroupProtocol, ...] = ("cooperative", "consumer")
 _SESSION = 45.0
-"""Seconds; the default of librdkafka, and of a broker with the other protocol."""
+"""Seconds; the default of librdkafka, and of a broker with the `consumer` protocol."""
 
 
 def _mapping(client: object) -> Mapping[str, object]:

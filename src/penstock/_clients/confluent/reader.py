@@ -1,10 +1,12 @@
-"""A client that reads partitions from given offsets, and is no member of the group.
+"""A client that reads partitions from given offsets, and is not a group member.
 
-1. librdkafka stops the fetching of all partitions while a member gives one of them up. Here a member
-   reads nothing, and this client reads what it owns: partitions that stay are read on.
-2. `take` never blocks, so it is called from the loop. Anything that may block runs in one thread,
-   one call at a time, and `take` is not called meanwhile.
-3. A call in the thread outlives the fetch that began it. What it has read is kept for the next one.
+1. librdkafka stops fetching all partitions while a member gives up one of them. So the member reads
+   nothing, and this client reads the member's partitions: the remaining ones are read without
+   interruption.
+2. `take` never blocks, so it is called from the loop. Calls that may block run in one thread, one
+   at a time, and `take` is not called meanwhile.
+3. A call in the thread may outlast the fetch that started it. Its messages are kept for the next
+   fetch.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ LOGGER = logging.getLogger("librdkafka")
 
 
 class PartitionReader:
-    """Partitions that are read, each from its offset on."""
+    """Reads partitions, each from its own offset."""
 
     def __init__(
         self, options: GroupOptions, threads: Executor, failed: Callable[[KafkaError], None]
@@ -40,14 +42,15 @@ class PartitionReader:
         self._kept: list[Any] = []
         self._within = options.commit_timeout
         self._known: set[str] = set()
-        """The topics whose leaders have been asked for; librdkafka asks up to 1 s later."""
+        """Topics whose leaders were requested here; librdkafka would request them up to 1 s later.
+        """
 
     def _tell(self, error: KafkaError) -> None:
-        """Called from whichever thread reads."""
+        """Report an error; called on the thread that reads."""
         self._loop.call_soon_threadsafe(self._failed, error)
 
     async def idle(self) -> None:
-        """Suspend until no call is in the thread. Raises the error of librdkafka of a read."""
+        """Suspend until no call is in the thread. Raises librdkafka's error of a read."""
         while (call := self._call) is not None:
             await asyncio.wait([call])
             if self._call is call:
@@ -55,27 +58,27 @@ class PartitionReader:
                 self._kept += call.result()
 
     def kept(self) -> list[Any]:
-        """The messages that calls in the thread have read; each once."""
+        """Return the messages read by calls in the thread, each once."""
         kept, self._kept = self._kept, []
         return kept
 
     def take(self, most: int) -> list[Any]:
-        """The next messages that are there, at most so many. Raises the error of librdkafka.
+        """Return up to `most` available messages. Raises errors of librdkafka.
 
-        Never suspends; called only after `idle`.
+        Never suspends; call it only after `idle`.
         """
         return self._client.consume(most, 0.0)
 
     async def wait(self, seconds: float) -> None:
-        """Suspend until something can be taken, for so many seconds at most."""
+        """Suspend until messages are available, for at most `seconds`."""
         await self._in_thread(lambda: self._client.consume(1, seconds))
 
     async def place(
         self, removed: Collection[TopicPartition], placed: Mapping[TopicPartition, int]
     ) -> None:
-        """Read no more of some partitions, and others from these offsets on.
+        """Stop reading the removed partitions; read the others from these offsets.
 
-        Suspends until that holds: nothing that is taken later is from before.
+        Suspends until the change is complete: later messages all follow it.
         """
 
         def change() -> list[Any]:
@@ -92,7 +95,7 @@ class PartitionReader:
         await self._in_thread(change)
 
     async def clear(self) -> None:
-        """Read nothing any more."""
+        """Stop reading all partitions."""
 
         def change() -> list[Any]:
             self._client.unassign()
@@ -106,9 +109,9 @@ class PartitionReader:
         await self.idle()
 
     async def close(self) -> None:
-        """Close the client. Suspends until that is done."""
+        """Close the client. Suspends until it is closed."""
         try:
             await self.idle()
         except KafkaException:
-            pass  # of a read; it is told in the next session, if it lasts
+            pass  # an error of a read; if it persists, the next session reports it
         await self._loop.run_in_executor(self._threads, self._client.close)

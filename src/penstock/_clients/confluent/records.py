@@ -1,7 +1,8 @@
-"""Messages of librdkafka as records, taken apart by partition.
+"""Messages of librdkafka as records, divided by partition.
 
-Made by the hundred, so without a line of Python for each. A record is a tuple of what a message has:
-to keep the message itself, an object that the garbage collector visits, takes twice as long.
+Created by the hundred, without a line of Python code for each. A record is a tuple of a message's
+fields: keeping the message itself, an object that the garbage collector traverses, takes twice as
+long.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Delivered(NamedTuple):
-    """A record as librdkafka delivers it."""
+    """A record as delivered by librdkafka."""
 
     offset: int
     key: bytes | None
@@ -52,12 +53,12 @@ class Delivered(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Records of one partition in a row, or an error of a partition."""
+    """Consecutive records of one partition, or an error of a partition."""
 
     partition: TopicPartition
     records: list[Delivered]
     next_offset: int
-    """Everything of the partition before it has been delivered, or has no record."""
+    """Every offset of the partition before this one has been delivered or has no record."""
     error: KafkaError | None = None
 
 
@@ -69,7 +70,7 @@ _milliseconds = itemgetter(1)
 
 
 def runs(messages: Sequence[Any]) -> Iterator[Run]:
-    """Take messages apart, in order. The end of a partition is a run without records."""
+    """Divide messages into runs, in order. The end of a partition is a run without records."""
     errors = [*map(_error, messages)]
     if not any(errors):  # None cannot be compared with an error of librdkafka
         yield from _plain(messages)

@@ -62,18 +62,18 @@ class FileSettings:
     follows: bool = True
     """Whether the file may be a symbolic link."""
     mode: int = 0o666
-    """The mode of a new file, less the umask."""
+    """The mode of a new file, before the umask."""
 
     def beside(self, ending: str) -> Path:
-        """The path of a file beside it."""
+        """Return the path of a file in the same folder."""
         return self.path.with_name(self.path.name + ending)
 
     def period(self, wall: float) -> int | None:
-        """The number of the rotation period, a whole multiple of `rotate_every`, that contains `wall`."""
+        """Return the number of the rotation period (of `rotate_every` seconds) at time `wall`."""
         return None if self.rotate_every is None else int(wall // self.rotate_every)
 
     def archive(self, wall: float) -> Path:
-        """An unused name for the file when it is rotated at `wall`."""
+        """Return an unused name for the file rotated at time `wall`."""
         stem, ending = stem_and_ending(self.path)
         when = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%dT%H%M%SZ")
         number, name = 0, f"{stem}-{when}{ending}"
@@ -84,14 +84,14 @@ class FileSettings:
 
 
 def stem_and_ending(path: Path) -> tuple[str, str]:
-    """The text before and after the time in a rotated file's name."""
+    """Return the text before and after the time in a rotated file's name."""
     suffixes = path.suffixes
     ending = "".join(suffixes[-2:] if suffixes[-1:] == [".zst"] else suffixes[-1:])
     return path.name.removesuffix(ending), ending
 
 
 def archives(path: Path) -> list[Path]:
-    """The rotated files of `path`, oldest first."""
+    """Return the rotated files of `path`, oldest first."""
     stem, ending = stem_and_ending(path)
     pattern = re.compile(rf"{re.escape(stem)}-(\d{{8}}T\d{{6}}Z)(?:-(\d+))?{re.escape(ending)}")
     found = [
@@ -114,8 +114,9 @@ class AppendFile:
         self._period: int | None = None
 
     def open(self) -> None:
-        """Lock the file and repair its end. Raises `ConfigError` for a file in use or of another
-        kind, and `OSError`.
+        """Lock the file and repair its end.
+
+        Raises `ConfigError` for a file in use or of another kind, and `OSError`.
         """
         try:
             self._lock = _locked(self._settings)
@@ -139,8 +140,9 @@ class AppendFile:
         )
 
     def close(self) -> None:
-        """Close the file and release the lock; idempotent. Raises `OSError` if the content may not
-        be on the disk.
+        """Close the file and release the lock. Idempotent.
+
+        Raises `OSError` if the content may not be on the disk.
         """
         file, lock = self._file, self._lock
         self._file = self._lock = None
@@ -208,8 +210,9 @@ class AppendFile:
     # -- one chunk ---------------------------------------------------------------------------------
 
     def _append(self, file: int, chunk: bytes, wall: float) -> bool:
-        """Append the chunk; return `False` if another program has changed or removed the file, which
-        then contains nothing of the chunk.
+        """Append the chunk; return `False` if another program has changed or removed the file.
+
+        In that case the file contains nothing of the chunk.
         """
         path = self._settings.path
         try:

@@ -1,8 +1,9 @@
-"""Appending to a file that another program may truncate at any moment, as logrotate's
-`copytruncate` does. Every call blocks.
+"""Append to a file that another program may truncate at any moment. Every call blocks.
 
-1. The file is open with `O_APPEND`, so the descriptor's offset after a write shows where its bytes
-   went, regardless of the current size.
+logrotate's `copytruncate` truncates files in this way.
+
+1. The file is open with `O_APPEND`, so the descriptor's offset after a write shows the place of its
+   bytes, regardless of the current size.
 2. The pieces of one chunk must be adjacent, and the first one must begin at the end that the caller
    knows, or at 0 in an emptied file. Otherwise the file was changed in between, and the rest of the
    chunk is removed.
@@ -16,7 +17,7 @@ import errno
 import os
 
 _MARK = 64
-"""Bytes compared before a cut."""
+"""Number of bytes that are compared before a cut."""
 _TRIES = 10
 _BLOCK = 1 << 16
 
@@ -26,8 +27,9 @@ class NotUndoneError(Exception):
 
 
 def append(file: int, chunk: bytes, end: int) -> int | None:
-    """Append all of `chunk` in one piece at `end`; return the new end, or `None` if the file was
-    changed in the meantime.
+    """Append all of `chunk` in one piece at `end`; return the new end.
+
+    Returns `None` if the file was changed in the meantime.
 
     After `None` and after `OSError` nothing of the chunk is in the file. Raises `NotUndoneError` if
     that cannot be achieved.
@@ -70,7 +72,7 @@ def _undo(file: int, start: int) -> None:
     try:
         cut(file, start)
     except OSError as error:
-        message = f"a part of the lines may be in the file, and could not be taken back ({error})"
+        message = f"a part of the lines may be in the file, and could not be removed ({error})"
         raise NotUndoneError(message) from error
 
 
@@ -80,7 +82,7 @@ def _mark(file: int, size: int) -> bytes:
 
 
 def _without_zeros(file: int, size: int) -> int:
-    """The offset after the last byte before `size` that is not NUL."""
+    """Return the offset after the last byte before `size` that is not NUL."""
     while size > 0:
         start = max(0, size - _BLOCK)
         kept = os.pread(file, size - start, start).rstrip(b"\0")

@@ -24,8 +24,7 @@ _UNAVAILABLE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE
 
 
 def classify_file(error: BaseException) -> ErrorClass | None:
-    """The class of a file system error; `None` for other errors. Looks through `__cause__`. Does
-    not suspend.
+    """Classify a file system error; `None` for other errors. Follows `__cause__`. Does not suspend.
 
     A full disk, a missing permission, a read-only file system and a missing folder are `refused`:
     no item is at fault, and producers wait until an operator has repaired it. A lack of descriptors
@@ -43,7 +42,7 @@ def _class_of(error: BaseException) -> ErrorClass | None:
 
 
 def refusal(error: OSError, path: Path) -> RefusedError | None:
-    """The `RefusedError` for an error that affects every item written to `path`, or `None`."""
+    """Return the `RefusedError` for an error that affects every item of `path`, or `None`."""
     if error.errno not in _REFUSED:
         return None
     about = Path(os.fsdecode(error.filename)) if isinstance(error.filename, (str, bytes)) else path

@@ -16,7 +16,7 @@ _RLE, _RESERVED = 1, 3
 
 
 def is_zstd(fd: int) -> bool | None:
-    """Whether the file begins like a zstd file; `None` if it is too short to tell."""
+    """Return whether the file begins like a zstd file; `None` if it is too short to determine."""
     head = os.pread(fd, len(ZSTD_MAGIC), 0)
     if len(head) < len(ZSTD_MAGIC):
         return None
@@ -24,7 +24,7 @@ def is_zstd(fd: int) -> bool | None:
 
 
 def whole_lines(fd: int) -> int:
-    """The length of the whole lines, in bytes."""
+    """Return the length of the complete lines, in bytes."""
     end = os.fstat(fd).st_size
     while end > 0:
         start = max(0, end - _CHUNK)
@@ -36,7 +36,7 @@ def whole_lines(fd: int) -> int:
 
 
 def whole_frames(fd: int) -> int:
-    """The length of the whole zstd frames, in bytes."""
+    """Return the length of the complete zstd frames, in bytes."""
     size = os.fstat(fd).st_size
     at = 0
     while at < size:

@@ -1,4 +1,4 @@
-"""The client of Apache Kafka: its options, its errors, and what aiokafka keeps to itself.
+"""The client of Apache Kafka: its options, its errors, and internals of aiokafka.
 
 Importing it raises `MissingExtra`, an `ImportError`, without aiokafka.
 """

@@ -1,4 +1,4 @@
-"""Questions about topics, and their creation, by aiokafka's admin client."""
+"""Metadata and creation of topics, with aiokafka's admin client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _THERE = {0, kafka.TopicAlreadyExistsError.errno}
 
 
 class TopicAdmin:
-    """An admin client that is open."""
+    """An open admin client."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -30,7 +30,7 @@ class TopicAdmin:
     @classmethod
     @asynccontextmanager
     async def of(cls, options: ProducerOptions) -> AsyncIterator[TopicAdmin]:
-        """Open one. Raises `ConfigError` for a refused login, and `UnavailableError`."""
+        """Open a client. Raises `ConfigError` for a refused login, and `UnavailableError`."""
         client: Any = AIOKafkaAdminClient(**options.arguments())
         try:
             await client.start()
@@ -46,13 +46,13 @@ class TopicAdmin:
                 closing.exception()
 
     async def brokers(self) -> int:
-        """How many brokers there are. Raises the error of aiokafka."""
+        """Return the number of brokers. Raises errors of aiokafka."""
         return len((await self._client.describe_cluster())["brokers"])
 
     async def settings(self, topic: str) -> dict[str, str] | None:
-        """The settings of a topic; `None` if it does not exist. Does not create it.
+        """Return the settings of a topic; `None` if it does not exist. Does not create it.
 
-        Raises the error of aiokafka, such as `TopicAuthorizationFailedError`.
+        Raises errors of aiokafka, such as `TopicAuthorizationFailedError`.
         """
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
         (answer,) = await self._client.describe_configs([resource])
@@ -64,7 +64,7 @@ class TopicAdmin:
         return {entry[0]: entry[1] or "" for entry in entries}
 
     async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0 if it does not exist. Raises the error of aiokafka."""
+        """Return a topic's number of partitions; 0 if it is missing. Raises errors of aiokafka."""
         (found,) = await self._client.describe_topics([topic])
         code = found["error_code"]
         if code and code != _MISSING:
@@ -74,7 +74,7 @@ class TopicAdmin:
     async def create(
         self, topic: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
     ) -> None:
-        """Create a topic, unless it exists. Raises the error of aiokafka."""
+        """Create a topic, unless it exists. Raises errors of aiokafka."""
         made = NewTopic(topic, partitions, replication_factor, topic_configs=dict(settings))
         answer = await self._client.create_topics([made])
         for _, code, *told in answer.topic_errors:

@@ -1,7 +1,7 @@
-"""The broker that coordinates a transaction or a group: found, asked, and found again.
+"""Requests to the broker that coordinates a transaction or a group.
 
-A request is sent again while its coordinator is being elected, loads, or does not answer, until its
-time is over. An unanswered try may still arrive, after the answer of a later one.
+A request is repeated while its coordinator is being elected, is loading, or does not answer, until
+its time limit. An unanswered attempt may still arrive, even after the answer to a later one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PAUSE = 0.1
-"""Seconds before another try; aiokafka's `retry_backoff_ms`."""
+"""Seconds before the next attempt; aiokafka's `retry_backoff_ms`."""
 _SHORT_PAUSE = 0.02
-"""While an earlier transaction of the same id is being completed, which takes milliseconds."""
+"""The same while an earlier transaction of the id is being completed, which takes milliseconds."""
 UNSTABLE_OFFSETS = 88
 """UNSTABLE_OFFSET_COMMIT: an open transaction may change an offset."""
 _CONCURRENT = {kafka.ConcurrentTransactions.errno, UNSTABLE_OFFSETS}
@@ -39,8 +39,8 @@ _PASSING = _CONCURRENT | _ELSEWHERE | _LATER
 _UNANSWERED = (TimeoutError, kafka.KafkaError, OSError)
 
 
-class CoordinatorRefused(Exception):  # its code says what it is
-    """No coordinator is told, for this error code of a broker."""
+class CoordinatorRefused(Exception):  # its code identifies the error
+    """A broker refuses to name the coordinator, with this error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -51,14 +51,14 @@ class CoordinatorAnswer(NamedTuple):
     """A coordinator's last answer."""
 
     code: int
-    """Its error; 0: none."""
+    """Its error code; 0 means success."""
     body: Any
     is_only: bool
-    """Whether all tries before were answered, too."""
+    """Whether all earlier attempts were answered too."""
 
 
 class Coordinator:
-    """Sends requests of one transactional id, or of one group, to its coordinator."""
+    """Sends requests of one transactional id or one group to its coordinator."""
 
     def __init__(self, client: Any, kind: int, name: str) -> None:
         self._client = client
@@ -69,10 +69,10 @@ class Coordinator:
     async def ask(
         self, request: Any, code_of: Callable[[Any], int], within: float
     ) -> CoordinatorAnswer:
-        """Send a request until its answer is no passing error, or the time is over.
+        """Repeat a request until its answer is not a temporary error, or the time is up.
 
-        Raises the client's error if the last try had no answer. Suspends for `within` seconds and
-        one request timeout, at most. A cancelled request may still arrive.
+        Raises the client's error if the last attempt had no answer. Suspends for at most `within`
+        seconds plus one request timeout. A cancelled request may still arrive.
         """
         give_up_at = LOOP_CLOCK.now() + within
         is_only = True
@@ -95,7 +95,7 @@ class Coordinator:
                 await self._client.force_metadata_update()
 
     async def _find(self) -> int:
-        """The coordinator's node. Raises the client's error, or the broker's."""
+        """Return the coordinator's node. Raises errors of the client or the broker."""
         if self._node is not None:
             return self._node
         node = self._client.get_random_node()
@@ -104,8 +104,8 @@ class Coordinator:
         try:
             request = FindCoordinatorRequest(self._name, self._kind)
             answer = await self._client.send(node, request)
-        except _UNANSWERED as error:  # asking for it has no effect
-            raise kafka.NodeNotReadyError(f"no broker tells the coordinator ({error!r})") from error
+        except _UNANSWERED as error:  # this request has no side effect
+            raise kafka.NodeNotReadyError(f"no broker names the coordinator ({error!r})") from error
         if answer.error_code in _PASSING:
             why = kafka.for_code(answer.error_code)()
             raise kafka.NodeNotReadyError(f"there is no coordinator yet ({why!r})") from why

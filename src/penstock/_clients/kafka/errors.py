@@ -1,4 +1,4 @@
-"""What an error of aiokafka means to operators, in words that say what to do."""
+"""The meaning of aiokafka's errors, as messages for operators that give a remedy."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _REBALANCED = (
 
 
 def is_rebalanced(error: BaseException) -> bool:
-    """Whether a commit was refused because the group has been rebalanced, or is about to be."""
+    """Return whether a commit was refused because of a current or imminent rebalance."""
     return isinstance(error, _REBALANCED)
 
 
 def trouble_of(error: BaseException, options: MemberOptions) -> str:
-    """Why nothing can be delivered, in words for operators, without values of options."""
+    """Return why nothing can be delivered, as text for operators, without values of options."""
     group, bootstrap = options.group, options.bootstrap
     if isinstance(error, kafka.TopicAuthorizationFailedError):
         return words.no_right_to_topics(_topics(error))
@@ -69,7 +69,7 @@ def trouble_of(error: BaseException, options: MemberOptions) -> str:
 
 
 def opening_error(error: Exception, bootstrap: str) -> Exception:
-    """The error to raise where a producer cannot be started, without values of options."""
+    """Return the error for a producer that cannot be started, without values of options."""
     if isinstance(error, PenstockError):
         return error
     name = type(error).__name__
@@ -82,8 +82,8 @@ def opening_error(error: Exception, bootstrap: str) -> Exception:
         rule = "grant its user WRITE on the topic, or IDEMPOTENT_WRITE on the cluster"
         return ConfigError(f"bootstrap={bootstrap!r}: no idempotent producer is allowed; {rule}")
     if isinstance(error, (*_UNREACHABLE, OSError)):
-        asked = "is this its port, and does it run?"
-        return UnavailableError(f"no broker of Kafka answers at {bootstrap} ({name}); {asked}")
+        asked = "check that the port is right and the broker is running"
+        return UnavailableError(f"no Kafka broker answers at {bootstrap} ({name}); {asked}")
     return UnavailableError(f"the broker at {bootstrap} gives no producer id ({for_log(error)})")
 
 

@@ -1,6 +1,6 @@
-"""What aiokafka keeps to itself, and a group's member needs: its generation, one commit, one wait.
+"""Internals of aiokafka that a group member needs: its generation, single commits, single waits.
 
-Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` where names are gone.
+Written for aiokafka 0.13 and 0.14. `Insides` raises `MissingExtra` if a name no longer exists.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NAMES = {
 
 
 class Insides:
-    """The parts of a started `AIOKafkaConsumer`."""
+    """The internal parts of a started `AIOKafkaConsumer`."""
 
     def __init__(self, consumer: Any) -> None:
         for part, names in _NAMES.items():
@@ -46,69 +46,70 @@ class Insides:
 
     @property
     def generation(self) -> int:
-        """The group's generation of this member; -1 while it is none."""
+        """The generation of the group that this member belongs to; -1 while it is not a member."""
         generation: int = self._coordinator.generation
         return generation
 
     @property
     def has_coordinator(self) -> bool:
-        """Whether the broker that coordinates the group is known, and answered last time."""
+        """Whether the coordinator of the group is known and has answered the last request."""
         return self._coordinator.coordinator_id is not None
 
     @property
     def has_died(self) -> bool:
-        """Whether coordination has ended, by an error of aiokafka's own."""
+        """Whether coordination has ended with an error inside aiokafka."""
         task: asyncio.Task[object] = self._coordinator._coordination_task
         return task.done()
 
     def raise_death(self) -> None:
-        """Raise the error by which coordination has ended, if there is one."""
+        """Raise the error with which coordination has ended, if there is one."""
         task: asyncio.Task[object] = self._coordinator._coordination_task
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
 
     @property
     def is_reassigning(self) -> bool:
-        """Whether a rebalance is under way; no records are handed out then."""
+        """Whether a rebalance is in progress; no records are returned meanwhile."""
         reassigning: bool = self._subscription.reassignment_in_progress
         return reassigning
 
     def raise_fault(self) -> None:
-        """Raise the error that coordination waits with, once; it goes on after this."""
+        """Raise the pending error of coordination, once; coordination then continues."""
         self._coordinator.check_errors()
 
     def state(self, partition: Any) -> Any:
-        """The state of an assigned partition; `None` of another one."""
+        """Return the state of an assigned partition; `None` for other partitions."""
         subscription = self._subscription.subscription
         assignment = None if subscription is None else subscription.assignment
         return None if assignment is None else assignment.state_value(partition)
 
     def has_arrived(self, partition: tuple[str, int]) -> bool:
-        """Whether something of a partition has been fetched and not been taken: records, markers of
-        transactions, or an error.
+        """Return whether the partition has fetched data that was not taken yet.
+
+        That is records, transaction markers or an error.
         """
         return partition in self._fetcher._records
 
     def news(self) -> asyncio.Future[None]:
-        """A future that is done when records or an error have arrived."""
+        """Return a future that is done when records or an error have arrived."""
         waiter: asyncio.Future[None] = self._fetcher._create_fetch_waiter()
         return waiter
 
     async def refresh(self) -> None:
-        """Suspend until a broker has told the topics anew."""
+        """Suspend until a broker has sent new metadata of the topics."""
         await self._client.force_metadata_update()
 
     async def commit(self, offsets: Mapping[Any, Any]) -> None:
-        """Send one commit, of the generation of now, and suspend until its answer."""
+        """Send one commit in the current generation, and suspend until its answer."""
         await self._coordinator._do_commit_offsets(None, offsets)
 
     async def committed(self, partitions: Collection[Any]) -> Mapping[Any, Any]:
-        """Ask once for stored offsets with their metadata."""
+        """Request stored offsets with their metadata, once."""
         found: Mapping[Any, Any] = await self._coordinator._do_fetch_commit_offsets(partitions)
         return found
 
     async def close_fetcher(self) -> None:
-        """End the fetching of records."""
+        """Stop fetching records."""
         await self._fetcher.close()
 
     async def close_client(self) -> None:

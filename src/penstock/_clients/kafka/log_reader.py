@@ -1,4 +1,4 @@
-"""Reads all committed records that a partition has, without a group."""
+"""Reads all committed records of a partition, without a group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .producer_options import ProducerOptions
 
 PAGE = 5000
-"""Records of a page."""
+"""Number of records in a page."""
 
 _STUCK = (
     "%s could not be read from %d on, up to %d, for %g s: a broker does not answer, or a transaction "
@@ -33,10 +33,10 @@ _STUCK = (
 async def committed_pages(
     options: ProducerOptions, partition: TopicPartition
 ) -> AsyncGenerator[Sequence[Any]]:
-    """The committed records of a partition from its beginning to its end of now, in pages.
+    """Yield the committed records of a partition, from its beginning to its current end, in pages.
 
-    Raises the error of aiokafka, and `UnavailableError` without progress for three times
-    `request_timeout`.
+    Raises errors of aiokafka, and `UnavailableError` after three times `request_timeout` without
+    progress.
     """
     key = ClientPartition(*partition)
     async with _reader(options) as client:

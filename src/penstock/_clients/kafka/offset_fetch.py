@@ -1,4 +1,4 @@
-"""Asking a group's coordinator for offsets that no open transaction may still change."""
+"""Requests for offsets of a group that no open transaction can still change."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ _Struct: TypeAlias = OffsetFetchRequest_v3 | _OffsetFetchRequest_v7
 
 
 class StableOffsetFetch(Request[_Struct]):  # type: ignore[misc]  # aiokafka has no types
-    """The offsets of a group: UNSTABLE_OFFSET_COMMIT while a transaction may change one.
+    """Requests a group's offsets; fails with UNSTABLE_OFFSET_COMMIT while one may change.
 
-    Brokers before Kafka 2.5 do not know that, and answer with the last committed one.
+    Brokers before Kafka 2.5 do not support this, and answer with the last committed offset.
     """
 
     API_KEY = 9
@@ -88,7 +88,7 @@ class StableOffsetFetch(Request[_Struct]):  # type: ignore[misc]  # aiokafka has
         self._topics = topics
 
     def build(self, request_struct_class: type[_Struct]) -> _Struct:
-        """The request in one version."""
+        """Build the request for a protocol version."""
         if request_struct_class is OffsetFetchRequest_v3:
             return request_struct_class(self._group, list(self._topics))
         tags: dict[int, bytes] = {}
@@ -97,7 +97,7 @@ class StableOffsetFetch(Request[_Struct]):  # type: ignore[misc]  # aiokafka has
 
 
 class FetchedOffset(NamedTuple):
-    """A partition's offset; -1: it has none."""
+    """A partition's offset; -1 if it has none."""
 
     topic: str
     partition: int
@@ -107,7 +107,7 @@ class FetchedOffset(NamedTuple):
 
 
 def fetched(response: Any) -> list[FetchedOffset]:
-    """What a response says of each partition, in either version."""
+    """Return the offsets in a response, in either version."""
     found: list[FetchedOffset] = []
     for topic, partitions, *_ in response.topics:
         for partition, offset, *others in partitions:

@@ -1,7 +1,7 @@
-"""How to connect to Kafka as a member of a group, checked before anything is opened.
+"""Connection options for Kafka group members, checked before opening.
 
 1. Times are seconds here, and milliseconds in aiokafka.
-2. Options of aiokafka pass through under its own names: TLS, SASL, sizes of fetches. Those that
+2. Options of aiokafka pass through under its own names: TLS, SASL, sizes of fetches. Options that
    Penstock sets itself are refused, with the argument to use instead.
 3. Values of passed options are never shown: they may be secrets.
 """
@@ -29,32 +29,32 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _OWNED = {
-    "auto_commit_interval_ms": "Consumer(commit_every=...) says when positions are stored",
-    "auto_offset_reset": "start=... says it",
-    "bootstrap_servers": "bootstrap=... says it",
-    "consumer_timeout_ms": "records are fetched for the consumer alone",
+    "auto_commit_interval_ms": "use Consumer(commit_every=...)",
+    "auto_offset_reset": "use start=...",
+    "bootstrap_servers": "use bootstrap=...",
+    "consumer_timeout_ms": "records are fetched only on request of the consumer",
     "enable_auto_commit": "positions are stored by the consumer, when their records are settled",
-    "group_id": "group=... says it",
-    "group_instance_id": "instance=... says it",
+    "group_id": "use group=...",
+    "group_instance_id": "use instance=...",
     "heartbeat_interval_ms": "it follows session_timeout",
     "key_deserializer": "Consumer(steps=...) decodes",
     "loop": "the running loop is used",
-    "max_poll_interval_ms": "max_poll_interval=... says it, in seconds",
-    "max_poll_records": "Consumer(fetch_max=...) says it",
-    "rebalance_timeout_ms": "rebalance_timeout=... says it, in seconds",
-    "session_timeout_ms": "session_timeout=... says it, in seconds",
+    "max_poll_interval_ms": "use max_poll_interval=..., in seconds",
+    "max_poll_records": "use Consumer(fetch_max=...)",
+    "rebalance_timeout_ms": "use rebalance_timeout=..., in seconds",
+    "session_timeout_ms": "use session_timeout=..., in seconds",
     "value_deserializer": "Consumer(steps=...) decodes",
 }
 _KNOWN = frozenset(inspect.signature(AIOKafkaConsumer).parameters)
 FETCH_WAIT = 0.1
-"""Seconds that a broker may hold a fetch back for new records. aiokafka sends no other fetch to it
-meanwhile: a partition that has been read waits for one of the partitions that have nothing.
+"""Seconds for which a broker may delay a fetch until new records arrive. Meanwhile aiokafka sends
+it no other fetch: a partition with records waits for the partitions without any.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class MemberOptions:
-    """A member of a consumer group. Times are seconds."""
+    """Options of a consumer group member. Times are in seconds."""
 
     bootstrap: str
     group: str
@@ -99,19 +99,21 @@ class MemberOptions:
 
     @property
     def revoke_within(self) -> float:
-        """Seconds that a drain may take in a rebalance, with time left for the commit after it."""
+        """Time limit of a drain in a rebalance, in seconds; leaves time for the commit after it."""
         return min(self.rebalance_timeout, self.max_poll_interval) - self.commit_timeout
 
     def committed_only(self) -> MemberOptions:
-        """The same, reading committed records only. Raises `ConfigError` if the options differ."""
+        """Return the same options for reading only committed records. Raises `ConfigError`."""
         level = self.client.get("isolation_level", COMMITTED)
         if level != COMMITTED:
-            rule = f"must be {COMMITTED!r} in a transaction, which moves no aborted records"
+            rule = (
+                f"must be {COMMITTED!r} in a transactional flow, which never moves aborted records"
+            )
             raise checks.bad("isolation_level", level, rule)
         return replace(self, client={**self.client, "isolation_level": COMMITTED})
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of aiokafka's consumer."""
+        """Return the arguments for aiokafka's consumer."""
         return {
             "fetch_max_wait_ms": milliseconds(FETCH_WAIT),
             **self.client,

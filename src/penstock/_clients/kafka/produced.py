@@ -1,9 +1,9 @@
-"""What became of one batch of records that was sent to a partition.
+"""The result of one batch of records that was sent to a partition.
 
-An error of a broker tells one of four things: the batch was not stored, and may be on the next try;
-its records are at fault; everything is refused until an operator repairs it; or it is not known
-whether it was stored. A producer's id that the broker has forgotten is of the first kind, with a new
-id.
+A broker's error has one of four meanings: the batch was not stored, but the next attempt may
+succeed; its records are invalid; everything is refused until an operator repairs it; or it is
+unknown whether the batch was stored. A producer id that the broker has forgotten is of the first
+kind, with a new id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _UNKNOWN = {
     kafka.UnknownError.errno,
     kafka.RequestTimedOutError.errno,
     kafka.NotEnoughReplicasAfterAppendError.errno,
-    # a leader that has stored it answers so, if it ends to be the leader while it waits for others
+    # also the answer of a leader that has stored it and lost leadership while waiting for replicas
     kafka.NotLeaderForPartitionError.errno,
     kafka.KafkaStorageError.errno,
 }
@@ -55,14 +55,14 @@ _REPAIRS = {
     kafka.InvalidTopicError.errno: "use a topic that producers may write to",
     kafka.UnknownTopicOrPartitionError.errno: "create the topic",
     kafka.TransactionalIdAuthorizationFailed.errno: "grant its user WRITE on the transactional id",
-    kafka.InvalidRequiredAcksError.errno: "use a broker that knows acks=all",
+    kafka.InvalidRequiredAcksError.errno: "use a broker that supports acks=all",
     kafka.UnsupportedForMessageFormatError.errno: "raise the topic's message.format.version",
     kafka.UnsupportedVersionError.errno: "use a broker of Kafka 0.11 or later",
     kafka.PolicyViolationError.errno: "change what the broker's policy forbids",
     _UNSUPPORTED_COMPRESSION: "use another compression=, or allow this one on the topic",
 }
 PASSING = {kafka.UnknownTopicOrPartitionError.errno}
-"""Refusals that may be the passing state of a cluster that is changing; tried again first."""
+"""Refusals that may be temporary while the cluster changes; retried first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +70,24 @@ class Stored:
     """The batch is in the log."""
 
     offset: int
-    """The first record's; -1 where the broker does not know it any more."""
+    """The offset of the first record; -1 if the broker no longer knows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The batch is not in the log, or is not known to be."""
+    """The batch is not in the log, or it is unknown whether it is."""
 
     error: SinkError
     records: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The records at fault, where the broker names them, and why."""
+    """The invalid records and the reasons, if the broker reports them."""
     may_pass: bool = False
-    """Whether another try with newer metadata is worthwhile."""
+    """Whether another attempt with newer metadata may succeed."""
     forgets: bool = False
-    """Whether the broker does not know the producer's id, so that another one is needed."""
+    """Whether the broker has forgotten the producer id, so that a new one is needed."""
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it may be in the log all the same."""
+        """Whether the batch may nevertheless be in the log."""
         return isinstance(self.error, UnknownOutcomeError)
 
 
@@ -95,13 +95,13 @@ Produced = Stored | Failed
 
 
 def produced(code: int, place: str, offset: int, records: Mapping[int, str], told: str) -> Produced:
-    """What a broker's answer says; `place` is the partition, as text."""
+    """Interpret a broker's answer; `place` is the partition, as text."""
     if code in {0, _DUPLICATE}:
         return Stored(offset)
     error = kafka.for_code(code)()
     why = f"{type(error).__name__}{f': {told}' if told else ''}"
     if code in _TOO_LARGE:
-        text = f"{place} does not take a batch of this size ({why}); see max.message.bytes"
+        text = f"{place} does not accept a batch of this size ({why}); see max.message.bytes"
         return Failed(caused(TooLargeError(text), error))
     if code in _OF_RECORDS:
         return Failed(caused(PermanentError(f"{place} refuses it ({why})"), error), records)
@@ -120,22 +120,24 @@ def produced(code: int, place: str, offset: int, records: Mapping[int, str], tol
 
 
 def unsent(place: str, error: Exception | None) -> Failed:
-    """No broker was there to send it to."""
+    """Return the result of a batch that could not be sent to a broker."""
     made = UnavailableError(f"the leader of {place} cannot be reached")
     return Failed(made if error is None else caused(made, error), may_pass=True)
 
 
 def unanswered(place: str, error: Exception) -> Failed:
-    """It was sent, and no answer came."""
+    """Return the result of a batch that was sent without receiving an answer."""
     made = UnknownOutcomeError(f"{place} has not answered ({type(error).__name__})")
     return Failed(caused(made, error), may_pass=not isinstance(error, kafka.RequestTimedOutError))
 
 
 def still_unknown(failed: Failed, place: str) -> Failed:
-    """The same of a batch that was sent before, without an answer: unless its records are at fault,
-    the refusal of the second try says nothing about the first.
+    """Return the result of a batch that was also sent before, without an answer.
+
+    Unless its records are invalid, the refusal of the second attempt gives no information about the
+    first.
     """
     if failed.is_unknown or isinstance(failed.error, PermanentError):
         return failed
-    made = UnknownOutcomeError(f"{place} may have stored an earlier try ({failed.error})")
+    made = UnknownOutcomeError(f"{place} may have stored an earlier attempt ({failed.error})")
     return replace(failed, error=caused(made, failed.error))

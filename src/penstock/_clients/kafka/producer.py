@@ -1,13 +1,13 @@
-"""A producer of Kafka, one request at a time, on aiokafka's client.
+"""A Kafka producer that makes one request at a time, on aiokafka's client.
 
-1. aiokafka's own producer sends again in the background, without end if it is idempotent, and its
-   `stop` waits for that. So a write that was given up may happen later, and it never says which
-   records have been on the wire. Here each request is one call: when it has ended, nothing is sent
-   any more, and its answer tells what is known.
+1. aiokafka's own producer retries in the background, without limit if it is idempotent, and its
+   `stop` waits for that. So an abandoned write may still happen later, and it is unknown which
+   records were sent. Here each request is one call: after it has ended, nothing more is sent, and
+   its result states what is known.
 2. A batch has the producer's id and a sequence number of its partition. A batch without an answer
-   is kept and sent again as it was, so that the broker recognizes it; until it is decided, nothing
-   else goes to its partition.
-3. A number is used up by a stored batch only. A refused one leaves no gap.
+   is kept and resent unchanged, so that the broker recognizes it; until its result is known,
+   nothing else is sent to its partition.
+3. Only a stored batch uses up sequence numbers; a refused batch leaves no gap.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ if TYPE_CHECKING:
 NO_ID = (-1, -1)
 """The id and epoch of a producer that is not idempotent."""
 ALL = -1
-"""The acknowledgements of all replicas in sync."""
+"""Acknowledgement by all in-sync replicas."""
 _FIND_TRIES = 5
 _PAUSE = 0.1
-"""Seconds before a broker is asked again, for an id or a topic that it may be creating."""
+"""Seconds between requests for an id or topic that a broker may still be creating."""
 _SEQUENCES = 1 << 31
 MAX_REQUEST_BYTES = 32 << 20
-"""A broker closes the connection on a request of more than `socket.request.max.bytes`, 100 MiB by
-default, instead of an answer.
+"""Instead of answering, a broker closes the connection on a request of more than
+`socket.request.max.bytes`, by default 100 MiB.
 """
 
 
 @dataclass(slots=True, eq=False)
 class SealedRecords:
-    """The encoded records of one partition, as they are sent, and sent again."""
+    """The encoded records of one partition, in the form in which they are sent and resent."""
 
     partition: TopicPartition
     data: bytes
     count: int
 
     def release(self) -> None:
-        """Free the memory of records that are stored; their items may ask for the place later."""
+        """Free the memory of stored records; the rest is kept for the items' offsets."""
         self.data = b""
 
 
 class PartitionLog:
-    """A partition, as its producer sees it. Whoever holds `lock` may send to it."""
+    """A partition, as its producer sees it. Only the holder of `lock` may send to it."""
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -74,31 +74,31 @@ class PartitionLog:
 
     @property
     def sequence(self) -> int:
-        """The number of the next record."""
+        """The sequence number of the next record."""
         return self._sequence
 
     @property
     def undecided(self) -> SealedRecords | None:
-        """The batch that may be in the log, or not; it is sent again before any other."""
+        """The batch of unknown result; it is resent before any other."""
         return self._undecided
 
     def sent(self, batch: SealedRecords) -> None:
-        """Note that a batch is on its way."""
+        """Record that a batch is being sent."""
         self._undecided = batch
 
     def stored(self, batch: SealedRecords) -> None:
-        """Note that it is in the log."""
+        """Record that the batch is in the log."""
         self._undecided = None
         batch.release()
         self._sequence = (self._sequence + batch.count) % _SEQUENCES
 
     def refused(self) -> None:
-        """Note that it is not in the log."""
+        """Record that the batch is not in the log."""
         self._undecided = None
 
 
 class Producer:
-    """Sends batches of records under one producer id, on a client that is connected."""
+    """Sends batches of records under one producer id, on a connected client."""
 
     _transactional_id: str | None = None
 
@@ -110,7 +110,7 @@ class Producer:
         self._spent_by: Exception | None = None
 
     def _begin_as(self, producer: tuple[int, int]) -> None:
-        """Send under this id and epoch from now on; its numbers begin at 0."""
+        """Send under this id and epoch from now on; sequence numbers restart at 0."""
         self._id, self._logs, self._spent_by = producer, {}, None
 
     def _any_node(self) -> Any:
@@ -121,30 +121,30 @@ class Producer:
 
     @property
     def is_spent(self) -> bool:
-        """Whether a broker does not know its id any more, so that it needs another one."""
+        """Whether a broker has forgotten the producer id, so that a new one is needed."""
         return self._spent_by is not None
 
     @property
     def spent_by(self) -> Exception | None:
-        """The error that says so."""
+        """The error that reported the forgotten producer id."""
         return self._spent_by
 
     # -- topics ------------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> list[int] | None:
-        """The numbers of a topic's partitions, in order; `None` while it is not known."""
+        """Return the numbers of a topic's partitions, in order; `None` if the topic is unknown."""
         found = self._client.cluster.partitions_for_topic(topic)
         return sorted(found) if found else None
 
     def available(self, topic: str) -> list[int]:
-        """Those of its partitions that have a leader; all of them if none has."""
+        """Return the topic's partitions with a leader, or all of them if none has one."""
         found = self._client.cluster.available_partitions_for_topic(topic)
         return sorted(found) if found else self.partitions(topic) or []
 
     async def find(self, topics: Iterable[str]) -> dict[str, RefusedError]:
-        """Ask for topics that are not known. Returns a refusal for each that cannot be found.
+        """Request unknown topics; return a refusal for each topic that cannot be found.
 
-        Suspends for about 3 s where a topic does not exist: it may be made at the first question.
+        Suspends for about 3 s if a topic does not exist, since the request may create it.
         """
         missing = [each for each in topics if self.partitions(each) is None]
         for each in missing:
@@ -169,21 +169,23 @@ class Producer:
         return RefusedError(text, repair="create it, or allow auto.create.topics.enable")
 
     async def refresh(self) -> None:
-        """Ask a broker for leaders and partitions anew. Suspends until it has answered or not."""
+        """Request leaders and partitions from a broker again. Suspends until the request has ended."""
         await self._client.force_metadata_update()
 
     # -- records -----------------------------------------------------------------------------------
 
     def log(self, partition: TopicPartition) -> PartitionLog:
-        """The state of a partition, always the same."""
+        """Return the state of a partition, always the same object."""
         found = self._logs.get(partition)
         if found is None:
             found = self._logs[partition] = PartitionLog(partition)
         return found
 
     def builder(self) -> Any:
-        """An empty batch: `append(index, timestamp, key, value, headers)` until it returns `None`,
-        at `max_batch_bytes`; the first record always fits.
+        """Return an empty batch builder.
+
+        Call `append(index, timestamp, key, value, headers)` until it returns `None`, at
+        `max_batch_bytes`; the first record always fits.
         """
         options = self._options
         return DefaultRecordBatchBuilder(
@@ -191,7 +193,7 @@ class Producer:
         )
 
     def sealed(self, log: PartitionLog, builder: Any, count: int) -> SealedRecords:
-        """The batch with the next number of its partition."""
+        """Return the batch with the next sequence number of its partition."""
         if self._id != NO_ID:
             builder.set_producer_state(*self._id, log.sequence)
         return SealedRecords(log.partition, bytes(builder.build()), count)
@@ -199,10 +201,10 @@ class Producer:
     async def produce(
         self, batches: Sequence[SealedRecords], answers: dict[SealedRecords, Produced]
     ) -> None:
-        """Send each batch to its leader; put what became of it into `answers`, once that is known.
+        """Send each batch to its leader; put its result into `answers` once it is known.
 
-        At most one of a partition. Suspends until all have answered, or not in time. Raises no
-        error of Kafka's. After a cancellation, batches without an answer are undecided.
+        `batches` has at most one of each partition. Suspends until all have answered or timed out.
+        Raises no Kafka errors. After a cancellation, batches without an answer are undecided.
         """
         sending = [
             self._request(leader, some, answers)
@@ -217,7 +219,7 @@ class Producer:
         return None
 
     def _leader(self, batch: SealedRecords) -> int:
-        """The broker that leads the partition; -1 while there is none."""
+        """Return the broker that leads the partition; -1 while there is none."""
         found = self._client.cluster.leader_for_partition(ClientPartition(*batch.partition))
         return -1 if found is None else found
 
@@ -271,7 +273,7 @@ class Producer:
     def _noted(
         self, log: PartitionLog, batch: SealedRecords, answer: Produced, is_again: bool
     ) -> Produced:
-        """The answer, once the partition's state has it."""
+        """Record the answer in the partition's state; return it."""
         if isinstance(answer, Stored):
             log.stored(batch)
             return answer
@@ -284,7 +286,7 @@ class Producer:
 
 
 class ProducerSession(Producer):
-    """A producer with its id, from start to stop. Used once, on one loop."""
+    """A producer with its id, from start to stop. Can be used once, on one loop."""
 
     def __init__(self, options: ProducerOptions) -> None:
         try:
@@ -294,7 +296,7 @@ class ProducerSession(Producer):
         super().__init__(options, client)
 
     async def start(self) -> None:
-        """Connect, and get an id. Raises the error of aiokafka, with everything closed."""
+        """Connect, and obtain an id. On errors of aiokafka, closes everything and raises them."""
         try:
             await self._bootstrap()
             if self._options.is_idempotent:
@@ -312,7 +314,7 @@ class ProducerSession(Producer):
             raise
 
     async def _new_id(self) -> tuple[int, int]:
-        # the timeout is of transactions, and has no effect without one
+        # the timeout applies to transactions, and has no effect without one
         request = InitProducerIdRequest(
             transactional_id=None,  # pyright: ignore[reportArgumentType]  # it may be null
             transaction_timeout_ms=self._options.transaction_timeout_ms,
@@ -325,20 +327,20 @@ class ProducerSession(Producer):
             error = for_code(answer.error_code)()
             if not error.retriable or LOOP_CLOCK.now() >= give_up_at:
                 raise error
-            await LOOP_CLOCK.sleep(_PAUSE)  # a broker that has just started
+            await LOOP_CLOCK.sleep(_PAUSE)  # the broker has just started
             await self._client.force_metadata_update()
 
     @property
     def client(self) -> Any:
-        """The connections, for other producers."""
+        """The client, which other producers may share."""
         return self._client
 
     async def refusal(self) -> Exception | None:
-        """A refused login or certificate, by asking each broker once more. Suspends."""
+        """Ask each broker once more; return its refusal of the login or certificate. Suspends."""
         return await refusal_of(self._client)
 
     async def stop(self, within: float) -> None:
-        """Close the connections, in `within` seconds; then leave them to the loop."""
+        """Close the connections within `within` seconds; after that, leave them to the loop."""
         closing = asyncio.ensure_future(self._client.close())
         await asyncio.wait([closing], timeout=within)
         if not closing.cancel() and not closing.cancelled():
@@ -355,7 +357,7 @@ def _in_order(
 
 
 def _answers(response: Any) -> dict[TopicPartition, Produced]:
-    """What a response says of each partition, in any version of it."""
+    """Return the answers for each partition in a response of any version."""
     return {
         (partition := TopicPartition(topic, answer[0])): _answer(str(partition), *answer[1:])
         for topic, partitions in response.topics
@@ -363,7 +365,7 @@ def _answers(response: Any) -> dict[TopicPartition, Produced]:
     }
 
 
-def _answer(  # as they come
+def _answer(  # in order of arrival
     place: str,
     code: int,
     offset: int,
@@ -377,7 +379,7 @@ def _answer(  # as they come
 
 
 def _in_requests(batches: Iterable[SealedRecords]) -> list[list[SealedRecords]]:
-    """Those of one leader, in requests of at most `MAX_REQUEST_BYTES`, but of one batch at least."""
+    """Divide one leader's batches into requests of at most `MAX_REQUEST_BYTES`, or of one batch."""
     requests: list[list[SealedRecords]] = []
     room = 0
     for each in batches:

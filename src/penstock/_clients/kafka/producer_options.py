@@ -1,4 +1,4 @@
-"""How to connect to Kafka as a producer, checked before anything is opened."""
+"""Connection options of Kafka producers, checked before opening."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _KNOWN = frozenset(inspect.signature(AIOKafkaClient).parameters)
 _OWNED = {
     "acks": "every record is acknowledged by all replicas in sync",
     "api_version": "it is negotiated with each broker",
-    "bootstrap_servers": "bootstrap=... says it",
-    "compression_type": "compression=... says it",
-    "enable_idempotence": "idempotent=... says it",
-    "key_serializer": "key=... is a function of an item, too",
+    "bootstrap_servers": "use bootstrap=...",
+    "compression_type": "use compression=...",
+    "enable_idempotence": "use idempotent=...",
+    "key_serializer": "key=... is also a function of an item",
     "linger_ms": "the batcher decides when a batch is complete: Limits(max_delay=...)",
     "loop": "the running loop is used",
-    "max_batch_size": "max_batch_bytes=... says it",
-    "max_request_size": "max_batch_bytes=... says it",
+    "max_batch_size": "use max_batch_bytes=...",
+    "max_request_size": "use max_batch_bytes=...",
     "partitioner": "partition=... is a function of an item",
-    "request_timeout_ms": "request_timeout=... says it, in seconds",
-    "retries": "a Retry around the sink tries again",
-    "transaction_timeout_ms": "transaction_timeout=... says it, in seconds",
+    "request_timeout_ms": "use request_timeout=..., in seconds",
+    "retries": "a Retry around the sink retries",
+    "transaction_timeout_ms": "use transaction_timeout=..., in seconds",
     "transactional_id": "flow.transaction(source, sink, ...) makes one for each claim",
     "value_serializer": "value=... is a function of an item",
 }
@@ -49,7 +49,7 @@ MAX_BATCH_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ProducerOptions:
-    """A producer. Times are seconds."""
+    """Options of a producer. Times are in seconds."""
 
     bootstrap: str
     compression: str | None
@@ -89,7 +89,7 @@ class ProducerOptions:
 
     @property
     def codec(self) -> int:
-        """The number of the compression in a batch's attributes."""
+        """The code of the compression in a batch's attributes."""
         return 0 if self.compression is None else _CODECS[self.compression][1]
 
     @property
@@ -101,7 +101,7 @@ class ProducerOptions:
         return milliseconds(self.transaction_timeout)
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of aiokafka's client; an `ssl_context` that is a function is called."""
+        """Return the arguments for aiokafka's client; calls an `ssl_context` that is a function."""
         given = dict(self.client)
         if callable(context := given.get("ssl_context")):
             given["ssl_context"] = context()

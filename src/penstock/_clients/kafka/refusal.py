@@ -1,4 +1,4 @@
-"""Why a client could not be started: aiokafka logs the reasons and raises "unable to bootstrap"."""
+"""Why a client could not start: aiokafka only logs the reasons and raises "unable to bootstrap"."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 async def refusal_of(client: Any) -> Exception | None:
-    """A refused login or certificate, by asking each broker once more; `None` for anything else.
+    """Ask each broker again; return its refusal of the login or certificate, otherwise `None`.
 
-    Suspends until the brokers have answered, or have not within the client's request timeout.
+    Suspends until the brokers have answered, or the client's request timeout has passed.
     """
     inside = cast("dict[str, Any]", vars(client))
     connect: Any = attrgetter("create_conn")(conn)

@@ -1,11 +1,11 @@
-"""One membership of a group through aiokafka.
+"""One group membership through aiokafka.
 
-1. aiokafka's `commit` tries again, and then under whichever generation holds by that time; here a
-   commit is one request, of the generation that holds when it is sent.
-2. Its `getmany` waits for an end of a rebalance, whatever its timeout says, and may return what
-   belongs to the next assignment. `take` asks only while nothing is being reassigned, so it never
-   suspends; `wait` is a call of its own.
-3. Its `stop` may hang, and may raise a foreign cancellation. `stop` here has a deadline.
+1. aiokafka's `commit` retries, possibly in a later generation; here a commit is one request, in the
+   generation that is current when it is sent.
+2. aiokafka's `getmany` waits for the end of a rebalance, regardless of its timeout, and may return
+   records of the next assignment. `take` calls it only while nothing is being reassigned, so it
+   never suspends; `wait` is a separate call.
+3. aiokafka's `stop` may hang, and may raise a foreign cancellation. `stop` here has a deadline.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.kafka")
 
 NOWHERE = ClientPartition("penstock-no-topic", 0)
-"""Asking for no partition means all of them, so this asks for one that is not there."""
+"""A request for no partitions returns all of them, so this requests a nonexistent one."""
 _UNKNOWN = -1
 FORCED = 1.0
-"""Seconds for each part of the client to end in, once it has not ended by itself."""
+"""Time limit in seconds for each part of the client, if it has not ended by itself."""
 
 
 class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """Passes aiokafka's two calls on."""
+    """Forwards aiokafka's two callbacks."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
 
 
 class Session:
-    """An `AIOKafkaConsumer` from its start to its stop. Used once, on one loop."""
+    """An `AIOKafkaConsumer` from start to stop. Can be used once, on one loop."""
 
     def __init__(self, options: MemberOptions) -> None:
         self._client: Any = AIOKafkaConsumer(**options.arguments())
@@ -75,17 +75,17 @@ class Session:
 
     @classmethod
     def of(cls, options: MemberOptions) -> Session:
-        """A session that has not started. Raises `ConfigError` if aiokafka refuses its options."""
+        """Create a session, not started. Raises `ConfigError` if aiokafka refuses its options."""
         try:
             return cls(options)
         except (TypeError, ValueError, AssertionError) as error:
             raise ConfigError(f"AIOKafkaConsumer refuses its options: {error}") from error
 
     async def start(self, within: float) -> None:
-        """Connect. Raises the error of aiokafka, with everything closed.
+        """Connect. On errors of aiokafka, closes everything and raises them.
 
-        A cancellation takes effect when it has connected or failed, or after so many seconds:
-        aiokafka would leave its connections open.
+        A cancellation takes effect only after the connection has succeeded or failed, or after
+        `within` seconds, since aiokafka would leave its connections open.
         """
         starting = asyncio.ensure_future(self._connect())
         try:
@@ -110,16 +110,16 @@ class Session:
         return self._insides
 
     def subscribe(self, topics: Sequence[str], pattern: str | None, listener: Listener) -> None:
-        """Join the group for these topics, or those that match; the listener is told."""
+        """Join the group for these topics, or those that match; the listener gets the events."""
         self._client.subscribe(topics, pattern=pattern, listener=listener)
 
     def topics(self) -> Collection[str]:
-        """The topics that are subscribed to, or that match the pattern."""
+        """Return the subscribed topics, or those that match the pattern."""
         topics: Collection[str] = self._client.subscription()
         return topics
 
     def partitions(self) -> list[TopicPartition]:
-        """The partitions of these topics, as far as a broker has told them."""
+        """Return the partitions of these topics, as far as a broker has reported them."""
         return [
             TopicPartition(topic, partition)
             for topic in self.topics()
@@ -130,25 +130,25 @@ class Session:
 
     @property
     def generation(self) -> int:
-        """The group's generation of this member; -1 while it is none."""
+        """The generation of the group that this member belongs to; -1 while it is not a member."""
         return self._inside.generation
 
     @property
     def has_coordinator(self) -> bool:
-        """Whether the broker that coordinates the group is known, and answered last time."""
+        """Whether the coordinator of the group is known and has answered the last request."""
         return self._inside.has_coordinator
 
     @property
     def has_died(self) -> bool:
-        """Whether aiokafka has given coordination up, by an error of its own."""
+        """Whether aiokafka has stopped coordination because of an internal error."""
         return self._inside.has_died
 
     def raise_death(self) -> None:
-        """Raise the error that `has_died` is about, if it is known."""
+        """Raise the error behind `has_died`, if it is known."""
         self._inside.raise_death()
 
     def fault(self) -> Exception | None:
-        """The error that coordination waits with, once; it goes on after this."""
+        """Return the pending error of coordination, once; coordination then continues."""
         if self.has_died:
             return None
         try:
@@ -158,26 +158,26 @@ class Session:
         return None
 
     def unknown(self, topics: Iterable[str]) -> list[str]:
-        """Those topics that no broker has told of."""
+        """Return the topics that no broker has reported."""
         return [each for each in topics if not self._client.partitions_for_topic(each)]
 
     async def refresh(self) -> None:
-        """Ask a broker for the topics anew. Suspends until it has answered, however long."""
+        """Request the topics from a broker again. Suspends until it answers, however long."""
         await self._inside.refresh()
 
     async def keep_alive(self) -> None:
-        """Count as active. Raises what coordination waits with."""
+        """Signal activity to the group. Raises the pending error of coordination."""
         if not self._inside.is_reassigning:
             await self._client.getmany(NOWHERE, timeout_ms=0)
 
     # -- records -----------------------------------------------------------------------------------
 
     def has_arrived(self, partition: TopicPartition) -> bool:
-        """Whether `take` has something of a partition to return or to raise."""
+        """Return whether `take` has records of a partition to return, or an error to raise."""
         return self._inside.has_arrived(partition)
 
     async def take(self, partition: TopicPartition, most: int) -> Sequence[SourceRecord]:
-        """What has arrived of a partition, up to `most`. Raises its error; never suspends."""
+        """Return up to `most` fetched records of a partition. Raises its error; never suspends."""
         if self._inside.is_reassigning:
             return ()
         key = ClientPartition(*partition)
@@ -187,27 +187,27 @@ class Session:
         return taken.get(key, ())
 
     async def wait(self, seconds: float) -> None:
-        """Suspend until something has arrived, for so many seconds at most."""
+        """Suspend until records or an error have arrived, for at most `seconds`."""
         waiter = self._inside.news()
         try:
             await asyncio.wait([waiter], timeout=seconds)
         finally:
             if not waiter.cancel() and not waiter.cancelled():
-                waiter.exception()  # told by `fault`
+                waiter.exception()  # reported by `fault`
 
     def position(self, partition: TopicPartition) -> int | None:
-        """The offset to be taken next; `None` while it is unknown, or not assigned."""
+        """Return the next offset to take; `None` while it is unknown or not assigned."""
         state = self._inside.state(ClientPartition(*partition))
         return state.position if state is not None and state.has_valid_position else None
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Take from this offset next; no effect on a partition that is not assigned."""
+        """Continue at this offset; no effect on a partition that is not assigned."""
         key = ClientPartition(*partition)
         if self._inside.state(key) is not None:
             self._client.seek(key, offset)
 
     def pause(self, partition: TopicPartition) -> None:
-        """Fetch nothing of this partition until its next assignment; no effect without one."""
+        """Stop fetching this partition until its next assignment; no effect if not assigned."""
         key = ClientPartition(*partition)
         if self._inside.state(key) is not None:
             self._client.pause(key)
@@ -215,7 +215,7 @@ class Session:
     # -- offsets -----------------------------------------------------------------------------------
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Send one commit, of the generation of now. Raises the error of aiokafka.
+        """Send one commit in the current generation. Raises errors of aiokafka.
 
         Suspends until the answer. A cancelled commit may have been stored.
         """
@@ -228,9 +228,9 @@ class Session:
     async def committed(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
-        """The stored positions with their maps, where there are any. One request.
+        """Return the existing stored positions with their maps, in one request.
 
-        Raises the error of aiokafka.
+        Raises errors of aiokafka.
         """
         keys = [ClientPartition(*each) for each in partitions]
         found = await self._inside.committed(keys)
@@ -241,19 +241,19 @@ class Session:
         }
 
     async def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offsets that are retained. Raises the error of aiokafka."""
+        """Return the first retained offsets. Raises errors of aiokafka."""
         return _ours(await self._client.beginning_offsets(_theirs(partitions)))
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offsets after the last readable records. Raises the error of aiokafka."""
+        """Return the offsets after the last readable records. Raises errors of aiokafka."""
         return _ours(await self._client.end_offsets(_theirs(partitions)))
 
     async def offsets_at(
         self, partitions: Collection[TopicPartition], milliseconds: int
     ) -> dict[TopicPartition, int]:
-        """The first offsets of this time or later, where there are any.
+        """Return the first offsets at or after this time, if there are any.
 
-        Raises the error of aiokafka.
+        Raises errors of aiokafka.
         """
         found = await self._client.offsets_for_times(
             dict.fromkeys(_theirs(partitions), milliseconds)
@@ -261,20 +261,21 @@ class Session:
         return _ours({key: at.offset for key, at in found.items() if at is not None})
 
     def known_end(self, partition: TopicPartition) -> int | None:
-        """The offset after the last record, as of the last fetch."""
+        """Return the offset after the last record, as of the last fetch."""
         state = self._inside.state(ClientPartition(*partition))
         return None if state is None else state.highwater
 
     def answered_at(self, partition: TopicPartition) -> int | None:
-        """When a fetch of this partition last had an answer without an error, in the client's ms."""
+        """Return the time of the last successful fetch of this partition, in the client's ms."""
         state = self._inside.state(ClientPartition(*partition))
         return None if state is None else state.timestamp
 
     # -- the end -----------------------------------------------------------------------------------
 
     async def stop(self, within: float) -> None:
-        """Leave the group and close, in `within` seconds; then close without leaving, in at most
-        three times `FORCED`. No effect a second time.
+        """Leave the group and close, within `within` seconds. Idempotent.
+
+        After that time, closes without leaving, in at most three times `FORCED`.
         """
         stopping = asyncio.ensure_future(self._client.stop())
         done, _ = await asyncio.wait([stopping], timeout=within)
@@ -283,7 +284,8 @@ class Session:
         say(
             logger,
             logging.WARNING,
-            "%s: the client did not leave the group in %.3g s; the group waits for its session",
+            "%s: the client did not leave the group in %.3g s; the group waits until its session "
+            "expires",
             self._group,
             within,
         )
@@ -295,14 +297,14 @@ class Session:
 
 
 async def _ended(task: asyncio.Future[None], within: float) -> None:
-    """Suspend until it has ended, whatever it raises; cancel it after so many seconds."""
+    """Suspend until the work has ended, ignoring its errors; cancel it after `seconds`."""
     await asyncio.wait([task], timeout=within)
     if not task.cancel() and not task.cancelled():
         task.exception()
 
 
 def metadata_of(stored: Any) -> str:
-    """The metadata of a stored offset, without the NUL that clients on librdkafka write behind it."""
+    """Return the metadata of a stored offset, without the NUL that librdkafka clients append."""
     return (stored.metadata or "").rstrip("\0")
 
 

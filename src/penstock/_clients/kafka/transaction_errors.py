@@ -1,4 +1,4 @@
-"""What the refusal of a transaction means, and what an operator can do about it."""
+"""The meaning of refusals of a transaction, and the remedies for operators."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ABSENT = {
 
 
 class Attempted(NamedTuple):
-    """What was to be done, as a verb with its object, and under which names."""
+    """The attempted operation, as a verb with an object, and its names."""
 
     what: str
     transactional_id: str
@@ -43,7 +43,7 @@ class Attempted(NamedTuple):
 
 
 def transaction_error(code: int, attempted: Attempted) -> PenstockError:
-    """The error of a destination for a broker's answer. Nothing was committed."""
+    """Return the sink error for a broker's answer. Nothing was committed."""
     error = kafka.for_code(code)()
     why = f"{attempted} ({type(error).__name__})"
     if code in FENCED:
@@ -75,5 +75,5 @@ def _repair(code: int, attempted: Attempted) -> str | None:
 
 
 def unanswered_error(error: Exception, attempted: Attempted) -> UnavailableError:
-    """The error of a request without an answer."""
+    """Return the error of a request without an answer."""
     return caused(UnavailableError(f"{attempted}: no answer ({type(error).__name__})"), error)

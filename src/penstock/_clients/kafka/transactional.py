@@ -1,15 +1,15 @@
 """A producer whose records and offsets commit together, in transactions of Kafka.
 
-1. A transactional id has one owner. `fence` makes a producer the owner: it ends what the owner
-   before has open, and from then on every request of that owner is refused.
+1. A transactional id has one owner. `fence` makes a producer the owner: it ends the open
+   transaction of the previous owner, and every later request of that owner is refused.
 2. A broker's partition joins the transaction before its first batch. Offsets of a group join it
    last.
-3. A request without an answer may still arrive, after the end of its transaction, and would take
-   effect in the next one. So after one the producer is *in doubt*: it ends its transaction by
-   taking a new epoch (`recover`), which refuses everything sent before.
-4. A new epoch is taken for the asking, also by an earlier owner. So a request that is refused to
-   earlier owners goes first. If another owner comes in between, its transaction is aborted and it
-   has to claim again: that costs time, and nothing is lost.
+3. A request without an answer may still arrive after the end of its transaction, and would take
+   effect in the next one. So after such a request the producer is *in doubt*: it ends its
+   transaction by taking a new epoch (`recover`); all earlier requests are then refused.
+4. Any request for a new epoch succeeds, even from an earlier owner. So `recover` first sends a
+   request that is refused for earlier owners. If another owner claims the id in between, its
+   transaction is aborted and it must claim again: this costs time, but nothing is lost.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ T = TypeVar("T")
 _NOT_ATTEMPTED = 55
 _UNKNOWN_OFFSET = -1
 _PATIENCE = 3
-"""Request timeouts that a request may take with all its tries."""
+"""Time limit of a request with all its attempts, in request timeouts."""
 
 
 class TransactionalProducer(Producer):
-    """The owner of a transactional id, until another one claims it. Its client is shared."""
+    """The owner of a transactional id, until another owner claims it. Its client is shared."""
 
     def __init__(
         self, options: ProducerOptions, client: Any, transactional_id: str, group: str
@@ -68,20 +68,20 @@ class TransactionalProducer(Producer):
 
     @property
     def in_doubt(self) -> bool:
-        """Whether something that was sent may still take effect; `recover` ends that."""
+        """Whether a request sent earlier may still take effect; `recover` ends this state."""
         return self._in_doubt
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction has begun, and is not known to have ended."""
+        """Whether a transaction has begun and is not known to have ended."""
         return self._began_at is not None
 
     # -- ownership ---------------------------------------------------------------------------------
 
     async def fence(self) -> None:
-        """Own the id from now on, with a new epoch. Raises the error of a destination.
+        """Take ownership of the id, with a new epoch. Raises sink errors.
 
-        Suspends while a transaction of the owner before is completed or aborted.
+        Suspends while a transaction of the previous owner is completed or aborted.
         """
         request = InitProducerIdRequest(self._name, self._options.transaction_timeout_ms)
         answer = await self._ask(self._transactions, request, _code, "begin a transaction")
@@ -92,10 +92,9 @@ class TransactionalProducer(Producer):
         self._in_doubt = False
 
     async def recover(self) -> None:
-        """End what may be open, so that nothing sent before takes effect later.
+        """End any open transaction, so that no earlier request takes effect later.
 
-        Raises `PositionLost` where another owner has claimed the id, and the error of a
-        destination.
+        Raises `PositionLost` if another owner has claimed the id, and sink errors.
         """
         code = await self._join_offsets("end a transaction whose outcome is unknown")
         if code and code != kafka.InvalidProducerIdMapping.errno:
@@ -107,7 +106,7 @@ class TransactionalProducer(Producer):
     async def produce(
         self, batches: Sequence[SealedRecords], answers: dict[SealedRecords, Produced]
     ) -> None:
-        """Send each batch to its leader, in the open transaction, which begins with the first."""
+        """Send each batch to its leader, in the open transaction; the first batch begins it."""
         new = sorted({each.partition for each in batches} - self._joined)
         failed = await self._join(new) if new else {}
         if failed:
@@ -122,7 +121,7 @@ class TransactionalProducer(Producer):
         self._in_doubt = was or bool(unknown)
 
     async def _join(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Produced]:
-        """Add these to the transaction; return an error for each that is not in it."""
+        """Add these partitions to the transaction; return an error for each that failed."""
         self._begin()
         request = AddPartitionsToTxnRequest(
             self._name,
@@ -143,10 +142,10 @@ class TransactionalProducer(Producer):
         }
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit what was sent together with these offsets of the group.
+        """Commit the sent records together with these offsets of the group.
 
-        Raises `PositionLost` where another owner has claimed the id: nothing is committed then;
-        `UnknownOutcomeError` where it may be committed; any other error where it is not.
+        Raises `PositionLost` if another owner has claimed the id (nothing is committed),
+        `UnknownOutcomeError` if it may be committed, and other errors if it is not.
         """
         what = f"store offsets of the group {self._group!r}"
         code = await self._join_offsets(what)
@@ -162,7 +161,7 @@ class TransactionalProducer(Producer):
         await self._end(is_commit=True)
 
     async def abort(self) -> None:
-        """End the open transaction without effect. Raises as `recover` does."""
+        """Abort the open transaction. Raises as `recover` does."""
         if self._in_doubt:
             await self.recover()
         elif self.is_open:
@@ -185,7 +184,7 @@ class TransactionalProducer(Producer):
         raise UnknownOutcomeError(str(refused)) from refused
 
     async def _join_offsets(self, what: str) -> int:
-        """Add the group's offsets to the transaction; return the error's code."""
+        """Add the group's offsets to the transaction; return the error code."""
         self._begin()
         request = AddOffsetsToTxnRequest(self._name, *self._id, self._group)
         return (await self._ask(self._transactions, request, _code, what)).code
@@ -203,8 +202,9 @@ class TransactionalProducer(Producer):
     async def positions(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
-        """The group's offsets of these partitions, where it has any, once no transaction may change
-        them. Raises the error of a destination.
+        """Return the group's existing offsets of these partitions. Raises sink errors.
+
+        Waits until no transaction can change them.
         """
         request = StableOffsetFetch(self._group, _by_topic((p, p.partition) for p in partitions))
         what, was = f"read offsets of the group {self._group!r}", self._in_doubt
@@ -223,7 +223,7 @@ class TransactionalProducer(Producer):
     async def _ask(
         self, whom: Coordinator, request: Any, code_of: Callable[[Any], int], what: str
     ) -> CoordinatorAnswer:
-        """The answer of a coordinator. Raises `UnavailableError` where there is none."""
+        """Return the answer of a coordinator. Raises `UnavailableError` without one."""
         was, self._in_doubt = self._in_doubt, True
         try:
             answer = await whom.ask(request, code_of, _PATIENCE * self._options.request_timeout)
@@ -243,7 +243,7 @@ class TransactionalProducer(Producer):
 
 
 def _by_topic(pairs: Iterable[tuple[TopicPartition, T]]) -> list[tuple[str, list[T]]]:
-    """What a request says of partitions, under their topics."""
+    """Group the data of partitions by topic."""
     topics: dict[str, list[T]] = {}
     for partition, told in pairs:
         topics.setdefault(partition.topic, []).append(told)
@@ -264,7 +264,7 @@ def _codes(response: Any) -> dict[TopicPartition, int]:
 
 
 def _worst_code(response: Any) -> int:
-    """The error of a partition, before that of those which were not tried because of it."""
+    """Return the first real error of a partition, before those of partitions not attempted."""
     codes = {*_codes(response).values()} - {0}
     return min(codes - {_NOT_ATTEMPTED} or codes, default=0)
 

@@ -1,1 +1,1 @@
-"""What members of a group of Kafka have in common, whichever client they use. No client is loaded."""
+"""Shared parts of Kafka group members, independent of the client. Loads no client."""

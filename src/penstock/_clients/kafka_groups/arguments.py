@@ -1,4 +1,4 @@
-"""Arguments about Kafka, checked before anything is opened."""
+"""Kafka arguments, checked before opening."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ LONGEST_HEARTBEAT = 3.0
 
 
 def seconds_of(name: str, value: object) -> float:
-    """A duration in seconds, checked. Raises `ConfigError`."""
+    """Check a duration in seconds. Raises `ConfigError`."""
     return checks.seconds(name, value, usual=checks.LONG_TIMEOUT)
 
 
 def milliseconds(seconds: float) -> int:
-    """Seconds as whole milliseconds, at least one."""
+    """Convert seconds to whole milliseconds, at least 1."""
     return max(1, round(seconds * 1000))
 
 
 def bootstrap_of(value: object) -> str:
-    """The addresses, checked, separated by commas. Raises `ConfigError`."""
-    rule = 'must be "host:port", several of them with commas, or a list of them'
+    """Check the addresses; return them separated by commas. Raises `ConfigError`."""
+    rule = 'must be "host:port", several of these separated by commas, or a list of them'
     given = cast("object", value.split(",") if isinstance(value, str) else value)
     if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
         raise checks.bad("bootstrap", value, rule)
@@ -44,18 +44,18 @@ def bootstrap_of(value: object) -> str:
 
 
 def name_of(name: str, value: object) -> str:
-    """A name of a group or a member, checked. Raises `ConfigError`."""
+    """Check the name of a group or a member. Raises `ConfigError`."""
     if not isinstance(value, str) or not value.strip():
-        raise checks.bad(name, value, "must be a text, and not empty")
+        raise checks.bad(name, value, "must be a non-empty string")
     return value
 
 
 def client_options(
     given: Mapping[str, object], known: Collection[str] | None, owned: Mapping[str, str], of: str
 ) -> Options:
-    """The options to pass through to a client, by its names. Raises `ConfigError` for any other.
+    """Return the options to pass to a client, by its names. Raises `ConfigError` for other names.
 
-    `known`: all names that the client has; `None` leaves that to the client.
+    `known` are all option names of the client; with `None` the client itself checks them.
     """
     for name in given:
         if name in owned:

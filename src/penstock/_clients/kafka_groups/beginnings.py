@@ -1,9 +1,9 @@
 """Where the claims of a session begin: at their stored positions, or at the start point.
 
-1. A start point that moves (the end) is stored before its claim begins: what arrives after it is
-   delivered also after a crash before the first commit.
-2. A partition that has appeared while the source was open begins at its beginning instead.
-3. A stored position that was there and is no longer is told as an error.
+1. A moving start point (the end) is stored before its claim begins, so that records after it are
+   delivered even after a crash before the first commit.
+2. A partition that was created while the source was open begins at its beginning instead.
+3. The disappearance of a stored position is reported as an error.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _FORGOTTEN = (
     "%s: %s: its stored position, %d when it was last known, has been deleted, perhaps with its "
-    "topic: records behind it may be lost; it begins at %d (start=%s)"
+    "topic: records after it may be lost; it begins at %d (start=%s)"
 )
 
 
 class Beginnings:
-    """Finds where claims begin."""
+    """Determines where claims begin."""
 
     def __init__(
         self,
@@ -51,10 +51,10 @@ class Beginnings:
         stored: Mapping[TopicPartition, Position],
         store: Callable[[Mapping[TopicPartition, Position]], Awaitable[Collection[TopicPartition]]],
     ) -> dict[TopicPartition, Position]:
-        """The positions of those partitions that have a beginning.
+        """Return the start positions of partitions that have one.
 
-        Raises the client's error, and that of `store`, which stores positions and returns the
-        partitions for which that is known.
+        Raises errors of the client and of `store`, which stores positions and returns the
+        partitions that are known to be stored.
         """
         found = await self._begun([each for each in partitions if each not in stored])
         forgotten = self._history.forgotten(found)
@@ -71,7 +71,7 @@ class Beginnings:
     async def _begun(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Position]:
-        """Where these begin that have no stored position."""
+        """Return the start of partitions without a stored position."""
         appeared = self._start.moves and [
             each for each in partitions if self._history.has_appeared(each)
         ]

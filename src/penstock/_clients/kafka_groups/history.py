@@ -1,4 +1,4 @@
-"""What an open source remembers of its partitions over its assignments and sessions."""
+"""The history of an open source's partitions, across assignments and sessions."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ if TYPE_CHECKING:
 
 
 MEMORY = 60.0
-"""Seconds for which a loss counts."""
+"""Seconds for which a loss is counted."""
 MANY = 3
-"""Losses that are no accident."""
+"""Number of losses that are not a coincidence."""
 
 
 class History:
-    """The partitions that were there at the first assignment, the last stored positions, and the
-    losses of late.
-    """
+    """The partitions of the first assignment, the last stored positions, and recent losses."""
 
     def __init__(self) -> None:
         self._first: frozenset[TopicPartition] | None = None
@@ -28,26 +26,26 @@ class History:
         self._losses: deque[float] = deque(maxlen=MANY)
 
     def begin(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note the partitions of the first assignment's topics; no effect a second time."""
+        """Record the partitions of the topics at the first assignment; later calls do nothing."""
         if self._first is None:
             self._first = frozenset(partitions)
 
     def has_appeared(self, partition: TopicPartition) -> bool:
-        """Whether a partition is newer than the first assignment."""
+        """Return whether a partition is newer than the first assignment."""
         return self._first is not None and partition not in self._first
 
     def store(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Note stored positions."""
+        """Record stored positions."""
         self._stored |= {partition: at.offset for partition, at in positions.items()}
 
     def forgotten(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Of partitions without a stored position, those that had one, with the last one."""
+        """Return, of partitions without a stored position, the last known ones."""
         return {each: self._stored[each] for each in partitions if each in self._stored}
 
     def lose(self, now: float) -> None:
-        """Note that all partitions have been lost, without a revoke."""
+        """Record that all partitions were lost, without a revoke."""
         self._losses.append(now)
 
     def loses_often(self, now: float) -> bool:
-        """Whether there have been many losses of late."""
+        """Return whether there have been many recent losses."""
         return len(self._losses) == MANY and now - self._losses[0] < MEMORY

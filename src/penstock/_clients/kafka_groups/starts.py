@@ -1,4 +1,4 @@
-"""Where a partition begins that has no stored position, or whose position is no longer retained."""
+"""The start of partitions without a stored position, or whose position is no longer retained."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ _RULE = 'must be "earliest", "latest", "committed" or a datetime with a time zon
 
 
 class Offsets(Protocol):
-    """A client that asks for the offsets of partitions. Raises its own errors."""
+    """A client that reads the offsets of partitions. Raises its own errors."""
 
     async def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offsets that are retained."""
+        """Return the first retained offsets."""
         ...
 
     async def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offsets after the last readable records."""
+        """Return the offsets after the last readable records."""
         ...
 
     async def offsets_at(
         self, partitions: Collection[TopicPartition], milliseconds: int
     ) -> dict[TopicPartition, int]:
-        """The first offsets of this time or later, where there are any."""
+        """Return the first offsets at or after this time, if there are any."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StartPoint:
-    """The beginning, the end, a time, or nowhere but at a stored position."""
+    """The beginning, the end, a time, or only stored positions."""
 
     kind: Start | Literal["time"]
     time: datetime | None = None
@@ -56,15 +56,15 @@ class StartPoint:
 
     @property
     def moves(self) -> bool:
-        """Whether it is at another offset later, although nothing has been read."""
+        """Whether its offset changes over time even if nothing is read."""
         return self.kind == "latest"
 
     async def offsets(
         self, client: Offsets, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
-        """The first offsets to deliver; without those of partitions that have none.
+        """Return the first offsets to deliver, for partitions that have one.
 
-        Raises the error of the client.
+        Raises errors of the client.
         """
         if not partitions or self.kind == "committed":
             return {}

@@ -1,4 +1,4 @@
-"""What a source reads: topics by their names, or all that match a pattern."""
+"""The topics of a source: by name, or all that match a pattern."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _RULE = "a topic's name has 1 to 249 letters, digits, dots, underscores and hyph
 
 
 class KnownTopics(Protocol):
-    """What a client has been told of topics."""
+    """A client's knowledge of topics."""
 
     def topics(self) -> Collection[str]:
-        """The topics that are subscribed to, or that match the pattern."""
+        """Return the subscribed topics, or those that match the pattern."""
         ...
 
     def unknown(self, topics: Iterable[str]) -> Sequence[str]:
-        """Those topics that no broker has told of."""
+        """Return the topics that no broker has reported."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Names, or a pattern."""
+    """The topics of a source: names, or a pattern."""
 
     names: tuple[str, ...]
     pattern: str | None = None
@@ -46,16 +46,16 @@ class Topics:
         if pattern is None:
             return cls(tuple(cast("Sequence[str]", names)))
         if not isinstance(pattern, str):
-            raise checks.bad("pattern", pattern, "must be a regular expression, as a text")
+            raise checks.bad("pattern", pattern, "must be a regular expression, as a string")
         try:
             re.compile(pattern)
         except re.error as error:
-            rule = f"must be a regular expression, as a text ({error})"
+            rule = f"must be a regular expression, as a string ({error})"
             raise checks.bad("pattern", pattern, rule) from None
         return cls((), pattern)
 
     def missing(self, known: KnownTopics) -> str | None:
-        """What cannot be read because it does not exist, in words for operators."""
+        """Return which topics cannot be read because they do not exist, as text for operators."""
         if self.pattern is not None:
             return None if known.topics() else words.no_match(self.pattern)
         unknown = known.unknown(self.names)

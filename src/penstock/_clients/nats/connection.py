@@ -1,15 +1,17 @@
-"""A connection to NATS, with its news; nothing is printed or logged by nats-py.
+"""A connection to NATS and its events; nats-py prints and logs nothing.
 
-1. Opening tries each server once, and raises what `opening_error` makes of the first failure, a
-   refused login before others. It is bounded: nats-py waits for ever after a failed TLS handshake.
-2. Once open, a lost connection is made again for ever, and subscriptions with it. nats-py gives a
-   connection up only for some errors of the server (a payload that is too large, a user that is
-   removed): `ConnectionNews.closed` tells it, and another one must be opened.
-3. What was published and not yet written when a connection was lost is dropped; nothing tells which
-   messages these are. So only what was never handed to `publish` is known not to be applied.
+1. Opening tries each server once, and raises the `opening_error` of the first failure; a refused
+   login has priority. The time is limited, since nats-py waits forever after a failed TLS
+   handshake.
+2. Once open, a lost connection is restored without a time limit, with its subscriptions. nats-py
+   closes a connection only after some errors of the server (a payload that is too large, a user
+   that is removed): `ConnectionNews.closed` reports it, and a new connection must be opened.
+3. Messages that were published but not yet written when a connection was lost are dropped; it is
+   unknown which messages these are. So only messages never passed to `publish` are known not to be
+   applied.
 4. `publish` does not suspend, and raises `OutboundBufferLimitError` while there is no connection:
-   bounds on what is in flight are the caller's.
-5. Closing is bounded: after `CLOSE_SECONDS` the socket is cut.
+   the caller limits the messages in flight.
+5. Closing is limited to `CLOSE_SECONDS`; then the socket is closed by force.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ if TYPE_CHECKING:
 
 CLOSE_SECONDS = 2.0
 _STEPS = 4
-"""Those of a connection that take up to `connect_timeout` each: the socket, the server's greeting,
-TLS, and the answer to the login.
+"""The steps of connecting that take up to `connect_timeout` each: the socket, the server's
+greeting, TLS, and the answer to the login.
 """
 
 
 class _NotOpened(Exception):
-    """Ends nats-py's opening, which would go on for ever."""
+    """Ends the opening of nats-py, which would otherwise never end."""
 
 
 def _ignore(*_: object) -> None:
@@ -46,22 +48,23 @@ def _ignore(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionNews:
-    """Functions for what happens to an open connection. They run on its loop and must not raise."""
+    """Callbacks for the events of an open connection. They run on its loop and must not raise."""
 
     lost: Callable[[], None] = _ignore
-    """The connection is lost, or closed; nothing more is received on it."""
+    """The connection was lost or closed; no more messages are received on it."""
     back: Callable[[], None] = _ignore
-    """It is made again, with its subscriptions."""
+    """The connection was restored, with its subscriptions."""
     closed: Callable[[], None] = _ignore
-    """It will not be made again."""
+    """The connection is closed for good."""
     denied: Callable[[Denied], None] = _ignore
-    """The server denies a publish or a subscription, which it has dropped."""
+    """The server has denied and dropped a publish or a subscription."""
     trouble: Callable[[Exception], None] = _ignore
-    """Any other error: of a try to connect again, for example."""
+    """Any other error, for example of an attempt to reconnect."""
 
 
 async def connect(options: NatsOptions, news: ConnectionNews | None = None) -> PatientClient:
-    """Open a connection. Suspends until a server has accepted the login; cancelled, none is open.
+    """Open a connection. Suspends until a server has accepted the login; a cancellation leaves none
+    open.
 
     Close it by `close`.
 
@@ -122,9 +125,9 @@ async def connect(options: NatsOptions, news: ConnectionNews | None = None) -> P
 
 
 async def close(client: PatientClient) -> None:
-    """Close it, sending what is written first. Suspends for at most `CLOSE_SECONDS`; idempotent.
+    """Send written data, then close the connection. Idempotent.
 
-    A cancellation cuts it at once.
+    Suspends for at most `CLOSE_SECONDS`. A cancellation closes it immediately.
     """
     closing = asyncio.ensure_future(client.close())
     try:

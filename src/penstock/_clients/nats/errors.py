@@ -1,12 +1,12 @@
-"""What an error of nats-py, or an answer of JetStream, means, in words that say what to do.
+"""The meaning of errors of nats-py and answers of JetStream, as messages that give a remedy.
 
 1. A publish that is acknowledged with an error was not stored. A publish without an answer may have
-   been: that is an unknown outcome, whatever nats-py calls it.
-2. An error code of JetStream says one of five things: the message is at fault; the destination
+   been stored: its outcome is unknown, regardless of nats-py's error.
+2. An error code of JetStream has one of five meanings: the message is invalid; the destination
    refuses everything until an operator repairs it; it is full and may be emptied by its consumers;
-   it is not there for the moment; or it is passing. A code that is not listed is permanent below
-   500, and passing from there on.
-3. nats-py writes an error of the server in lower case, its subject too.
+   it is temporarily unavailable; or the error is transient. An unlisted code is permanent below
+   500, otherwise transient.
+3. nats-py converts errors of the server to lower case, including the subject.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WRONG_LAST_SEQUENCE = frozenset({10071, 10164})
 NOT_ENABLED = frozenset({10035, 10039, 10076})
 """Codes of a server or account without JetStream."""
 NO_RESPONDERS = "503"
-"""The status of a reply that no subscriber will give."""
+"""The status of a reply if there is no subscriber."""
 
 _ENABLE = (
     "enable JetStream in the server's configuration (jetstream { }) and for the user's account"
@@ -101,22 +101,22 @@ _PERMANENT = (
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The server has dropped a command, for want of a permission."""
+    """The server has dropped a command because a permission is missing."""
 
     what: Literal["publish", "subscribe"]
     subject: str
     """In lower case; see the rules."""
     of_reply: bool = False
-    """Whether the subject is that of the reply to a publish."""
+    """Whether the subject is the reply subject of a publish."""
 
     @property
     def repair(self) -> str:
-        """What an operator has to do."""
+        """The operator's remedy."""
         return f"allow the user to {self.what} to {self.subject!r}"
 
 
 def denied_by(error: BaseException) -> Denied | None:
-    """The permission that is missing, where nats-py's error says so; else `None`."""
+    """Return the missing permission if nats-py's error is about one; otherwise `None`."""
     found = _DENIED.search(str(error).lower()) if isinstance(error, nats.Error) else None
     if found is None:
         return None
@@ -129,9 +129,9 @@ def denied_by(error: BaseException) -> Denied | None:
 
 
 def classify(error: BaseException) -> ErrorClass | None:
-    """The class of an error of nats-py; `None` for any other exception.
+    """Classify an error of nats-py; `None` for any other exception.
 
-    A timeout is unknown: what was asked for may have been done.
+    A timeout is unknown: the requested action may have been performed.
     """
     if isinstance(error, js.APIError):
         return class_of(api_error("JetStream", *_fields(error)))
@@ -149,10 +149,10 @@ def classify(error: BaseException) -> ErrorClass | None:
 
 
 def api_error(place: str, code: int, err_code: int, description: str) -> SinkError:
-    """The error that JetStream's answer stands for; nothing was applied.
+    """Return the error for an error answer of JetStream; nothing was applied.
 
     Args:
-        place: what was asked, for the message, such as `stream 'ORDERS'`.
+        place: the object of the request, for the message, such as `stream 'ORDERS'`.
         code: the answer's `code`, as of HTTP.
         err_code: its `err_code`, JetStream's own.
         description: its text.
@@ -185,7 +185,7 @@ def _not_stored(place: str, description: str, told: str) -> SinkError:
 
 
 def opening_error(error: Exception, options: NatsOptions) -> Exception:
-    """The error to raise where a connection cannot be opened, without values of options."""
+    """Return the error for a connection that cannot be opened, without values of options."""
     if isinstance(error, PenstockError):
         return error
     if isinstance(error, ssl.SSLError):
@@ -202,14 +202,14 @@ def opening_error(error: Exception, options: NatsOptions) -> Exception:
 
 
 def is_login(error: BaseException) -> bool:
-    """Whether the server refuses the login, or has ended it."""
+    """Return whether the server refuses the login or has revoked it."""
     if isinstance(error, nats.AuthorizationError):
         return True
     return isinstance(error, nats.Error) and any(each in str(error).lower() for each in _LOGIN)
 
 
 def trouble_of(error: BaseException, options: NatsOptions) -> str:
-    """Why nothing can be sent or received, in words for operators, without values of options."""
+    """Return why nothing can be sent or received, as text for operators, without option values."""
     place = options.place
     if is_login(error):
         return f"{place} has refused the login"
@@ -229,11 +229,11 @@ def trouble_of(error: BaseException, options: NatsOptions) -> str:
 
 
 def no_stream(subject: str, *, is_enabled: bool | None) -> RefusedError:
-    """The error of a publish that no subscriber will acknowledge.
+    """Return the error of a publish that no stream acknowledges.
 
     Args:
-        subject: where it was published.
-        is_enabled: whether JetStream is known to be enabled for the account, or not to be.
+        subject: the subject of the publish.
+        is_enabled: whether JetStream is known to be enabled for the account, or known not to be.
     """
     if is_enabled is False:
         return RefusedError("JetStream is not enabled", repair=_ENABLE)

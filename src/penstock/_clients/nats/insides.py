@@ -1,4 +1,4 @@
-"""What nats-py keeps to itself, and a connection needs: answers to pings, and an end at once.
+"""Internals of nats-py that a connection needs: answers to pings, and an immediate end.
 
 Written for nats-py 2.10 to 2.16.
 """
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class PatientClient(Client):
-    """nats-py's client, whose `flush` tells the truth and can be given up.
+    """nats-py's client, with a `flush` that is reliable and can be cancelled.
 
-    1. nats-py's own writes a ping before what was published earlier: its answer says nothing about
-       that. Here the ping comes after it.
-    2. nats-py's own ends its reader when the server answers a ping after the timeout of `flush`, or
-       after its cancellation: it sets the result of a future that is cancelled. The connection then
-       looks open, and nothing is received any more. Here such an answer is ignored.
-    3. Headers that are those of the message before, byte for byte, are not parsed again: a consumer
-       that is pinned gets the same one with each message.
+    1. nats-py's own client writes a ping before messages published earlier, so its answer proves
+       nothing about them. Here the ping follows them.
+    2. nats-py's own client ends its reader if the server answers a ping after the timeout or
+       cancellation of `flush`: it sets the result of a cancelled future. The connection then looks
+       open, but receives nothing. Here such an answer is ignored.
+    3. Headers that are identical to those of the previous message are not parsed again: a pinned
+       consumer gets the same header with each message.
     """
 
     def __init__(self) -> None:
@@ -58,27 +58,27 @@ class PatientClient(Client):
 
     @property
     def _waiting(self) -> list[asyncio.Future[Any]]:
-        """Those of the pings without an answer, in their order."""
+        """Return the unanswered pings, in order."""
         return cast("list[asyncio.Future[Any]]", vars(self)["_pongs"])
 
     def forget_unwritten(self) -> None:
-        """Drop what would be sent once there is a connection again, of callers that gave it up."""
+        """Drop unwritten data whose callers have stopped waiting, before a reconnect sends it."""
         self._pending.clear()
         self._pending_data_size = 0
 
     def cut(self) -> None:
-        """Close the socket at once; does nothing without one."""
+        """Close the socket immediately; no effect without one."""
         writer: Any = getattr(self._transport, "_io_writer", None)
         if writer is not None:
             writer.transport.abort()
 
     async def listen(self, subject: str, callback: Callable[[Msg], Awaitable[None]]) -> None:
-        """Subscribe, as `subscribe` does, whose types are open."""
+        """As `subscribe`, with complete types."""
         subscribe: Callable[..., Awaitable[object]] = vars(Client)["subscribe"]
         await subscribe(self, subject, cb=callback)
 
     async def send(self, commands: bytes) -> None:
-        """Send commands, which are checked: a newline where none belongs would end one.
+        """Send commands that the caller has checked: a misplaced newline would end a command.
 
         Does not suspend; `pending_size` is below 0. Raises `OutboundBufferLimitError` without a
         connection.
@@ -89,9 +89,9 @@ class PatientClient(Client):
         await self._flush_pending()
 
     async def ping(self) -> asyncio.Future[Any]:
-        """A future that is done when the server has taken everything that was sent before.
+        """Return a future that is done when the server has received all data sent before.
 
-        It is never done if the connection is lost. Does not suspend.
+        If the connection is lost, it is never done. Does not suspend.
         """
         made = asyncio.get_running_loop().create_future()
         await self._send_ping(made)

@@ -1,10 +1,10 @@
-"""How to connect to NATS, checked before anything is opened.
+"""Connection options for NATS, checked before opening.
 
 1. Options of nats-py pass through under its own names: logins, TLS, the name of the connection.
-   Those that Penstock sets itself are refused, with the reason.
-2. Values of passed options are never shown, and addresses only without what precedes their `@`:
-   they may be secrets.
-3. A `tls` that is a function is called where the connection is made, so that it can travel.
+   Options that Penstock sets itself are refused, with the reason.
+2. Values of passed options are never shown, and addresses only without the part before `@`, since
+   they may contain secrets.
+3. A `tls` that is a function is called where the connection is made, so that it can be pickled.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SERVER = re.compile(
     r"(?:(?P<scheme>nats|tls|ws|wss)://)?(?:[^\s/@]*@)?"
     r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s,/:@\[\]]+)(?::(?P<port>\d{1,5}))?/?"
 )
-_AGAIN = "a lost connection is made again, for as long as it takes"
-_OWN = "Penstock reports what happens to the connection"
+_AGAIN = "a lost connection is restored without a time limit"
+_OWN = "Penstock reports the events of the connection"
 _OWNED = {
     "allow_reconnect": _AGAIN,
     "closed_cb": _OWN,
-    "connect_timeout": "connect_timeout=... says it",
+    "connect_timeout": "use connect_timeout=...",
     "disconnected_cb": _OWN,
     "discovered_server_cb": _OWN,
     "error_cb": _OWN,
@@ -41,21 +41,21 @@ _OWNED = {
     "pedantic": "it slows down every message",
     "pending_size": "nothing is buffered while there is no connection",
     "reconnected_cb": _OWN,
-    "servers": "servers=... says it",
+    "servers": "use servers=...",
     "skip_subject_validation": "a subject with a newline could hold commands",
     "verbose": "it slows down every message",
 }
 _KNOWN = frozenset(inspect.signature(Client.connect).parameters) - {"self"}
 _CALLED_HERE = "tls"
 RECONNECT_WAIT = 0.5
-"""Seconds between two tries to reach the same server again."""
+"""Seconds between two attempts to reconnect to the same server."""
 PING_INTERVAL = 20.0
-"""Seconds; a connection whose server answers none of two pings is given up."""
+"""Interval of pings in seconds; a connection is dropped after two unanswered pings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NatsOptions:
-    """A connection to NATS. Times are seconds."""
+    """Options of a connection to NATS. Times are in seconds."""
 
     servers: tuple[str, ...]
     connect_timeout: float
@@ -68,11 +68,12 @@ class NatsOptions:
         """Check the arguments. Raises `ConfigError`.
 
         Args:
-            servers: the address of a server, `nats://host:4222` or `host:4222`; several of them
-                with commas, or a list of them. It may hold `user:password@` or `token@`.
-            connect_timeout: seconds for each try to reach a server.
+            servers: the address of a server, `nats://host:4222` or `host:4222`; several of these
+                separated by commas, or a list of them. An address may contain `user:password@` or
+                `token@`.
+            connect_timeout: time limit in seconds for each attempt to reach a server.
             client: options of nats-py's `connect`, by their names.
-            of: whose options they are, for messages.
+            of: the owner of the options, for messages.
         """
         for name in client:
             if name in _OWNED:
@@ -93,7 +94,7 @@ class NatsOptions:
         return ", ".join(map(_shown, self.servers))
 
     def arguments(self) -> dict[str, Any]:
-        """The arguments of nats-py's `connect`; a `tls` that is a function is called."""
+        """Return the arguments of nats-py's `connect`; calls a `tls` that is a function."""
         given = dict(self.client)
         if callable(make := given.get(_CALLED_HERE)):
             given[_CALLED_HERE] = make()
@@ -104,7 +105,7 @@ class NatsOptions:
             **given,
             "servers": list(self.servers),
             "connect_timeout": self.connect_timeout,
-            # a message that cannot be sent is an error, instead of one that is sent later
+            # a message that cannot be sent is an error, and is not sent later
             "pending_size": -1,
         }
 
@@ -113,9 +114,7 @@ class NatsOptions:
 
 
 def _servers(value: object) -> tuple[str, ...]:
-    rule = (
-        'must be "nats://host:4222" or "host:4222", several of them with commas, or a list of them'
-    )
+    rule = 'must be "nats://host:4222" or "host:4222", several of these separated by commas, or a list of them'
     given = cast("object", value.split(",") if isinstance(value, str) else value)
     if not isinstance(given, Sequence) or isinstance(given, bytes) or not given:
         raise checks.bad("servers", value, rule)
@@ -135,11 +134,11 @@ def _servers(value: object) -> tuple[str, ...]:
 
 
 def _shown(server: str) -> str:
-    """The address without login."""
+    """Return the address without the login."""
     scheme, separator, rest = server.rpartition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _hidden(value: object) -> str:
-    """An argument that may hold a login, for messages."""
+    """Return an argument that may contain a login, in a form for messages."""
     return "..." if "@" in checks.shown(value) else checks.shown(value)

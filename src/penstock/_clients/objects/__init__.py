@@ -1,1 +1,1 @@
-"""Object stores by obstore: where they are, their errors, and how an object is stored and listed."""
+"""Object stores with obstore: their place, their errors, and storing and listing objects."""

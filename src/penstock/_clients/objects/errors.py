@@ -1,8 +1,8 @@
-"""Errors of object stores, as ours.
+"""Translation of object store errors into Penstock's errors.
 
-1. obstore has few classes of errors, so the status, the store's code and the kind of a network error
-   are read from an error's text. What that does not tell is unknown.
-2. The text may quote a URL with a signature: what follows a question mark is never shown, and the
+1. obstore has few error classes, so the status, the store's code and the kind of a network error
+   are parsed from the error's text. Any other error is unknown.
+2. The text may quote a URL with a signature: the part after a question mark is never shown, and the
    error itself is not kept as a cause.
 """
 
@@ -33,7 +33,7 @@ _KIND = re.compile(r"\bHttpError \{\s+kind: (\w+)")
 _SYSTEM = re.compile(r"\bcode: (\d{1,3}),\s+kind: \w+,\s+message: \"([^\"]+)\"")
 _QUERY = re.compile(r"\?[^\s,)\"]*")
 _SHOWN = 300
-"""Characters of a text that is of no known form."""
+"""Maximum length, in characters, of a text without a known form."""
 _DISK: Mapping[str, str] = {
     "2": "create the folder of {place}",
     "13": "make {place} writable",
@@ -43,13 +43,13 @@ _DISK: Mapping[str, str] = {
     "30": "mount the file system of {place} for writing",
     "122": "free space, or raise the quota, on the file system of {place}",
 }
-"""The repairs of a local folder, by errno."""
+"""The remedies for a local folder, by errno."""
 _REPAIRS: Mapping[str, str] = {
     "NoSuchBucket": "create the bucket of {place}, or name another one",
     "ContainerNotFound": "create the container of {place}, or name another one",
     "AccessDenied": "grant the right to write objects (s3:PutObject) in {place}",
     "AllAccessDisabled": "enable access to {place}",
-    "AccountProblem": "put the account of {place} in order",
+    "AccountProblem": "resolve the problem with the account of {place}",
     "AuthorizationFailure": "grant the right to write objects in {place}",
     "AuthorizationPermissionMismatch": "grant the right to write blobs in {place}",
     "ExpiredToken": "renew the credentials for {place}; they have expired",
@@ -70,11 +70,11 @@ _BY_STATUS: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "correct the credentials for {place}",
     HTTPStatus.FORBIDDEN: "grant the right to write objects in {place}",
     HTTPStatus.NOT_FOUND: "create the bucket of {place}, or name another one",
-    HTTPStatus.METHOD_NOT_ALLOWED: "name a store that takes objects in place of {place}",
+    HTTPStatus.METHOD_NOT_ALLOWED: "use a store that accepts objects instead of {place}",
 }
 _THROTTLES = frozenset({"SlowDown", "ServerBusy", "TooManyRequests", "RequestLimitExceeded"})
 _LOST = frozenset({"NoSuchUpload"})
-"""An upload in parts that is gone, which a retry begins anew."""
+"""A multipart upload no longer exists; a retry starts a new one."""
 _TOO_MUCH = frozenset({"EntityTooLarge", "RequestBodyTooLarge", "KeyTooLongError"})
 _MAY_PASS = frozenset(
     {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.PRECONDITION_FAILED}
@@ -83,7 +83,7 @@ _BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
 
 
 def translated(error: BaseException, place: str) -> SinkError:
-    """Our error for one of the store's; `place` is shown."""
+    """Return our error for an error of the store; `place` is part of the message."""
     if isinstance(error, SinkError):
         return error
     text = str(error)
@@ -131,7 +131,7 @@ def _of_answer(place: str, status: int, code: str, text: str) -> SinkError:
     if code in _TOO_MUCH:
         return TooLargeError(told)
     if 400 <= status < 500 and status not in _MAY_PASS:
-        # no request is about one item, so no item is to blame
+        # no request is about a single item, so no item is the cause
         return RefusedError(told, repair=f"correct the settings of {place}, as its answer says")
     return TransientError(told)
 

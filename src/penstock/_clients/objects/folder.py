@@ -1,4 +1,4 @@
-"""The objects below a URL: listed, read, stored under conditions and removed."""
+"""List, read, conditionally store and remove the objects below a URL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An object as a listing has it."""
+    """An object in a listing."""
 
     path: str
     size: int
@@ -33,7 +33,7 @@ class ObjectFolder:
         self.place = given.place
 
     async def listed(self, below: str | None = None) -> Sequence[Listed]:
-        """All objects, or those in one folder, by path."""
+        """Return all objects, or those in one folder, by path."""
 
         async def work() -> list[Listed]:
             pages = obstore().list(self._store, prefix=below)
@@ -46,7 +46,7 @@ class ObjectFolder:
         return sorted(await self._call(work), key=lambda each: each.path)
 
     async def read(self, path: str, most: int | None = None) -> bytes:
-        """The content of an object, or its first bytes."""
+        """Return the content of an object, or its first bytes."""
 
         async def work() -> bytes:
             if most is not None:
@@ -58,7 +58,7 @@ class ObjectFolder:
         return await self._call(work)
 
     async def create(self, path: str, content: bytes) -> bool:
-        """Store an object unless there is one of this name; return whether it was stored."""
+        """Store an object unless the name exists; return whether it was stored."""
 
         async def work() -> bool:
             try:
@@ -78,7 +78,7 @@ class ObjectFolder:
         await self._call(work)
 
     async def remove(self, *paths: str) -> None:
-        """Remove objects; those that are gone already do not matter."""
+        """Remove objects; missing ones are ignored."""
 
         async def work() -> None:
             for path in paths:
@@ -90,7 +90,7 @@ class ObjectFolder:
         await self._call(work)
 
     async def tag(self, path: str) -> str | None:
-        """The entity tag of an object; `None` if there is none of this name."""
+        """Return the entity tag of an object; `None` if it does not exist."""
 
         async def work() -> str | None:
             try:

@@ -1,4 +1,4 @@
-"""How to reach an object store: a URL, or a function that makes a store; checked."""
+"""The place of an object store: a URL, or a function that creates a store; checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RULE = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StoreGiven:
-    """The store of a sink, which is made when the sink is opened."""
+    """The store of a sink; it is created when the sink is opened."""
 
     given: Any
     place: str
@@ -75,12 +75,12 @@ class StoreGiven:
             str(settings.get("endpoint", "")).startswith("http://")
             or os.environ.get("AWS_ALLOW_HTTP", "").lower() in _TRUE
         ):
-            own["allow_http"] = True  # an endpoint without TLS that the user has named
+            own["allow_http"] = True  # an endpoint without TLS, given by the user
         return cls(given, given.rstrip("/"), settings, Options({**own, **(client_options or {})}))
 
     @property
     def is_folder(self) -> bool:
-        """Whether it is a folder of this machine."""
+        """Whether the store is a local folder."""
         return isinstance(self.given, str) and self.given.startswith("file:")
 
     @property
@@ -90,8 +90,10 @@ class StoreGiven:
         return path
 
     def made(self) -> Any:
-        """The store. Raises `ConfigError` for options that obstore refuses, and `RefusedError` for a
-        folder that does not exist.
+        """Create the store.
+
+        Raises `ConfigError` for options that obstore refuses, and `RefusedError` for a folder that
+        does not exist.
         """
         if callable(self.given):
             return self.given()
@@ -101,7 +103,7 @@ class StoreGiven:
         try:
             if self.is_folder:
                 return make(self.given)
-            # one policy for retries: that of the stack of sinks
+            # only the stack of sinks retries
             return make(
                 self.given,
                 config=self.config,
@@ -123,7 +125,7 @@ class StoreGiven:
 
 
 def obstore() -> Any:
-    """The library. Raises `MissingExtra`."""
+    """Return the library. Raises `MissingExtra`."""
     try:
         import obstore as library
     except ImportError:

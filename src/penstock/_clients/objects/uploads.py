@@ -1,4 +1,4 @@
-"""Objects stored whole: each becomes visible at once, when all of its bytes have arrived."""
+"""Atomic uploads: an object becomes visible when all of its bytes have arrived."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from .place import StoreGiven
 
 PART_BYTES = 8 << 20
-"""Size of a part; larger objects are sent in parts, several at once."""
+"""Size of a part in bytes; larger objects are sent in parts, several concurrently."""
 PARTS_AT_ONCE = 4
 
 
 class Uploads:
     """The open store of a sink, with at most `concurrency` uploads at once.
 
-    An upload that is cancelled goes on for `close_timeout` seconds, since what is cut off may leave
-    parts in the store, hidden and paid for.
+    A cancelled upload continues for up to `close_timeout` seconds, since a cut-off upload may leave
+    parts in the store that are invisible but billed.
     """
 
     def __init__(self, given: StoreGiven, *, concurrency: int, close_timeout: float) -> None:
@@ -38,8 +38,8 @@ class Uploads:
     async def put(self, path: str, body: Any, content_type: str) -> str | None:
         """Store an object under this path, in place of an earlier one; return its entity tag.
 
-        `body` is anything with a buffer. Suspends until the store has confirmed it, and on a disk
-        until it is there. Raises a `SinkError`.
+        `body` is any object with a buffer. Suspends until the store has confirmed it, or until it
+        is on the local disk. Raises a `SinkError`.
         """
         async with self._free:
             return await uncut(self._put(path, body, content_type), within=self._close_timeout)
@@ -65,7 +65,7 @@ class Uploads:
 
 
 def sync(path: Path, root: Path) -> None:
-    """Write a file and the folders that lead to it to the disk. Blocks."""
+    """Sync a file and its parent folders to the disk. Blocks."""
     for each in (path, *path.parents):
         number = os.open(each, os.O_RDONLY)
         try:

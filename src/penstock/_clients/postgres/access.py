@@ -1,4 +1,4 @@
-"""How to connect to PostgreSQL, checked before anything is opened, and shown without secrets."""
+"""Connection options for PostgreSQL, checked before opening, and shown without secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PoolFactory = Callable[[], object]
 Prepared = Literal["auto"] | bool
 POOL_SIZE = 10
 STATEMENTS, LONGEST = 100, 15 * 1024
-"""Defaults of asyncpg's."""
+"""Defaults of asyncpg."""
 LOANS = 100
 IDLE_SECONDS = 1.0
 
@@ -37,7 +37,7 @@ def need_asyncpg() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementCache:
-    """How many statements a connection keeps prepared, and how many characters one may have."""
+    """The maximum number of prepared statements per connection, and of characters in one."""
 
     size: int
     longest: float
@@ -45,7 +45,7 @@ class StatementCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How connections are made, and how many."""
+    """How connections are created, and their number."""
 
     dsn: str | None
     pool: Pool[Any] | PoolFactory | None
@@ -92,22 +92,22 @@ class Access:
 
     @property
     def keeps_codecs(self) -> bool:
-        """Whether connections have asyncpg's own codecs: no hook of the user's can change them."""
+        """Whether connections have asyncpg's own codecs, which no hook of the user can change."""
         return self.pool is None and not {"connect", "init", "setup"} & set(self.options)
 
     @property
     def statement_cache(self) -> StatementCache:
-        """The prepared statements of a connection. Of a pool's options nothing is known."""
+        """The limits of prepared statements of a connection. A given pool's options are unknown."""
         longest = self.options.get("max_cacheable_statement_size", LONGEST)
         size = self.options.get("statement_cache_size", STATEMENTS)
         return StatementCache(size=size or STATEMENTS, longest=longest or math.inf)
 
     @property
     def loans(self) -> int:
-        """How many loans a connection serves before it passes through the pool again.
+        """Number of loans of a connection before it returns to the pool.
 
-        Each one does in a pool of the application's, whose other users must not wait for an idle
-        connection, and where `setup` or `reset` must run for each loan.
+        In a pool of the application it is one loan: other users of the pool must not wait for an
+        idle connection, and `setup` or `reset` must run for each loan.
         """
         if self.pool is not None or {"setup", "reset"} & set(self.options):
             return 0
@@ -115,12 +115,12 @@ class Access:
 
     @property
     def idle_seconds(self) -> float:
-        """How long a connection stays idle, at least, before it goes back to the pool."""
+        """Minimum idle time, in seconds, before a connection returns to the pool."""
         lifetime = self.options.get("max_inactive_connection_lifetime")
         return float(min(IDLE_SECONDS, lifetime or IDLE_SECONDS))
 
     def pool_options(self) -> dict[str, Any]:
-        """The arguments of `asyncpg.create_pool` besides the DSN."""
+        """Return the arguments of `asyncpg.create_pool` except the DSN."""
         options: dict[str, Any] = {"min_size": 0, "max_size": self.size, **self.options}
         if callable(options.get("ssl")):
             options["ssl"] = options["ssl"]()
@@ -131,7 +131,7 @@ class Access:
 
 
 def is_pool(pool: object) -> bool:
-    """Whether this is an asyncpg pool; does not load asyncpg."""
+    """Return whether this is an asyncpg pool; does not load asyncpg."""
     asyncpg = sys.modules.get("asyncpg")
     return asyncpg is not None and isinstance(pool, asyncpg.Pool)
 
@@ -148,7 +148,7 @@ def _check_pool(pool: object, dsn: str | None, options: object, timeout: object)
 
 
 def _closes(pool: object, close_pool: object) -> bool:
-    """Whether closing the sink closes its pool: not the user's object, unless told to."""
+    """Return whether to close the pool with the sink; for a user's pool only on request."""
     if close_pool is None:
         return not is_pool(pool)
     if not isinstance(close_pool, bool):

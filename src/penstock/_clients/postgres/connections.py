@@ -10,8 +10,8 @@
 4. After a refusal every connection of the pool is replaced before its next use: a session keeps
    the role, the settings and the server that it began with, and after a failover or a repair a new
    one has others.
-5. A pool that the user closes serves other parts of the application. Only connections lent here are
-   ended, none is kept, and the pool is never closed, terminated or expired.
+5. A pool that the user closes also serves other parts of the application. Only connections lent
+   here are ended, none is kept, and the pool is never closed, terminated or expired.
 """
 
 from __future__ import annotations
@@ -80,21 +80,21 @@ class Connections:
         return opened
 
     async def _examine(self) -> None:
-        """Find out whether statements can be prepared in a pool of the user's."""
+        """Determine whether statements can be prepared in a pool of the user."""
         async with self.opening() as con:
             cached, prepared = await keeps_statements(con), self._access.prepared
             if cached and (prepared is False or (prepared == "auto" and await is_pooled(con))):
                 rule = (
-                    f"its connections prepare statements, which {_why(prepared)}; make it with "
-                    "statement_cache_size=0, or pass prepared_statements=True where the pooler "
-                    "keeps prepared statements or is in session mode"
+                    f"its connections prepare statements, which {_why(prepared)}; create it with "
+                    "statement_cache_size=0, or pass prepared_statements=True if the pooler keeps "
+                    "prepared statements or is in session mode"
                 )
                 raise bad("pool", "an asyncpg pool", rule)
         self.statements.keep(cached=cached)
 
     @asynccontextmanager
     async def opening(self) -> AsyncGenerator[PoolConnectionProxy[Any]]:
-        """Lend a connection while the sink is opened; errors are the client's own."""
+        """Lend a connection while the sink is being opened; raises errors of the client."""
         async with self.pool.acquire() as con:
             yield con
 
@@ -105,9 +105,10 @@ class Connections:
             yield con
 
     async def lost_statement(self, con: PoolConnectionProxy[Any], *, again: bool) -> None:
-        """Deal with a prepared statement that is gone, in the connection that is lent.
+        """Handle the loss of a prepared statement on the lent connection.
 
-        It was a pooler if one is found now, or if it happens `again` after all were prepared anew.
+        The cause was a pooler if one is detected now, or if it happens `again` after all statements
+        were prepared anew.
         """
         if again or await is_pooled(con):
             self.statements.switch("a prepared statement was lost")
@@ -128,7 +129,7 @@ class Connections:
     def lent(self, *, keep: bool = False) -> Loan:
         """Lend a connection for a context. Entering raises errors as `for_connecting` does.
 
-        `keep`: it may serve the next loan without a reset, as no reference to it remains.
+        With `keep`, it may serve the next loan without a reset, since no reference to it remains.
         """
         return Loan(self, keep=keep)
 
@@ -179,20 +180,20 @@ class Connections:
         return con
 
     async def _replace(self, con: PoolConnectionProxy[Any]) -> None:
-        """Have the sessions replaced after a refusal: all, or this one of a shared pool."""
+        """Replace the sessions after a refusal: all, or only this one of a shared pool."""
         if self._access.closes_pool:
             await self._expire()
         elif not is_gone(con):
             con.terminate()
 
     async def _expire(self) -> None:
-        """Have every connection replaced before its next loan."""
+        """Make the pool replace every connection before its next loan."""
         await self.pool.expire_connections()
         for con in self._lending.expire():
             self._in_background(con, self._give_back(con))
 
     def _watch_idle(self) -> None:
-        """Return unused connections to the pool from time to time, as long as any is idle."""
+        """Return unused connections to the pool periodically, as long as any is idle."""
         if self._lending.idle:
             when = LOOP_CLOCK.now() + self._access.idle_seconds
             self._timer = LOOP_CLOCK.call_at(when, self._return_unused)
@@ -264,7 +265,7 @@ class Connections:
             async with LOOP_CLOCK.timeout_at(LOOP_CLOCK.now() + self._close_timeout):
                 for con in self._lending.expire():
                     self._in_background(con, self._give_back(con))
-                if self._returning:  # not cancelled with this: each has to return its connection
+                if self._returning:  # not cancelled with this call: each must return its connection
                     await asyncio.wait(self._returning)
                 if self._access.closes_pool:
                     await self.pool.close()
@@ -274,7 +275,7 @@ class Connections:
             self._stop_watching()
 
     def terminate(self) -> None:
-        """End every connection at once; of a shared pool only those that are not returned yet."""
+        """Terminate every connection immediately; in a shared pool, only those not yet returned."""
         self._stop_watching()
         if self._access.closes_pool:
             self.pool.terminate()
@@ -333,10 +334,14 @@ async def _made(access: Access, statements: Statements) -> Pool[Any]:
 def _check_usable(pool: Pool[Any]) -> None:
     """Raise `ConfigError` for a pool that is closed, or belongs to another loop."""
     if pool.is_closing():
-        raise bad("pool", "an asyncpg pool", "is closed; open the sink before, close it after it")
-    # asyncpg would fail with an error about futures, and keep the connection from others
+        raise bad(
+            "pool",
+            "an asyncpg pool",
+            "is closed; open the sink while the pool is open, and close the pool after the sink",
+        )
+    # asyncpg would fail with an error about futures, and the connection would be lost to others
     if pool._loop is not asyncio.get_running_loop():  # type: ignore[attr-defined]  # noqa: SLF001
-        rule = "belongs to another event loop; make one on the loop that opens the sink"
+        rule = "belongs to another event loop; create the pool on the loop that opens the sink"
         raise bad("pool", "an asyncpg pool", rule)
 
 
@@ -349,13 +354,13 @@ def _check_size(pool: Pool[Any], size: int) -> None:
 def _why(prepared: object) -> str:
     if prepared is False:
         return "contradicts prepared_statements=False"
-    return "a pooler loses that lends a server for one transaction"
+    return "are lost behind a pooler that lends a server for one transaction"
 
 
 def _closed_early(error: Exception) -> RefusedError:
     made = RefusedError(
         "the application has closed the pool of an open sink",
-        repair="close the batcher or the sink first, then the pool",
+        repair="close the batcher or the sink before the pool",
     )
     return caused(made, error)
 

@@ -1,4 +1,4 @@
-"""URLs of PostgreSQL, in libpq's form and in JDBC's. Errors show names of parameters, no values."""
+"""PostgreSQL URLs in the form of libpq and of JDBC. Errors show parameter names, not values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RENAMED = {
 
 
 def dsn_of(name: str, url: str) -> str:
-    """The URL given for the option `name`, in libpq's form. Raises `ConfigError`."""
+    """Return the URL given for the option `name`, in libpq's form. Raises `ConfigError`."""
     plain = url.removeprefix(_JDBC)
     if not plain.startswith(SCHEMES):
         raise bad(name, "...", "must begin with postgresql://, postgres:// or jdbc:postgresql://")
@@ -39,7 +39,7 @@ def dsn_of(name: str, url: str) -> str:
         )
     except ValueError:
         raise bad(
-            name, "...", "what follows ? must be parameters, as in name=value&name=value"
+            name, "...", "the part after ? must be parameters, such as name=value&name=value"
         ) from None
     if not url.startswith(_JDBC):
         return plain
@@ -65,14 +65,14 @@ def check_dsn(dsn: object) -> None:
             rule = f"{scheme}:// is SQLAlchemy's form; write postgresql://"
         raise bad("dsn", "...", rule)
     try:
-        urlsplit(dsn).port  # noqa: B018  # read for its check only
+        urlsplit(dsn).port  # noqa: B018  # accessed only for its check
     except ValueError:
         if "," not in dsn:  # asyncpg parses lists of hosts
             raise bad("dsn", "...", "its port must be a number") from None
 
 
 def place_of(dsn: str | None, options: Mapping[str, Any]) -> str:
-    """Host and database for messages, without any other part of the DSN or the options."""
+    """Return host and database for messages, and no other part of the DSN or the options."""
     parts = urlsplit(dsn or "")
     query = parse_qs(parts.query)
     host = (

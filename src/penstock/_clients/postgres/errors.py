@@ -1,4 +1,4 @@
-"""Classification of PostgreSQL's errors: their class, whether an item is to blame, and which row.
+"""Classification of PostgreSQL's errors: their class, whether an item is the cause, and which row.
 
 1. A server's error is classified by its SQLSTATE, and a missing privilege (42501) also by the
    server's routine that reported it: row-level security and triggers use the same code for one row.
@@ -50,12 +50,12 @@ _STATES = {
     "08004": _U,
     "08006": _U,
     "08007": ErrorClass.UNKNOWN,
-    "2200H": _R,  # a sequence has no number left
+    "2200H": _R,  # a sequence is exhausted
     "25006": _R,  # read-only: a standby after a failover
     "25P02": _T,
     "25P03": _T,
     "25P04": _T,
-    "26000": _T,  # the session lost its prepared statements: a pooler
+    "26000": _T,  # the session has lost its prepared statements, because of a pooler
     "3D000": _R,
     "3F000": _R,
     "40003": ErrorClass.UNKNOWN,
@@ -86,7 +86,7 @@ _ITEM_FAMILIES = frozenset({"21", "22", "23", "44", "54", "P0"})
 _PERHAPS_ITEMS = frozenset({"3F000", "42703", "42P01"})
 """Listed, but a trigger may raise them for one row, by a dynamic statement with a wrong name."""
 OF_ALL = tuple(sorted(_STATES.keys() - _PERHAPS_ITEMS))
-"""States that no row causes."""
+"""States that are never caused by a row."""
 OF_ALL_FAMILIES = ("08", "25", "28", "40", "53", "57", "58")
 NO_PRIVILEGE = "42501"
 NAME_TOO_LONG = "42622"
@@ -114,8 +114,8 @@ def classify_postgres(error: BaseException) -> ErrorClass | None:
     """Classify an error of PostgreSQL or asyncpg by its SQLSTATE; `None` for any other error.
 
     A missing table, column, schema or database, a refused login, a read-only server and a full disk
-    are `REFUSED`. 42501 is so only where the server names a routine that checks privileges:
-    row-level security and triggers refuse single rows by the same code. Looks through `__cause__`.
+    are `REFUSED`. 42501 is `REFUSED` only if the server names a routine that checks privileges:
+    row-level security and triggers refuse single rows with the same code. Follows `__cause__`.
     Errors of Penstock keep their own class. Does not suspend, and does not load asyncpg.
     """
     return classified_by_cause(error, _class_of)
@@ -125,7 +125,7 @@ def _class_of(error: BaseException) -> ErrorClass | None:
     state = sqlstate(error)
     if state is not None:
         if type(error).__name__ == "InvalidCachedStatementError":
-            return _T  # the table was altered; the next try prepares the statement again
+            return _T  # the table was altered; the next attempt prepares the statement again
         if state == NO_PRIVILEGE:
             return _R if _lacks_privilege(error) else _P
         if (pooler := pooler_error(error)) is not None:
@@ -150,7 +150,7 @@ def _class_of_os_error(error: OSError) -> ErrorClass:
 def _class_of_interface_error(error: BaseException) -> ErrorClass | None:
     if "asyncpg" not in sys.modules:
         return None
-    from asyncpg import exceptions  # an optional dependency, loaded already
+    from asyncpg import exceptions  # an optional dependency, already loaded
 
     if isinstance(error, exceptions.TargetServerAttributeNotMatched):
         return _U
@@ -166,20 +166,21 @@ def _class_of_interface_error(error: BaseException) -> ErrorClass | None:
 
 
 def sqlstate(error: BaseException) -> str | None:
-    """PostgreSQL's five-character error code; `None` for other errors."""
+    """Return PostgreSQL's five-character error code; `None` for other errors."""
     state = getattr(error, "sqlstate", None)
     return state if isinstance(state, str) and len(state) == 5 else None
 
 
 def is_from_server(error: BaseException) -> bool:
-    """Whether the server sent the error; asyncpg raises some of the same classes by itself."""
+    """Return whether the server sent the error; asyncpg itself raises some of these classes too."""
     return sqlstate(error) is not None and getattr(error, "severity", None) is not None
 
 
 def pooler_error(error: BaseException) -> BaseException | None:
-    """The error that a pooler raised by itself, if this is one; it closes the connection then.
+    """Return the error that the pooler itself raised, if this is one.
 
-    asyncpg raises the end of the connection from it.
+    The pooler then closes the connection, and asyncpg raises the end of the connection from this
+    error.
     """
     for each in (error, error.__cause__):
         if each is not None and sqlstate(each) == POOLER and _is_fatal(each):
@@ -196,12 +197,12 @@ def _lacks_privilege(error: BaseException) -> bool:
 
 
 def checks_privileges(routine: object) -> bool:
-    """Whether a routine of the server reports missing privileges, and not a refusal of one row."""
+    """Return whether this server routine reports missing privileges instead of a refused row."""
     return isinstance(routine, str) and routine.startswith(_PRIVILEGE_ROUTINES)
 
 
 def is_stale(error: BaseException) -> bool:
-    """Whether a prepared statement is gone or outdated and must be prepared again."""
+    """Return whether a prepared statement is lost or outdated and must be prepared again."""
     return sqlstate(error) in _STALE or type(error).__name__ in {
         "InvalidCachedStatementError",
         "OutdatedSchemaCacheError",
@@ -209,12 +210,12 @@ def is_stale(error: BaseException) -> bool:
 
 
 def has_no_statement(error: BaseException) -> bool:
-    """Whether the server does not have the prepared statement, or has it already."""
+    """Return whether the server lacks the prepared statement, or already has it."""
     return sqlstate(error) in _STALE and is_from_server(error)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection broke, so that the error does not show the statement's outcome."""
+    """Return whether the connection broke, so that the outcome of the statement is unknown."""
     if (
         isinstance(error, (OSError, EOFError))
         or sqlstate(error) in _LOST
@@ -227,12 +228,12 @@ def is_lost(error: BaseException) -> bool:
 
 
 def _is_refused_at_rest(error: BaseException) -> bool:
-    """Whether asyncpg could not begin: the server ended the session, the end is still unread."""
+    """Return whether asyncpg could not begin because the server has ended the session unnoticed."""
     return type(error).__name__ == "InternalClientError" and "cannot switch to state" in str(error)
 
 
 def is_gone(con: PoolConnectionProxy[Any]) -> bool:
-    """Whether a connection is closed; a broken one has left its pool already, and raises."""
+    """Return whether a connection is closed; a broken one has already left its pool, and raises."""
     try:
         return con.is_closed()
     except Exception as error:
@@ -244,19 +245,19 @@ def is_gone(con: PoolConnectionProxy[Any]) -> bool:
 
 
 def is_about_items(error: BaseException) -> bool:
-    """Whether single rows can be at fault, so that the others can be delivered without them."""
+    """Return whether single rows can be the cause, so that the others can be delivered."""
     state = sqlstate(error)
     if state is None or not is_from_server(error):
-        return True  # asyncpg could not encode a row: no other cause is left on this side
+        return True  # asyncpg could not encode a row: the only remaining cause on the client
     if state == NO_PRIVILEGE:
         return not _lacks_privilege(error)
     return state not in OF_ALL and state[:2] not in OF_ALL_FAMILIES
 
 
 def blames_row(state: str, column: str | None, written: Container[str]) -> bool:
-    """Whether an error alone proves that a row is at fault, even if all rows have it.
+    """Return whether the error alone proves that a row is the cause, even if all rows have it.
 
-    A NOT NULL column that the sink does not write is not a row's fault.
+    A NULL in a NOT NULL column that the sink does not write is not caused by a row.
     """
     if state == NOT_NULL and column is not None:
         return column in written
@@ -266,7 +267,7 @@ def blames_row(state: str, column: str | None, written: Container[str]) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error that remains after rows were tried singly means the table takes none."""
+    """Return whether an error of rows tried singly means that the table accepts no row."""
     state = sqlstate(error)
     if state in {None, NAME_TOO_LONG} or not is_from_server(error) or is_stale(error):
         return False
@@ -274,7 +275,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def copy_row(error: BaseException, table: str, rows: int) -> int | None:
-    """The row that the server's context names (`COPY events, line 2`, in any language), if any."""
+    """Return the row in the server's context (`COPY events, line 2`, in any language), if any."""
     context = getattr(error, "context", None)
     if not isinstance(context, str):
         return None
@@ -286,9 +287,9 @@ def copy_row(error: BaseException, table: str, rows: int) -> int | None:
 
 
 def for_write(error: Exception, *, sealed: bool) -> Exception:
-    """The error that a write raises for the whole batch; `sealed`: the rows may be stored.
+    """Return the error that a write raises for the whole batch.
 
-    A refusal by a pooler is returned as it is.
+    `sealed` means that the rows may be stored. A refusal by a pooler is returned unchanged.
     """
     pooler = pooler_error(error)
     if pooler is not None and (not sealed or was_not_sent(message_of(pooler))):
@@ -336,9 +337,9 @@ def _made(kind: type[SinkErrorT], text: str, error: BaseException) -> SinkErrorT
 
 
 def shown(error: BaseException) -> str:
-    """An error's text for logs: its type, its SQLSTATE and the names that it gives.
+    """Return an error's text for logs: its type, its SQLSTATE and the names in its fields.
 
-    A pooler's own message, which quotes no row, is shown whole.
+    A pooler's own message quotes no row, and is shown completely.
     """
     if (pooler := pooler_error(error)) is not None:
         return f"{type(pooler).__name__}: {message_of(pooler)}"
@@ -355,12 +356,12 @@ def shown(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The server's message without DETAIL and HINT; the text of any other error."""
+    """Return the server's message without DETAIL and HINT, or the text of any other error."""
     message = getattr(error, "message", None)
     return message if isinstance(message, str) else text_of(error) or type(error).__name__
 
 
 def for_item(error: BaseException) -> PermanentError:
-    """The error of one refused item, whose neighbours are delivered."""
+    """Return the error of one refused item; other items are delivered."""
     made = PermanentError(f"{type(error).__name__}: {text_of(error)}")
     return caused(made, error, summary=shown(error))

@@ -3,7 +3,7 @@
 1. At most `size` connections are lent or idle. Each holds a permit from the time it may be acquired
    from the pool until it is back there.
 2. Requests are served in order. A returned connection, or the permit of one that is back in the
-   pool, passes to the first waiter at once, so no later request comes before it. A waiter that is
+   pool, passes immediately to the first waiter, so no later request overtakes it. A waiter that is
    cancelled after its turn passes it on.
 3. The idle connection that was returned last is lent first. The others become unused, and go back
    to the pool, which closes them after its own `max_inactive_connection_lifetime`.
@@ -27,7 +27,7 @@ class Lending(Generic[ConT]):
         self._permits = size
         self._loans = loans
         self._left: dict[ConT, int] = {}
-        """How many more loans each connection may serve before it passes through the pool."""
+        """The remaining number of loans of each connection before it returns to the pool."""
         self._idle: list[ConT] = []
         self._unused = 0
         """The number of connections, from the front, that were idle since `unused` was called."""
@@ -68,7 +68,7 @@ class Lending(Generic[ConT]):
             raise
 
     def acquired(self, con: ConT) -> None:
-        """Note a connection that was acquired by a permit."""
+        """Record a connection that was acquired with a permit."""
         self._left[con] = self._loans
 
     def keep(self, con: ConT) -> bool:
@@ -81,7 +81,7 @@ class Lending(Generic[ConT]):
         return True
 
     def forget(self, con: ConT) -> None:
-        """Note that a connection is lost; its loan still has the permit."""
+        """Record that a connection is lost; its loan still has the permit."""
         self._left.pop(con, None)
 
     def free(self) -> None:
@@ -89,7 +89,7 @@ class Lending(Generic[ConT]):
         self._pass_on(None)
 
     def unused(self) -> list[ConT]:
-        """Remove the connections that were idle ever since the last call."""
+        """Remove and return the connections that have been idle since the last call."""
         unused, self._idle = self._idle[: self._unused], self._idle[self._unused :]
         self._unused = len(self._idle)
         return unused

@@ -1,4 +1,4 @@
-"""A connection that a handler may use while it runs, inside a transaction that is not its own."""
+"""A connection that a handler may use while it runs, inside the flow's transaction."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _CONTROL = re.compile(
     r"(?!\s+((work|transaction)\s+)?to\b)",
     re.IGNORECASE,
 )
-"""Statements that begin or end a transaction; a rollback to a savepoint is none."""
+"""Statements that begin or end a transaction; a rollback to a savepoint is excluded."""
 
 
 class LentConnection:
-    """A connection of asyncpg, until `end`. It passes for one of a pool, also for `isinstance`."""
+    """An asyncpg connection, valid until `end`. Looks like a pool's, even to `isinstance`."""
 
     def __init__(self, con: PoolConnectionProxy[Any]) -> None:
         self._con = con
@@ -35,7 +35,7 @@ class LentConnection:
         """Refuse further use."""
         self._is_over = True
 
-    @property  # type: ignore[misc]  # it passes for a connection of the pool
+    @property  # type: ignore[misc]  # looks like a connection of the pool
     def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride,reportIncompatibleMethodOverride]
         return type(self._con)
 
@@ -43,7 +43,7 @@ class LentConnection:
         if self._is_over:
             raise ClosedError(
                 f"message.connection.{name}: the handler has ended, and its connection is used for "
-                "other messages; use a connection of your own"
+                "other messages; use your own connection"
             )
         if name in _ENDS_IT:
             raise not_its_to_end(f"{name}()")

@@ -7,26 +7,26 @@ import hashlib
 from ..._core.checks import bad
 
 LONGEST = 63
-"""Bytes of the longest name that PostgreSQL takes."""
+"""Maximum length of a name in PostgreSQL, in bytes."""
 
 
 def quoted(name: str) -> str:
-    """An identifier that SQL takes literally, whatever characters it holds."""
+    """Quote an identifier with any characters for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def qualified(schema: str | None, name: str) -> str:
-    """A quoted path; without a schema the search path applies."""
+    """Return a quoted qualified name; without a schema the search path applies."""
     return quoted(name) if schema is None else f"{quoted(schema)}.{quoted(name)}"
 
 
 def literal(text: str) -> str:
-    """A string literal of SQL."""
+    """Return an SQL string literal."""
     return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
 
 
 def channel_name(prefix: str, schema: str) -> str:
-    """The name of a channel for a schema; of a long one, its hash."""
+    """Return the name of a channel for a schema; long names are hashed."""
     name = f"{prefix}:{schema}"
     if len(name.encode()) <= LONGEST:
         return name
@@ -61,7 +61,7 @@ def table_name(option: str, value: str) -> tuple[str | None, str]:
 
 
 def _unquoted(text: str) -> tuple[str, bool, str]:
-    """The text between the quotes, whether they are closed, and the remainder."""
+    """Return the text between the quotes, whether they are closed, and the remainder."""
     taken: list[str] = []
     place = 1
     while (end := text.find('"', place)) != -1:

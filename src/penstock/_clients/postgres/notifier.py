@@ -1,11 +1,11 @@
-"""Notifications of commits, on a connection of their own and after the commit.
+"""Notifications of commits, sent after the commit on a separate connection.
 
-1. `NOTIFY` within a transaction takes a lock that serialises the commits of a database, so it is
-   sent by itself.
-2. One notification stands for everything that was committed before it: it carries nothing, and at
-   most one is sent in `EVERY` seconds. The first one is sent at once.
-3. It only saves readers a part of their poll interval. A failure costs nothing: it is logged, once
-   until one succeeds again, and the next call tries again.
+1. `NOTIFY` in a transaction takes a lock that serialises the commits of a database, so it is sent
+   separately.
+2. One notification covers all earlier commits: it has no payload, and at most one is sent every
+   `EVERY` seconds. The first one is sent immediately.
+3. Notifications only shorten the readers' poll interval, so failures are harmless: the first one
+   before the next success is logged, and the next call tries again.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.postgres")
 
 EVERY = 0.02
-"""Seconds between two notifications, at least."""
+"""Minimum interval between two notifications, in seconds."""
 
 
 class Notifier:
-    """Sends notifications on one channel. `readers` names those who listen, for the log."""
+    """Sends notifications on one channel. `readers` names the listeners, for the log."""
 
     def __init__(
         self, connections: Connections, channel: str, readers: str, *, clock: Clock = LOOP_CLOCK
@@ -47,9 +47,9 @@ class Notifier:
         self._has_failed = False
 
     def soon(self) -> None:
-        """Notify soon. From any thread, and as often as you like.
+        """Notify soon. May be called from any thread, any number of times.
 
-        Does not suspend, and raises nothing.
+        Does not suspend, and never raises.
         """
         if threading.get_ident() == self._thread:
             self._schedule()
@@ -95,7 +95,7 @@ class Notifier:
             self._has_failed = False
 
     async def close(self) -> None:
-        """Send a notification that is due, and wait for it. Suspends; cancellation drops it."""
+        """Send a pending notification, and wait for it. Suspends; cancellation drops it."""
         if self._timer is not None:
             self._timer.cancel()
             self._send()

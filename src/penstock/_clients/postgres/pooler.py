@@ -1,8 +1,8 @@
-"""Errors that a pooler in front of PostgreSQL raises by itself. Pure.
+"""Errors that a pooler in front of PostgreSQL raises itself. Pure.
 
-PgBouncer gives nearly all of them one code (08P01) and no routine, so its texts decide. They are
-not translated. Among them are the server's own texts, where it refuses PgBouncer's login. None of
-them is about a row.
+PgBouncer uses one code (08P01) and no routine for nearly all of them, so they are recognised by
+their texts, which are not translated. They include the server's own texts if it refuses PgBouncer's
+login. None of them is about a row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREPARED = (
     "(PgBouncer from 1.21 on: max_prepared_statements)"
 )
 POOLER = "08P01"
-"""PgBouncer's code for whatever keeps it from serving a client."""
+"""PgBouncer's code for anything that prevents it from serving a client."""
 _NOT_SENT = (
     "query_wait_timeout",
     "server_login_retry",
@@ -72,13 +72,13 @@ _REPAIRS = {
     "is disabled": "enable the database in the pooler (ENABLE)",
     "prepared statement did not exist": PREPARED,
     "prepared statement name is already in use": PREPARED,
-    "bouncer config error": "look into the pooler's log: its configuration is wrong",
+    "bouncer config error": "check the pooler's log: its configuration is wrong",
 }
-"""What an operator repairs, by a part of the pooler's text."""
+"""The operator's remedy, by a part of the pooler's text."""
 
 
 def class_of_pooler(text: str) -> ErrorClass:
-    """The class of an error of the pooler's own; an unlisted one is transient."""
+    """Classify an error raised by the pooler; an unlisted one is transient."""
     if _has_any(text, _FULL):
         return ErrorClass.THROTTLE
     if _has_any(text, _OUTAGES):
@@ -89,17 +89,17 @@ def class_of_pooler(text: str) -> ErrorClass:
 
 
 def is_login(text: str) -> bool:
-    """Whether the pooler refused the login."""
+    """Return whether the pooler refused the login."""
     return _has_any(text, _LOGIN) and not _has_any(text, _REPAIRS)
 
 
 def repair_of_pooler(text: str) -> str | None:
-    """What an operator repairs, if the text shows it."""
+    """Return the operator's remedy, if the text reveals it."""
     return next((repair for part, repair in _REPAIRS.items() if part in text), None)
 
 
 def was_not_sent(text: str) -> bool:
-    """Whether the statement never reached a server."""
+    """Return whether the statement never reached a server."""
     return _has_any(text, (*_NOT_SENT, *_REPAIRS))
 
 

@@ -1,6 +1,6 @@
-"""Errors of connections and refusals of a server, each with the repair that an operator must make.
+"""Errors of connections and refusals of a server, each with the operator's remedy.
 
-The text for logs never holds the server's message of an error that may quote a row.
+The text for logs never contains a server message that may quote a row.
 """
 
 from __future__ import annotations
@@ -29,51 +29,51 @@ from .errors import (
 )
 from .pooler import PREPARED, is_login, repair_of_pooler
 
-FOREIGN = "a pool of yours is made with statement_cache_size=0"
+FOREIGN = "a pool of your own needs statement_cache_size=0"
 _REFUSED_HERE = frozenset({"28000", "28P01", "3D000", "42501"})
 
 
 def refusal(error: Exception, what: str, repair: str) -> RefusedError:
-    """`RefusedError` for an error that no row causes."""
+    """Return the `RefusedError` for an error that is not caused by a row."""
     made = RefusedError(f"{what}: {message_of(error)}", repair=repair)
     return caused(made, error, summary=f"{what}: {shown(error)}; to repair: {repair}")
 
 
 def refused_again(error: RefusedError) -> RefusedError:
-    """The same refusal as a new instance, for another waiter."""
+    """Return the same refusal as a new instance, for another waiter."""
     message = text_of(error).removesuffix(f"; to repair: {error.repair}")
     made = RefusedError(message, repair=error.repair)
     return caused(made, error.__cause__ or error, summary=error.summary)
 
 
 def repair_of(error: Exception, place: str) -> str:
-    """The repair, by the error's SQLSTATE."""
+    """Return the remedy, by the error's SQLSTATE."""
     state = sqlstate(error) or ""
     if is_stale(error):
         return f"for the pooler at {place}: {PREPARED}; {FOREIGN}"
     if (pooler := pooler_error(error)) is not None:
         return _repair_of_pooler(pooler, place)
     if not state:
-        return f"put right how the sink connects to {place} ({shown(error)})"
+        return f"correct the sink's connection options for {place} ({shown(error)})"
     if state[:2] == "28":
         return (
             f"let the role log in at {place}: its password, its LOGIN attribute, and "
             f"pg_hba.conf ({message_of(error)})"
         )
     return {
-        "2200H": f"give the sequence more numbers at {place} ({message_of(error)})",
+        "2200H": f"raise the maximum of the sequence at {place} ({message_of(error)})",
         "25006": f"make {place} writable (it is a standby, or read-only by "
         "default_transaction_read_only), or connect to the primary",
         "3D000": f"create the database at {place} ({message_of(error)})",
-        NO_PRIVILEGE: f"grant the sink's role what it lacks at {place} ({privilege(error)})",
+        NO_PRIVILEGE: f"grant the missing privilege to the sink's role at {place} ({privilege(error)})",
         "53100": f"free disk space at {place}",
         "XX001": f"restore the table's data at {place}: the server found it corrupted",
         "XX002": f"rebuild the table's indexes at {place} (REINDEX): the server found one "
         "corrupted",
     }.get(
         state,
-        f"find at {place} what raises it ({shown(error)}): the table's definition, its "
-        "triggers and rules",
+        f"find its cause at {place} ({shown(error)}): the table's definition, its triggers and "
+        "rules",
     )
 
 
@@ -88,14 +88,14 @@ def _repair_of_pooler(error: BaseException, place: str) -> str:
 
 
 def privilege(error: Exception) -> str:
-    """The server's text for a missing privilege; the SQLSTATE where a trigger may have set it."""
+    """Return the server's text for a missing privilege, but never text of a trigger."""
     return message_of(error) if classify_postgres(error) is ErrorClass.REFUSED else shown(error)
 
 
 def for_connecting(error: Exception, place: str) -> Exception:
-    """The error to raise when no connection could be made.
+    """Return the error for a failed connection.
 
-    Nothing was written, and no item is to blame, whatever the cause.
+    Nothing was written, and no item is the cause.
     """
     if isinstance(error, PenstockError):
         return error
@@ -108,7 +108,7 @@ def for_connecting(error: Exception, place: str) -> Exception:
 
 
 def for_opening(error: Exception, place: str) -> Exception:
-    """The error to raise from opening: `ConfigError` for a permanent refusal by the server."""
+    """Return the error for a failed opening: `ConfigError` for a permanent refusal."""
     if (
         sqlstate(error) in _REFUSED_HERE
         or isinstance(error, ssl.SSLCertVerificationError)

@@ -1,13 +1,13 @@
 """Whether the connections of one pool prepare statements, and how their transactions begin.
 
-1. A pooler that lends a server for one transaction loses prepared statements. Worse, the server may
-   hold another client's statement of the same name. Behind one, no statement has a name, and all
-   run in transaction blocks: only a block keeps asyncpg's description of a statement, the reading
-   of its types and its execution on one server.
-2. Each new connection is examined, since a name may lead to a pooler later. A pooler sends its
-   clients a process id of its own making, for their cancellations; the server's own id differs.
-   A pooler in session mode is taken for one in transaction mode, as a reload changes the mode.
-3. What a session would keep is set in each transaction: `statement_timeout`, which a pooler refuses
+1. Prepared statements are lost behind a pooler that lends a server for one transaction. Worse, the
+   server may have another client's statement of the same name. Behind such a pooler, statements
+   have no names, and all run in transaction blocks: only a block ensures that asyncpg describes a
+   statement, reads its types and executes it on one server.
+2. Each new connection is examined, since a host name may lead to a pooler later. A pooler sends its
+   clients an invented process id, for cancellations, which differs from the server's. A pooler in
+   session mode is treated like one in transaction mode, since a reload can change the mode.
+3. Session settings are set in each transaction instead: `statement_timeout`, which a pooler refuses
    as a startup parameter.
 4. Switching is final, for the whole pool, and logged once.
 """
@@ -35,7 +35,7 @@ _TIMEOUT = "statement_timeout"
 
 
 class Statements:
-    """The treatment of statements on the connections of one open pool."""
+    """How statements run on the connections of one open pool."""
 
     def __init__(self, access: Access) -> None:
         self._choice = access.prepared
@@ -45,12 +45,12 @@ class Statements:
 
     @property
     def may_switch(self) -> bool:
-        """Whether statements are prepared now, and need not be."""
+        """Whether statements are currently prepared, but need not be."""
         return self.are_prepared and self._choice == "auto"
 
     @property
     def limit(self) -> str:
-        """The statement that limits all statements of a transaction; empty without need."""
+        """The statement that sets the time limit in a transaction; empty if not needed."""
         if self.are_prepared or self._timeout is None:
             return ""
         return f"SET LOCAL {_TIMEOUT} = {round(self._timeout * 1000)}"
@@ -62,7 +62,7 @@ class Statements:
 
     @asynccontextmanager
     async def block(self, con: PoolConnectionProxy[Any]) -> AsyncGenerator[None]:
-        """Run statements in one transaction where they are not prepared."""
+        """Run statements in one transaction if they are not prepared."""
         if self.are_prepared:
             yield
             return
@@ -76,18 +76,18 @@ class Statements:
         await con.execute("COMMIT")
 
     def keep(self, *, cached: bool) -> None:
-        """Take over what a pool of the user's does."""
+        """Adopt the behaviour of a pool of the user."""
         self.are_prepared = cached
 
     def switch(self, reason: str) -> None:
-        """Prepare nothing from now on, for a `reason` that is logged the first time."""
+        """Stop preparing statements, for a `reason` that is logged the first time."""
         if not self.are_prepared:
             return
         self.are_prepared = False
         logger.info(
             "PostgreSQL at %s is behind a pooler: %s. Statements are not prepared and run in "
-            "transaction blocks; prepared_statements=True prepares them all the same, False does "
-            "not test for a pooler",
+            "transaction blocks; prepared_statements=True prepares them anyway, False skips the "
+            "test for a pooler",
             self._place,
             reason,
         )
@@ -107,7 +107,7 @@ class Statements:
     async def _prepared(
         self, make: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> Connection[Any] | None:
-        """A connection that prepares statements; `None` where none must be prepared."""
+        """Return a connection that prepares statements; `None` if none may be prepared."""
         try:
             con: Connection[Any] = await make(*arguments, **self._limited(options))
         except Exception as error:
@@ -123,7 +123,7 @@ class Statements:
         except BaseException:
             con.terminate()
             raise
-        self.switch("the server has another process id than the connection was told")
+        self.switch("the server's process id differs from the one sent to the connection")
         await con.close()
         return None
 
@@ -138,16 +138,16 @@ class Statements:
 
 
 async def is_pooled(con: Connection[Any] | PoolConnectionProxy[Any]) -> bool:
-    """Whether a pooler is between the connection and its server. Suspends for one round trip.
+    """Return whether there is a pooler in front of the server. Suspends for one round trip.
 
-    The simple protocol returns no row here, only their number, and prepares nothing.
+    The simple protocol returns only the number of rows here, and prepares nothing.
     """
     tag = await con.execute(f"SELECT WHERE pg_backend_pid() <> {con.get_server_pid()}")
     return tag == "SELECT 1"
 
 
 async def keeps_statements(con: PoolConnectionProxy[Any]) -> bool:
-    """Whether a connection of the user's prepares statements under a name. Leaves none behind."""
+    """Return whether a connection of the user prepares named statements. Leaves none behind."""
     probe = f"SELECT 1 AS penstock_{uuid4().hex}"
     theirs = f"FROM pg_prepared_statements WHERE statement = '{probe}'"
     await con.execute("BEGIN")

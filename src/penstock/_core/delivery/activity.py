@@ -1,4 +1,4 @@
-"""Backoffs, flush slot and flush timeout of a batch's deliveries.
+"""Backoffs, the flush slot and the flush timeouts of a batch's deliveries.
 
 A batch has one activity, or one per line of branches written concurrently. It holds a flush slot
 while at least one activity is not backing off. Each activity has its own flush timeout, which does
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 WHOLE_BATCH: object = object()
-"""The only activity of a batch that is not written on several lines at once."""
+"""The only activity of a batch that is not written on several lines concurrently."""
 
 
 class Hurry(Signal):
@@ -81,13 +81,13 @@ class Pacing:
 
     @property
     def waits_for_repair(self) -> bool:
-        """False outside a batcher, where no log would show the wait."""
+        """Whether to wait for a repair; false outside a batcher, where no log shows the wait."""
         return self._slots is not None and self._slots.waits_for_repair
 
     def next_try(
         self, until: float, *, through_stop: bool, not_before: float, lasts: float
     ) -> float | None:
-        """The time of the try after a wait until `until`; `None` if no time is left for it."""
+        """Return when to attempt after a wait until `until`; `None` if that would be too late."""
         if math.isnan(until):
             until = self.clock.now()
         if through_stop or not self.stopping:
@@ -112,10 +112,10 @@ class Pacing:
         not_before: float,
         lasts: float,
     ) -> None:
-        """Wait without a flush slot.
+        """Wait without holding a flush slot.
 
-        Unless `through_stop`, the start of a shutdown ends the wait; but not before `not_before`,
-        the time that the destination requested, if a try still fits behind it.
+        Unless `through_stop`, the start of a shutdown ends the wait, but not before `not_before`,
+        the time that the destination requested, if an attempt still fits after it.
         """
         slots = self._slots
         if slots is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class BranchBooks:
-    """Passes outcomes of a branch to its fork, and news of the destination to the parent."""
+    """Passes outcomes of a branch to its fork, and reports about the destination to the parent."""
 
     __slots__ = ("_parent", "_settled_by")
 

@@ -1,11 +1,11 @@
-"""The progress of one sealed batch, shared by everything picked or derived from it.
+"""The progress of one sealed batch, shared by all batches picked or derived from it.
 
-Indices are the sealed batch's. Outside a batcher there are neither books nor slots.
+Indices are those of the sealed batch. Outside a batcher there are neither books nor slots.
 
 1. Success is final: `settle` books it, and a later answer only counts as a contradiction.
-2. Failure travels outward as errors. An unsettled item's *verdict* is its outcome if everything
-   were cut now, read from its state (`states.TABLE`); never less than `unknown` where an earlier
-   try may have been applied.
+2. Failures propagate outward as errors. An unsettled item's *verdict* is the outcome it would have
+   if all writes were cut now. It follows from the item's state (`states.TABLE`), and is at least
+   `unknown` if an earlier attempt may have been applied.
 3. A fork gives items one or several branches. An item is settled when every required branch has
    settled it; its verdict is the worst of its branches'.
 4. A closed delivery has given every item its verdict; it counts later settles and books none.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .tries import Tries
 
 GRACE = 0.1
-"""Seconds between the cancellation of a write and the verdicts of its items if it does not end."""
+"""Seconds from a write's cancellation to the verdicts of its items if it does not end."""
 
 
 class Delivery(HoldsOutcomes):
@@ -66,26 +66,27 @@ class Delivery(HoldsOutcomes):
         self.keeps_prefix = keeps_prefix  # whether the prefix rule holds; see `order/prefix.py`
         self.states = ItemStates(size)
         self.activity: object = WHOLE_BATCH
-        """The activity that writes on this delivery belong to; see `activity`."""
-        self.late = 0  # items settled after this delivery had been closed
+        """The activity of the writes on this delivery; see `activity`."""
+        self.late = 0  # items settled after this delivery was closed
         self.distrusts: dict[int, ResultMismatch] | None = None
-        """By item, a `settle` that did not fit its batch, not yet reported by its write."""
+        """By item: an invalid `settle` that its write has not reported yet."""
         self.withdrawn: set[int] | None = None
         """Items that no write may have any more; see `_core/withdrawn.py`."""
         self._slots = slots
-        self._pacing = pacing  # made at the first question: most batches never back off
+        self._pacing = pacing  # created at the first access: most batches never back off
         self._closed = False
-        self._failures: Failures | None = None  # made with the first failure
+        self._failures: Failures | None = None  # created at the first failure
         self._forks: tuple[Branches, ...] = ()
         self._listeners: tuple[Callable[[float], None], ...] = ()
 
     def keep_prefix(self) -> None:
-        """Hold the prefix rule. A method, since a constructor's keywords are slow."""
+        """Apply the prefix rule. A method, since keyword arguments of a constructor are slow."""
         self.keeps_prefix = True
 
     def detach(self) -> None:
-        """Drop the references to the batcher and to errors, whose tracebacks hold the batch, so that
-        its items are freed at once.
+        """Drop references to the batcher and to errors, so that the items are freed immediately.
+
+        The tracebacks of errors hold the batch.
         """
         self.books = None
         self._slots = None
@@ -93,7 +94,7 @@ class Delivery(HoldsOutcomes):
         if self._pacing is not None:
             self._pacing.detach()
 
-    # -- questions ---------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     @property
     def is_fresh(self) -> bool:
@@ -105,7 +106,7 @@ class Delivery(HoldsOutcomes):
 
     @property
     def closed(self) -> bool:
-        """Whether every item has its final outcome, by answer or by verdict."""
+        """Whether every item has its final outcome, from an answer or by verdict."""
         return self._closed
 
     @property
@@ -132,7 +133,7 @@ class Delivery(HoldsOutcomes):
         return None if self._failures is None else self._failures.tries.get(index)
 
     def verdict(self, index: int) -> Outcome:
-        """The item's outcome, or its outcome if everything were cut now."""
+        """Return the item's outcome, or the outcome it would have if all writes were cut now."""
         if not self._forks:
             return self.states.verdict(index)
         forked = [fork.verdict(index) for fork in self._forks if index in fork.members]
@@ -147,13 +148,13 @@ class Delivery(HoldsOutcomes):
     # -- writes ------------------------------------------------------------------------------------
 
     def begin(self, indices: Sequence[int]) -> None:
-        """Record the start of a write. Raises `CancelledError` once closed: no send after a cut."""
+        """Record the start of a write. Raises `CancelledError` if closed: no write after a cut."""
         if self._closed:
             raise asyncio.CancelledError
         self.states.move(indices, SENDING)
 
     def hold(self, indices: Sequence[int], *, tried: bool) -> None:
-        """Record items that wait for other parts of their write; those not `tried` lose errors."""
+        """Record items that wait for other parts of their write; keep their errors if `tried`."""
         self.states.move(indices, HELD)
         if self._failures is not None and not tried:
             self._failures.forget_errors(indices)
@@ -171,7 +172,7 @@ class Delivery(HoldsOutcomes):
         self.heard(each)
 
     def interrupted(self, indices: Iterable[int]) -> None:
-        """Record a cancelled write; its items at the destination may have been applied."""
+        """Record a cancelled write; those of its items that were sent may have been applied."""
         sent = self.states.sent(indices)
         self._count_try(sent)
         self.states.cut(sent)
@@ -180,7 +181,7 @@ class Delivery(HoldsOutcomes):
         self.states.doubt(indices)
 
     def recall(self, index: int, tries: Tries) -> None:
-        """Count on from tries before this delivery, so that a dead letter shows all of them."""
+        """Continue the count of earlier attempts, so that a dead letter shows all of them."""
         self._known_failures().tries[index] = tries
 
     def _count_try(self, indices: Sequence[int]) -> None:
@@ -192,10 +193,10 @@ class Delivery(HoldsOutcomes):
             self._failures = Failures()
         return self._failures
 
-    # -- answers that do not fit -------------------------------------------------------------------
+    # -- invalid answers ---------------------------------------------------------------------------
 
     def distrust(self, indices: Sequence[int], error: ResultMismatch) -> None:
-        """Doubt the unsettled ones, which are not sent again: a `settle` did not fit its batch."""
+        """Mark the unsettled items as in doubt after an invalid `settle`; they are not resent."""
         if self.closed:
             return
         doubtful = [index for index in indices if not self.is_settled(index)]
@@ -203,7 +204,7 @@ class Delivery(HoldsOutcomes):
         self.doubt(doubtful)
 
     def distrusted(self, indices: Iterable[int]) -> ResultMismatch | None:
-        """The error of the first of these items that a `settle` left in doubt."""
+        """Return the error of the first of these items that an invalid `settle` left in doubt."""
         known = self.distrusts
         if not known:
             return None
@@ -217,7 +218,7 @@ class Delivery(HoldsOutcomes):
     # -- outcomes ----------------------------------------------------------------------------------
 
     def settle(self, indices: Sequence[int], outcome: Outcome, details: Details = None) -> None:
-        """Book a success; once closed, only count it."""
+        """Book a success; after closing, only count it."""
         if self._closed:
             self.late += len(indices)
             return
@@ -236,18 +237,18 @@ class Delivery(HoldsOutcomes):
         self.states.settle(indices, Outcome.UNSENT)
 
     def withdraw(self, indices: Collection[int]) -> None:
-        """Send these items no more, on any branch; a write that has them may still succeed."""
+        """Stop sending these items, on any branch; a write in flight may still deliver them."""
         self.withdrawn = {*indices, *(self.withdrawn or ())}
         for fork in self._forks:
             fork.withdraw(indices)
 
     def left_out(self, errors: Mapping[int, BaseException]) -> None:
-        """Record the errors of items that are sent no more; no try counts."""
+        """Record the errors of items that are not sent again; this counts no attempt."""
         self.states.fail(errors, distinct(errors.values()))
         self._known_failures().errors.update(errors)
 
     def verdict_unsent(self, index: int) -> Outcome:
-        """As `verdict`, for an item whose failure is not final: unsent if nothing has applied it."""
+        """As `verdict`, for an item whose failure is not final: `unsent` if applied nowhere."""
         verdict = self.verdict(index)
         if verdict is not Outcome.REJECTED:
             return verdict
@@ -256,7 +257,7 @@ class Delivery(HoldsOutcomes):
         return Outcome.UNKNOWN if is_partly else Outcome.UNSENT
 
     def close(self) -> None:
-        """Give every unsettled item its verdict for good."""
+        """Make the verdict of every unsettled item final."""
         if self._closed:
             return
         self.end_hold(is_committed=False, doubtful=True)
@@ -308,7 +309,7 @@ class Delivery(HoldsOutcomes):
 
     @property
     def is_hurried(self) -> bool:
-        """Whether the fork waits no longer: a backoff ends in one immediate last try."""
+        """Whether the fork has stopped waiting: a backoff ends with one immediate last attempt."""
         return False
 
     @property
@@ -355,7 +356,7 @@ class Delivery(HoldsOutcomes):
     def hurries(self) -> tuple[Signal, ...]:
         return ()
 
-    # -- news for the batcher ----------------------------------------------------------------------
+    # -- reports to the batcher --------------------------------------------------------------------
 
     def heard(self, errors: Iterable[BaseException]) -> None:
         if self.books is not None:
@@ -372,7 +373,7 @@ class Delivery(HoldsOutcomes):
             self.books.retrying(kind, items, delay)
 
     def throttled(self, until: float) -> None:
-        """Pass on the end of a requested pause; infinity counts as `LONGEST_ASKED`, NaN as none."""
+        """Report the end of a requested pause; infinity means `LONGEST_ASKED`, NaN no pause."""
         if math.isnan(until):
             return
         if math.isinf(until):

@@ -23,7 +23,7 @@ BatchT = TypeVar("BatchT")
 class Fork(Generic[BatchT]):
     """A context manager that returns a batch per branch.
 
-    Leaving it, by an exception too, makes the branches' knowledge of unsettled items the parent's.
+    On exit, also by an exception, the parent takes over the branches' knowledge of unsettled items.
     """
 
     __slots__ = ("_branches", "_ended", "_maps", "_maybe", "_on", "_parent", "_required", "members")
@@ -67,7 +67,7 @@ class Fork(Generic[BatchT]):
         return worst(self._verdicts(index).values())
 
     def error(self, index: int) -> BaseException:
-        """The error of an unsettled item: that of the deciding branch."""
+        """Return the error of an unsettled item: that of the branch that determines its verdict."""
         verdict, verdicts = self.verdict(index), self._verdicts(index)
         unsent = verdict is Outcome.UNSENT
         for label, own in verdicts.items():
@@ -89,7 +89,7 @@ class Fork(Generic[BatchT]):
         return max(known, key=lambda tries: tries.count, default=None)
 
     def withdraw(self, indices: Collection[int]) -> None:
-        """Send these items no more on any branch."""
+        """Stop sending these items, on any branch."""
         for branch in self._branches.values():
             branch.withdraw(indices)
 
@@ -97,7 +97,7 @@ class Fork(Generic[BatchT]):
         self._branches[label].hurry()
 
     def end(self, label: str) -> None:
-        """End this branch, and decide the items that waited only for it, or for cut ones."""
+        """End this branch, and settle the items that waited only for it or for cut branches."""
         self._ended.add(label)
         if label in self._required:
             self._decide(self.members, None)
@@ -119,4 +119,4 @@ class Fork(Generic[BatchT]):
             if answer.is_success:
                 self._parent.settle(group, answer, details)
             elif answer is Outcome.UNKNOWN and any(branch.was_cut for _, branch in required):
-                self._parent.finish(group, answer)  # other failures travel outward
+                self._parent.finish(group, answer)  # other failures propagate outward

@@ -1,4 +1,4 @@
-"""The Protocols of a delivery's surroundings: the batcher's books and slots, a fork's branches."""
+"""Protocols around a delivery: the batcher's books and slots, a fork's branches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Books(Protocol):
-    """Receives outcomes, and news about the destination (a condition of `None`: available)."""
+    """Receives outcomes and reports about the destination (condition `None` means available)."""
 
     def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
     def heard(self, errors: Iterable[BaseException]) -> None: ...
@@ -29,9 +29,10 @@ class Books(Protocol):
 class Slots(Protocol):
     """Paces a delivery: clock, shutdown, backoffs, the flush slot and the flush timeout.
 
-    `deadline` is when a shutdown that has begun will cut writes. `pause` ends at its time, at a
-    signal or, unless `through_stop`, when a shutdown begins. `take_slot` waits ahead of fresh
-    batches; `force_slot` may exceed the limit. `watch` restarts an activity's flush timeout.
+    `deadline` is the time at which a shutdown cuts writes, once it has begun. `pause` ends at its
+    time, at a signal or, unless `through_stop`, when a shutdown begins. `take_slot` has precedence
+    over new batches; `force_slot` may exceed the limit. `watch` restarts an activity's flush
+    timeout.
     """
 
     @property

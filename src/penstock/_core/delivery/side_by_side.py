@@ -1,4 +1,4 @@
-"""Several writes of one batch at the same time."""
+"""Concurrent writes of one batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One of several concurrent writes: branches written one after another."""
+    """One of several concurrent writes: a sequence of branches."""
 
     branches: Sequence[Delivery]
     run: Callable[[], Coroutine[Any, Any, Mapping[int, BaseException]]]
@@ -26,11 +26,11 @@ async def side_by_side(
     lines: Sequence[Line],
     ended: Callable[[int, Mapping[int, BaseException] | None], Iterable[int] | None],
 ) -> None:
-    """Write all lines, each an activity that backs off by itself. Suspends until all have ended.
+    """Write all lines; each is an activity with its own backoffs. Suspends until all have ended.
 
-    `ended` gets each ended line and its errors, or `None` if it was cut; it may return lines to
-    cancel. Cancellation is passed on to all lines and awaited: a write that ignores it keeps the
-    batch's slot.
+    `ended` is called with each ended line and its errors (`None` if it was cut), and may return
+    lines to cancel. Cancellation is passed on to all lines and awaited: a write that ignores it
+    keeps the batch's slot.
     """
     pacing, activity = delivery.pacing, delivery.activity
     activities = [object() for _ in lines]

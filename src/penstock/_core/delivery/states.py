@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 FRESH, SENDING, FAILED, STOPPED, WAITING, HELD, CUT = range(7)
-SETTLED = 8  # the first of the settled codes: one per outcome, in the order of `Outcome`
+SETTLED = 8  # the first code of the settled states: one per outcome, in the order of `Outcome`
 
 _OPEN = frozenset(range(SETTLED))
 _OUTCOMES = {outcome: SETTLED + place for place, outcome in enumerate(Outcome)}
 
 
-_NO_ITEMS = frozenset[int]()  # shared, which makes the construction of a delivery cheaper
+_NO_ITEMS = frozenset[int]()  # shared, to make the construction of a delivery cheaper
 
 
 class Rule(NamedTuple):
-    """One state: the item's verdict in it, and the states it is entered from."""
+    """One state: the verdict of an item in it, and the states from which it can be entered."""
 
     verdict: Outcome
     follows: frozenset[int]
@@ -38,7 +38,7 @@ TABLE: dict[int, Rule] = {
     FAILED: Rule(Outcome.REJECTED, _OPEN),  # its last write has ended with an error
     STOPPED: Rule(Outcome.UNSENT, _OPEN),  # as FAILED, but the error says that it was not sent
     WAITING: Rule(Outcome.UNSENT, _OPEN),  # in a backoff
-    HELD: Rule(Outcome.UNSENT, _OPEN),  # waits while other items of its write are sent
+    HELD: Rule(Outcome.UNSENT, _OPEN),  # waits while other parts of its write are sent
     CUT: Rule(Outcome.UNKNOWN, _OPEN),  # its write was cancelled
     **{code: Rule(outcome, _OPEN) for outcome, code in _OUTCOMES.items()},
 }
@@ -46,14 +46,14 @@ _NEXT = {
     code: bytes(code if before in rule.follows else before for before in range(256))
     for code, rule in TABLE.items()
 }
-"""For each state to enter, the state that follows each current one: a table for `translate`."""
+"""For each state to enter, the next state by current state, as a table for `translate`."""
 _ONE = {code: bytes((code,)) for code in TABLE}
 _FORKED = {Outcome.UNSENT: WAITING, Outcome.REJECTED: FAILED, Outcome.UNKNOWN: CUT}
 """The state in which a fork leaves an unsettled item, by the verdict of its branches."""
 
 
 class ItemStates:
-    """The state of each item, and what earlier tries and branches may have applied."""
+    """The state of each item, and the items that earlier attempts and branches may have applied."""
 
     __slots__ = ("_codes", "contradictions", "is_fresh", "left", "maybe", "partly")
 
@@ -63,9 +63,9 @@ class ItemStates:
         self.left = size  # items without an outcome
         self.contradictions = 0  # items settled again with another outcome
         self.maybe: set[int] | frozenset[int] = _NO_ITEMS
-        """Items with an earlier try of unknown outcome."""
+        """Items with an earlier attempt of unknown outcome."""
         self.partly: set[int] | frozenset[int] = _NO_ITEMS
-        """Items applied by one of several branches, but not successful as a whole."""
+        """Items applied on one of several branches, but not successful as a whole."""
 
     def __len__(self) -> int:
         return len(self._codes)
@@ -86,12 +86,12 @@ class ItemStates:
         return [index for index, code in enumerate(self._codes) if code < SETTLED]
 
     def unsettled_among(self, indices: Iterable[int]) -> list[int]:
-        """The places, counted from 0, of the unsettled ones of these items."""
+        """Return the places (from 0) of the unsettled items among these."""
         codes = self._codes
         return [place for place, index in enumerate(indices) if codes[index] < SETTLED]
 
     def move(self, indices: Collection[int], code: int) -> None:
-        """Move those of these items, each given once, that are not settled to the state `code`."""
+        """Move the unsettled ones of these items, each given once, to the state `code`."""
         codes = self._codes
         if len(indices) == len(codes):
             codes[:] = _ONE[code] * len(codes) if self.is_fresh else codes.translate(_NEXT[code])
@@ -101,7 +101,7 @@ class ItemStates:
             codes[index] = after[codes[index]]
 
     def fail(self, errors: Mapping[int, BaseException], each: Collection[BaseException]) -> None:
-        """Move items to the state that their write's error leaves them in; `each` error once."""
+        """Move items to the states that follow from their errors; `each` lists each error once."""
         self.move(errors, FAILED)
         if of_stop := [error for error in each if isinstance(error, StoppedError)]:
             self.move(indices_of(of_stop, errors), STOPPED)
@@ -115,14 +115,14 @@ class ItemStates:
         self.doubt(sent)
 
     def doubt(self, indices: Iterable[int]) -> None:
-        """Mark items that an earlier try may have applied."""
+        """Mark items that an earlier attempt may have applied."""
         if isinstance(self.maybe, set):
             self.maybe.update(indices)
         else:
             self.maybe = set(indices)
 
     def leave_fork(self, index: int, verdict: Outcome, *, partly: bool) -> None:
-        """Keep the branches' verdict of an unsettled item."""
+        """Record the branches' verdict on an unsettled item."""
         code = _FORKED.get(verdict)
         if code is not None:
             self.move((index,), code)
@@ -135,7 +135,7 @@ class ItemStates:
                 self.partly = {index}
 
     def settle(self, indices: Sequence[int], outcome: Outcome) -> Sequence[int]:
-        """Settle the items that are not yet; return them."""
+        """Settle the unsettled ones of these items; return them."""
         codes, code = self._codes, _OUTCOMES[outcome]
         if not self.is_fresh:
             self.contradictions += sum(SETTLED <= codes[i] != code for i in indices)
@@ -160,7 +160,7 @@ class ItemStates:
             self.doubt(indices)
 
     def verdict(self, index: int, forked: Outcome | None = None) -> Outcome:
-        """The item's outcome, or its verdict; `forked` is the verdict of its branches."""
+        """Return the item's outcome, or its verdict; `forked` is the verdict of its branches."""
         code = self._codes[index]
         answer = TABLE[code].verdict
         if code >= SETTLED:
@@ -171,7 +171,7 @@ class ItemStates:
         return self._doubted(index, outcome_of(error, maybe_applied=index in self.maybe))
 
     def _doubted(self, index: int, outcome: Outcome) -> Outcome:
-        """`outcome`, or unknown if it denies what an earlier try or a branch may have applied."""
+        """Return `outcome`, or unknown if an earlier attempt or a branch contradicts it."""
         if index in self.partly and outcome is Outcome.UNSENT:
             return Outcome.UNKNOWN
         return Outcome.UNKNOWN if index in self.maybe and not outcome.is_success else outcome
@@ -180,6 +180,6 @@ class ItemStates:
 def indices_of(
     some: Collection[BaseException], errors: Mapping[int, BaseException]
 ) -> Collection[int]:
-    """The indices of the items that failed with one of these objects."""
+    """Return the indices of the items that failed with one of these objects."""
     wanted = {id(error) for error in some}
     return [index for index, error in errors.items() if id(error) in wanted]

@@ -1,7 +1,7 @@
-"""The errors and failed tries of a delivery's items.
+"""The errors and failed attempts of a delivery's items.
 
-Items that fail together mostly share one error and one history of tries, so both are decided once
-per object, not per item.
+Items that fail together usually share one error and one history of attempts, so both are processed
+once per object, not per item.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """The failed tries of one item. Times are the clock's monotonic seconds."""
+    """The failed attempts of one item. Times are monotonic seconds of the clock."""
 
     count: int
     first_at: float
@@ -28,7 +28,7 @@ class Tries:
 
 
 class Failures:
-    """What is known of a delivery's failed items, by index."""
+    """Errors and attempts of a delivery's failed items, by index."""
 
     __slots__ = ("errors", "tries")
 
@@ -43,7 +43,7 @@ class Failures:
                 self.errors.pop(index, None)
 
     def count_try(self, indices: Sequence[int], now: float) -> None:
-        """Count a try that has ended for each of these items."""
+        """Count an ended attempt for each of these items."""
         tries = self.tries
         before = list(map(tries.get, indices))
         shared = before[0] if before else None
@@ -56,7 +56,7 @@ class Failures:
             tries[index] = first if own is None else own.and_one(now)
 
     def take_over(self, index: int, tries: Tries | None) -> None:
-        """Take over an item's tries on a branch, if there were more."""
+        """Take over an item's attempts on a branch, if there were more."""
         own = self.tries.get(index)
         if tries is not None and (own is None or tries.count > own.count):
             self.tries[index] = tries

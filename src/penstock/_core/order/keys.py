@@ -1,20 +1,20 @@
-"""When two keys are the same key.
+"""The rules for when two keys are the same key.
 
-Order is promised per key: a key must not depend on its representation in memory, and keys that only
-look alike must not share a lane.
+Order is guaranteed per key: a key must not depend on its representation in memory, and keys that
+only look alike must not share a lane.
 
 1. Keys of different types differ: `1`, `True`, `1.0` and `"1"` are four keys.
 2. Bytes-likes of equal content are one key: `bytearray` and `memoryview` are copied to `bytes`.
-3. A tuple is the tuple of its members' keys.
-4. `None` is a key like any other: items without a key of their own are in order among themselves.
-5. A value without a hash (a list, a dict), unequal to itself (a NaN), with a varying hash, or that
-   raises when it is hashed or compared with itself raises `TypeError`.
-6. A key of any other than the built-in types and their like may change or misbehave later: it is
-   *odd*. One object represents it while any reference to that exists, and only that is hashed and
-   compared. So a key whose hash changes becomes another key, and one whose comparison raises is a
-   key of its own; neither breaks the state of other keys.
-7. As text a printable string is itself; any other key, and a string that begins with a colon, is a
-   colon and its `repr`. Keys with different `repr`s have different texts.
+3. A tuple is compared by the keys of its members.
+4. `None` is a key like any other: items without their own key are ordered among themselves.
+5. `TypeError` is raised for a value that has no hash (a list, a dict), is not equal to itself (a
+   NaN), has a varying hash, or raises when hashed or compared with itself.
+6. A key of a type other than the built-in types and similar ones may change or misbehave later: it
+   is *odd*. It is represented by one object, which exists as long as it is referenced; only this
+   object is hashed and compared. So a key whose hash changes becomes another key, and a key whose
+   comparison raises is a separate key; neither damages the state of other keys.
+7. The text of a printable string is the string; the text of any other key, or of a string that
+   begins with a colon, is a colon and its `repr`. Keys with different `repr`s have different texts.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ PLAIN: frozenset[type] = frozenset({str, bytes, int, type(None)})
 STABLE: frozenset[type] = frozenset(
     {bool, float, complex, Decimal, Fraction, UUID, date, timedelta}
 )
-"""Types whose values never change, nor raise in comparisons."""
+"""Types whose values never change and never raise in comparisons."""
 
 
 class Typed(NamedTuple):
-    """A key of a stable type with its type; tuples are wrapped too, so nothing else equals it."""
+    """A key of a stable type, with the type. Tuples are wrapped too: no other value equals it."""
 
     kind: type
     value: Hashable
 
 
 class Odd:
-    """The one object that represents an odd key. It equals only itself."""
+    """The only object that represents an odd key. Equal only to itself."""
 
     __slots__ = ("__weakref__", "kind", "value")
 
@@ -64,7 +64,7 @@ class Odd:
 
 
 class _Probe:
-    """An odd key as first seen: the index of its `Odd`."""
+    """An odd key when first seen; the index entry of its `Odd`."""
 
     __slots__ = ("hash", "kind", "value")
 
@@ -83,7 +83,7 @@ class _Probe:
             if not isinstance(other, _Probe) or self.kind is not other.kind:
                 return False
             return bool(self.value == other.value)
-        except Exception:  # keys that cannot be compared differ
+        except Exception:  # keys that cannot be compared are different
             return False
 
 
@@ -92,16 +92,16 @@ _lock = threading.RLock()
 
 
 def _in_child() -> None:
-    global _lock  # noqa: PLW0603  # the parent's other threads may have held it
+    global _lock  # noqa: PLW0603  # another thread of the parent may have held it
     _lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_in_child)
 
 
 def identity(key: object, what: str = "key") -> Hashable:
-    """The form of `key` that is compared. Raises `TypeError`, naming `what` the value cannot be."""
+    """Return the comparable form of `key`. Raises `TypeError`; `what` names its role."""
     kind = type(key)
     if kind in PLAIN:
         return cast("Hashable", key)
@@ -122,7 +122,7 @@ def identity(key: object, what: str = "key") -> Hashable:
 
 
 def accepted(key: object) -> Hashable:
-    """As `identity`, for an accepted item's key; one that became invalid equals no other."""
+    """As `identity`, for the key of an accepted item; a key that became invalid equals no other."""
     try:
         return identity(key)
     except TypeError:
@@ -131,7 +131,7 @@ def accepted(key: object) -> Hashable:
 
 def _checked_hash(key: object, what: str) -> int:
     try:
-        equal = bool(key == key)  # noqa: PLR0124  # a NaN does not
+        equal = bool(key == key)  # noqa: PLR0124  # false for a NaN
     except Exception as error:
         why = f"comparing it with itself raised {type(error).__name__}"
         raise _no_key(key, what, why) from error
@@ -146,7 +146,7 @@ def _checked_hash(key: object, what: str) -> int:
     except Exception as error:
         raise _no_key(key, what, f"hashing it raised {type(error).__name__}") from error
     if hashed != again:
-        raise _no_key(key, what, "its hash is another one each time")
+        raise _no_key(key, what, "its hash is different each time")
     return hashed
 
 
@@ -155,7 +155,7 @@ def _no_key(key: object, what: str, why: str) -> TypeError:
 
 
 def shown(key: Hashable) -> object:
-    """The key of an identity."""
+    """Return the key of an identity."""
     if type(key) is Odd:
         return key.value
     if type(key) is not Typed:
@@ -166,14 +166,14 @@ def shown(key: Hashable) -> object:
 
 
 def text_of(key: object) -> str:
-    """The key as text, for readers and stores: `acme/42`, `:42`, `:('ann', 7)`."""
+    """Return the key as text, for display and stores: `acme/42`, `:42`, `:('ann', 7)`."""
     if type(key) is str and key.isprintable() and not key.startswith(":"):
         return key
     return f":{repr_of(key)}"
 
 
 def key_of(text: str) -> object:
-    """The key of a text of `text_of`, where Python can read its `repr`; otherwise the text."""
+    """Return the key for a text of `text_of` if Python can read its `repr`; otherwise the text."""
     if not text.startswith(":"):
         return text
     try:

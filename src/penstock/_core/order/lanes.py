@@ -1,16 +1,16 @@
 """Order per key, parallelism across keys. Pure, and O(1) per item.
 
-A key is *going* while an entry of it is in flight; later entries wait in the key's *lane*. The
-caller keeps the entries in flight (in a ready queue, a batch, a task) and reports their end, which
+A key is *going* while one of its entries is in flight; later entries wait in the key's *lane*. The
+caller owns the entries in flight (in a ready queue, a batch, a task) and reports their end; this
 returns the next entry of the lane.
 
-1. The first entry of an idle key goes at once, and costs only a place in a set. A lane exists only
-   while an entry waits in it or it is held. An idle key leaves nothing behind, and no key has a
-   task, a lock or a container of its own: waiting entries form a linked list.
+1. The first entry of an idle key goes immediately, and costs only an entry in a set. A lane exists
+   only while it is held or an entry waits in it. An idle key uses no memory, and no key has its own
+   task, lock or container: waiting entries form a linked list.
 2. At most one *turn* of a key is going at a time, from `enter` (or from the entry that `leave` or
    `let_go` returned) to `leave`. `next` adds entries of the lane to the current turn.
-3. Returned entries are in front of their lane again, in their old order.
-4. A held lane keeps its entries and later ones until `let_go`, and exists even when it is empty.
+3. Entries that are put back are again at the front of their lane, in their previous order.
+4. A held lane keeps its current and later entries until `let_go`, and exists even when empty.
 """
 
 from __future__ import annotations
@@ -55,15 +55,17 @@ class Lane(Generic[E]):
 
 
 class Lanes(Generic[E]):
-    """The lanes of all active keys. `ages` keeps what `oldest` needs."""
+    """The lanes of all active keys. With `ages`, arrivals are recorded for `oldest`."""
 
     def __init__(self, *, ages: bool = False) -> None:
         self.active: set[Hashable] = set()
-        """Every key that is going, held or has a lane. Adding an idle key is the short `enter`."""
+        """Keys that are going, are held or have a lane. Adding an idle key is equivalent to
+        `enter`.
+        """
         self._lanes: dict[Hashable, Lane[E]] = {}  # non-empty or held
         self.waiting_lanes: Mapping[Hashable, Lane[E]] = self._lanes
-        """The lanes, by key. `leave` of a key that is not among them is `active.remove(key)`."""
-        self.waiting = 0  # waiting entries, in all lanes
+        """Lanes by key. For a key without a lane, `leave` is equivalent to `active.remove(key)`."""
+        self.waiting = 0  # waiting entries in all lanes
         self.waiting_size = 0
         self.held = 0  # held lanes
         self._arrivals: OrderedDict[E, None] | None = OrderedDict() if ages else None
@@ -72,7 +74,7 @@ class Lanes(Generic[E]):
         return len(self.active)
 
     def length(self, key: Hashable) -> int:
-        """The waiting entries of a key."""
+        """Return the number of waiting entries of a key."""
         lane = self._lanes.get(key)
         return 0 if lane is None else lane.length
 
@@ -88,7 +90,7 @@ class Lanes(Generic[E]):
         return next(iter(self._arrivals), None) if self._arrivals else None
 
     def firsts(self) -> list[E]:
-        """The oldest waiting entry, with `ages`; otherwise the first of each lane."""
+        """Return the oldest waiting entry if `ages`; otherwise the first entry of each lane."""
         if self._arrivals:
             return [next(iter(self._arrivals))]
         return [lane.first for _, lane in self.lanes() if lane.first is not None]
@@ -96,7 +98,7 @@ class Lanes(Generic[E]):
     # -- in and out --------------------------------------------------------------------------------
 
     def enter(self, entry: E) -> bool:
-        """Begin a turn with `entry`, or put it in its lane; return whether it goes at once."""
+        """Begin a turn with `entry`, or append it to its lane; return whether the turn began."""
         if entry.lane_key in self.active:
             self.wait(entry)
             return False
@@ -121,7 +123,7 @@ class Lanes(Generic[E]):
             self._arrivals[entry] = None
 
     def wait_all(self, entries: Sequence[E]) -> None:
-        """As `wait` for each of them."""
+        """As `wait`, for several entries."""
         lanes, size = self._lanes, 0
         for entry in entries:
             lane = lanes.get(entry.lane_key)
@@ -141,7 +143,7 @@ class Lanes(Generic[E]):
             self._arrivals.update(dict.fromkeys(entries))
 
     def put_back(self, key: Hashable, entries: Sequence[E]) -> None:
-        """Put unapplied entries, in their old order, in front of the lane; the turn continues."""
+        """Return unapplied entries, in their previous order, to the front; the turn continues."""
         if not entries:
             return
         lane = self._lanes.get(key) or self._open(key)
@@ -158,7 +160,7 @@ class Lanes(Generic[E]):
         self.waiting_size += sum([entry.size for entry in entries])
 
     def leave(self, key: Hashable) -> E | None:
-        """End a turn; return the entry that begins the next one, `None` without any."""
+        """End a turn; return the entry that begins the next one, or `None` without any."""
         lane = self._lanes.get(key)
         if lane is None:
             self.active.remove(key)
@@ -170,7 +172,7 @@ class Lanes(Generic[E]):
         return self._pop(key, lane, lane.first)
 
     def leave_all(self, keys: Collection[Hashable]) -> tuple[list[E], list[Hashable]]:
-        """As `leave` of each of these keys, once: the entries that go now, and the held keys."""
+        """As `leave`, for several keys; return the entries that begin turns, and the held keys."""
         known = self._lanes
         lanes = {key: known[key] for key in dict.fromkeys(keys) if key in known} if known else {}
         self.active.difference_update(keys)
@@ -197,9 +199,9 @@ class Lanes(Generic[E]):
         return [] if lane is None or lane.held else self._pop_many(key, lane, most)
 
     def with_followers(self, entries: Sequence[E], place: int, most: int) -> list[E]:
-        """Entries that begin turns, each with as many of its lane as join the same batch.
+        """Return entries that begin turns, each followed by entries of its lane for the same batch.
 
-        `place` are left in the current batch, and `most` in each after it.
+        The current batch has room for `place` entries, each later one for `most`.
         """
         found: list[E] = []
         for entry in entries:
@@ -214,7 +216,7 @@ class Lanes(Generic[E]):
         return None if lane is None or lane.held else lane.first
 
     def drop_first(self, key: Hashable) -> E | None:
-        """Remove the first waiting entry of a key; `None` without any."""
+        """Remove and return the first waiting entry of a key; `None` without any."""
         lane = self._lanes.get(key)
         return None if lane is None or lane.first is None else self._pop(key, lane, lane.first)
 
@@ -232,7 +234,7 @@ class Lanes(Generic[E]):
         return lane is not None and lane.held
 
     def take_held(self, key: Hashable, most: int) -> list[E]:
-        """Begin a turn with the first entries of a held lane, which stays held."""
+        """Begin a turn with the first entries of a held lane; the lane stays held."""
         lane = self._lanes[key]
         assert lane.held
         assert not lane.going
@@ -240,12 +242,12 @@ class Lanes(Generic[E]):
         return self._pop_many(key, lane, most)
 
     def drop_all(self, key: Hashable) -> list[E]:
-        """Remove all waiting entries of a key."""
+        """Remove and return all waiting entries of a key."""
         lane = self._lanes.get(key)
         return [] if lane is None else self._pop_many(key, lane, lane.length)
 
     def let_go(self, key: Hashable) -> E | None:
-        """Release a held lane; return the entry that begins a turn, `None` without any."""
+        """Release a held lane; return the entry that begins a turn, or `None` without any."""
         lane = self._lanes.get(key)
         if lane is None or not lane.held:
             return None
@@ -264,9 +266,9 @@ class Lanes(Generic[E]):
     # -- from all lanes ----------------------------------------------------------------------------
 
     def drop_where(self, predicate: Callable[[E], bool]) -> list[E]:
-        """Remove and return the matching waiting entries, in order per lane; turns and holds remain.
+        """Remove and return matching waiting entries, in order per lane; turns and holds remain.
 
-        If `predicate` raises, nothing has changed.
+        If `predicate` raises, nothing is changed.
         """
         found = [
             (key, lane, [(entry, predicate(entry)) for entry in lane]) for key, lane in self.lanes()
@@ -334,7 +336,7 @@ class Lanes(Generic[E]):
         return gone
 
     def _keep(self, key: Hashable, lane: Lane[E], kept: Sequence[E]) -> None:
-        """Reduce a lane to these of its entries."""
+        """Keep only these entries of a lane."""
         lane.first, lane.last = (kept[0], kept[-1]) if kept else (None, None)
         for entry, behind in zip(kept, [*kept, None][1:], strict=True):
             entry.behind = behind

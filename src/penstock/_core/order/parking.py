@@ -1,15 +1,15 @@
-"""The policy for later items of a key after one failed for good. No clock, task or I/O.
+"""The policy for the later items of a key after one has failed for good. No clock, task or I/O.
 
-An item has failed for good when it ends `dead_lettered` or `rejected`. With tenants, each has lanes
-and a `Parking` of its own.
+An item has failed for good when it ends as `dead_lettered` or `rejected`. Each tenant has its own
+lanes and its own `Parking`.
 
-- `skip`: later items go on.
+- `skip`: later items continue.
 - `pause`: later items stay in the ledger until `resume(key)`.
-- `park`: as `pause`, but at most `max_parked_items` per key. The oldest ones above that are
-  *spilled*: they go to the dead letters, in order and one write of a key at a time, so that the
-  dead letters always precede the items in the ledger.
-- `fail`: later items inside end `rejected`, and new ones are refused with `KeyFailedError`, until
-  `resume(key)`.
+- `park`: as `pause`, but at most `max_parked_items` per key. When there are more, the oldest are
+  *spilled*: they become dead letters, in order and in one write per key at a time, so the dead
+  letters always precede the items in the ledger.
+- `fail`: later items in the ledger end as `rejected`, and new ones are refused with
+  `KeyFailedError`, until `resume(key)`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_PARKED = 1000
 
 
 class Parking:
-    """The policy, and the held lanes above its limit."""
+    """The policy, and the held lanes that exceed its limit."""
 
     def __init__(self, policy: OnKeyFailure, most: int) -> None:
         self.policy = policy
@@ -46,7 +46,7 @@ class Parking:
         return self.policy == "fail"
 
     def look_at(self, key: Hashable, lane: Lane[Any] | None) -> None:
-        """Note a changed lane if it has to spill."""
+        """Record a changed lane if it must spill."""
         if self.policy == "park" and self._excess(lane) > 0 and key not in self._listed:
             self._listed.add(key)
             self._over.append(key)
@@ -57,7 +57,7 @@ class Parking:
         return lane.length - self._most
 
     def next(self, lanes: Lanes[Any]) -> tuple[Hashable, int] | None:
-        """A key that has to spill, and its excess; once per key, until `look_at` notes it again."""
+        """Return a key that must spill, and its excess; once per recording by `look_at`."""
         while self._over:
             key = self._over.popleft()
             self._listed.discard(key)
@@ -68,5 +68,5 @@ class Parking:
 
     @property
     def spills(self) -> bool:
-        """Whether a lane may have to spill."""
+        """Whether there may be a lane that must spill."""
         return bool(self._over)

@@ -1,16 +1,17 @@
-"""The prefix rule: an item goes no further than the one before it of its key.
+"""The prefix rule: an item never gets ahead of the item before it with the same key.
 
 A sink that is `key_prefix_safe` may get several items of a key in one write. If one of them fails,
 the later ones of its key were not applied, regardless of their errors; they are sent after it.
 
-1. Retries of an item include those behind it, and it alone counts the attempts.
-2. When it leaves for good, they leave with it: they are not dead letters, and return to their
-   origin, to be sent after it.
-3. An item that an earlier try may have applied is not sent in another batch: it ends unknown.
-4. A withdrawn item leaves alone: those behind it are tried again without it.
+1. Retries of an item include the items behind it; attempts are counted for the first item only.
+2. When its retries end, the items behind it also leave. They are not dead-lettered: they return to
+   their origin, to be sent later.
+3. An item that an earlier attempt may have applied is not sent in another batch: it ends as
+   unknown.
+4. A withdrawn item leaves alone: the items behind it are retried without it.
 
-The rule holds for a batch made for it (`Delivery.keeps_prefix`), and not on branches: none of those
-is safe for prefixes.
+The rule applies to batches with `Delivery.keeps_prefix`, and not on branches, which are never
+prefix-safe.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def leaders(batch: Batch[Any], errors: Mapping[int, BaseException]) -> dict[int, int]:
-    """By failed item behind another failed one of its key: the first failed index of that key."""
+    """Map failed items behind a failed one of their key to the first failed item of that key."""
     if not batch.delivery.keeps_prefix or batch.keys is None or len(errors) < 2:
         return {}
     first: dict[object, int] = {}
@@ -43,7 +44,7 @@ def leaders(batch: Batch[Any], errors: Mapping[int, BaseException]) -> dict[int,
 def with_withdrawn(
     batch: Batch[Any], errors: Mapping[int, BaseException]
 ) -> Mapping[int, BaseException]:
-    """The errors, also of withdrawn items that have left already: others may have left with them."""
+    """Add the errors of withdrawn items that have already left: others may have left with them."""
     delivery = batch.delivery
     if not delivery.keeps_prefix or delivery.withdrawn is None:
         return errors
@@ -55,7 +56,7 @@ def with_withdrawn(
 def held_back(
     batch: Batch[Any], errors: Mapping[int, BaseException]
 ) -> Mapping[int, BaseException]:
-    """The errors, those of items behind a failed one as `KeyStopped`; a cut leaves these unsent."""
+    """Replace errors of items behind a failed one with `KeyStopped`; a cut leaves these unsent."""
     if not errors:
         return errors
     known = with_withdrawn(batch, errors)

@@ -1,7 +1,7 @@
 """Sinks that do not keep the rows of one key in order, although they receive them in order.
 
-The question follows the items: through a decorator to its sink, through a combinator to each
-branch, but not to dead-letter targets.
+The check follows the items: through a decorator to its sink, through a combinator to each branch,
+but not to dead-letter targets.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from ..sink import branches_of, inner_of
 
 @runtime_checkable
 class ScattersKeys(Protocol):
-    """A sink whose destination has several lanes, each in its own order."""
+    """A sink whose destination has several lanes that are ordered independently."""
 
     @property
     def scatters_keys(self) -> str | None:
-        """Why rows of one key can reach several lanes, and the remedy; `None` if they cannot."""
+        """Return why rows of a key can reach several lanes, and a remedy; `None` if they cannot."""
         ...
 
 
 def scattered_by(sink: object) -> str | None:
-    """The first reason that `sink`, or an inner sink of the same items, has; `None` without one."""
+    """Return the first reason of `sink` or an inner sink of the same items; `None` without any."""
     if isinstance(sink, ScattersKeys):
         return sink.scatters_keys
     inner = inner_of(sink)

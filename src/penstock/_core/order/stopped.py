@@ -1,8 +1,8 @@
-"""Order by key inside one write: no item takes effect behind a failed one of its key.
+"""Order by key within one write: no item is applied after a failed item of its key.
 
 A batch whose order matters carries `keys`. A sink that writes the batch without the refused items
-also omits those behind them, and may declare itself `key_prefix_safe`. The omitted items were not
-applied, and not at fault: `KeyStopped`.
+also omits the items behind them, and may declare itself `key_prefix_safe`. The omitted items were
+not applied and are not the cause: their error is `KeyStopped`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def stopped_behind(
     keys: Sequence[object] | None, errors: Mapping[int, BaseException], done: Collection[int] = ()
 ) -> dict[int, KeyStopped]:
-    """By index, the errors of items, failed or not but not `done`, behind a failed one of a key."""
+    """Return the errors, by index, of items behind a failed one of their key, unless `done`."""
     if keys is None or not errors:
         return {}
     first: dict[object, BaseException] = {}
@@ -37,7 +37,7 @@ def stopped_behind(
 
 
 def behind(first: BaseException) -> KeyStopped:
-    """The error of an item behind one that failed with `first`."""
+    """Return the error of an item behind one that failed with `first`."""
     if isinstance(first, KeyStopped):
         return first
     message = f"an earlier item of its key failed: {type(first).__name__}: {text_of(first)}"

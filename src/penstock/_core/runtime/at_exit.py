@@ -1,9 +1,9 @@
-"""Ends objects with a thread of their own before the interpreter stops threads.
+"""Ends objects with their own thread before the interpreter stops threads.
 
-`atexit` is too late: by then `concurrent.futures` takes no more work, so a sink that is a plain
-function could not write. The exit hooks of `threading` run earlier, in reverse order of
-registration. `concurrent.futures` registers its own when its thread pool is imported: here, before
-ours.
+`atexit` hooks run too late: by then `concurrent.futures` accepts no more work, so a sink that is a
+plain function could not write. The exit hooks of `threading` run earlier, in reverse order of
+registration. `concurrent.futures` registers its hook when its thread pool is imported; this module
+imports it first, so our hook runs before.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..text import repr_of
 
 logger = logging.getLogger("penstock.batcher")
 
-INTERRUPTS = 1000  # swallowed interrupts per object; each makes its shutdown end at once
+INTERRUPTS = 1000  # swallowed interrupts per object; each ends its shutdown immediately
 
 
 class EndsAtExit(Protocol):
-    """An object to end at the interpreter's exit, within a time limit of its own."""
+    """An object to end at the interpreter's exit, within its own time limit."""
 
     def end_at_exit(self) -> None: ...
 
@@ -33,7 +33,7 @@ _registered: list[bool] = []
 
 
 def enter(thing: EndsAtExit) -> None:
-    """End `thing` at exit, unless it leaves before."""
+    """Register `thing` to be ended at exit."""
     _running[id(thing)] = thing
     if not _registered:
         _registered.append(True)
@@ -41,7 +41,7 @@ def enter(thing: EndsAtExit) -> None:
 
 
 def leave(thing: EndsAtExit) -> None:
-    """No longer end `thing` at exit."""
+    """Unregister `thing`."""
     _running.pop(id(thing), None)
 
 
@@ -49,12 +49,12 @@ def _end_all() -> None:
     for thing in list(_running.values()):
         try:
             _end(thing)
-        except BaseException as error:  # the others still have to end
+        except BaseException as error:  # the others must still be ended
             say(logger, logging.ERROR, "%s could not be ended at exit", repr_of(thing), error=error)
 
 
 def _end(thing: EndsAtExit) -> None:
-    for _ in range(INTERRUPTS):  # an interrupted shutdown ends at once, and is awaited again
+    for _ in range(INTERRUPTS):  # an interrupted shutdown ends immediately, and is awaited again
         with contextlib.suppress(KeyboardInterrupt):
             thing.end_at_exit()
             return

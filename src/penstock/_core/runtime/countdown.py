@@ -1,12 +1,12 @@
-"""A deadline that only moves earlier, and bounds waits for conditions.
+"""A deadline that can only move earlier, and limits waits for conditions.
 
-1. A wait ends when its condition holds or its part of the time is over. Fire `changed`, or call
-   `wake`, after a change that conditions depend on.
-2. The last part of the time is a reserve for clean-up: `at(1)` is its start, `at(0.5)` its middle,
+1. A wait ends when its condition holds or its part of the time has passed. Fire `changed`, or call
+   `wake`, after a change that affects conditions.
+2. The last part of the time is reserved for clean-up: `at(1)` is its start, `at(0.5)` its middle,
    `at(0)` the deadline. Moving the deadline never lengthens the reserve.
-3. Cancelling a wait means *now*: the deadline becomes the present, and the wait ends at once. The
-   cancellation is swallowed: `asyncio.run` cancels every task as it ends, and a shutdown must still
-   finish.
+3. Cancelling a wait means *now*: the deadline becomes the current time, and the wait ends
+   immediately. The cancellation is swallowed: `asyncio.run` cancels every task when it ends, and a
+   shutdown must still finish.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RESERVE = 0.2  # the reserve's share of the time
 
 
 class Countdown:
-    """`seconds` to a deadline, the last fifth (at most `longest_reserve`) as a reserve.
+    """A deadline in `seconds`; the last fifth (at most `longest_reserve`) is a reserve.
 
     `on_move` is called with `at(1)` after each move.
     """
@@ -49,7 +49,7 @@ class Countdown:
         self.reserve = min(RESERVE * seconds, longest_reserve)
 
     def at(self, part: float) -> float:
-        """The start of this part of the reserve: 1 is all of it, 0 the deadline."""
+        """Return the start of this part of the reserve: 1 is all of it, 0 is the deadline."""
         return self.deadline - part * self.reserve
 
     def hasten(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ class Countdown:
             self.wake()
 
     def wake(self) -> None:
-        """Make the waits check their conditions again."""
+        """Make all waits check their conditions again."""
         self._changed.fire()
 
     async def until(
@@ -78,7 +78,7 @@ class Countdown:
     async def ends(
         self, task: asyncio.Task[Any], *, part: float = 0, latest: float = math.inf
     ) -> bool:
-        """Whether the task ends in time; otherwise cancel it, and abandon it if it ignores that."""
+        """Wait for the task; cancel it if it is late. Return whether it ended by itself in time."""
         task.add_done_callback(lambda _: self.wake())
         await self.until(task.done, part=part, latest=latest)
         await self.settle([task])
@@ -89,7 +89,7 @@ class Countdown:
 
     @staticmethod
     async def settle(tasks: Sequence[asyncio.Task[Any]]) -> None:
-        """Let tasks that can end without waiting do so, even when the time is over."""
+        """Let tasks end if they can do so without waiting, even when no time is left."""
         if any(not task.done() for task in tasks):
-            with contextlib.suppress(asyncio.CancelledError):  # the next wait is short
+            with contextlib.suppress(asyncio.CancelledError):  # swallowed: later waits are short
                 await asyncio.wait(tasks, timeout=0)

@@ -1,6 +1,6 @@
-"""Cancellations that a client answers with an error of its own, such as that of a broken connection.
+"""Cancellations that a client replaces with its own error, such as a broken connection.
 
-A loop that takes every error for one to try again after would go on for ever then.
+A loop that retries after every error would then never end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 
 
 def is_cut() -> bool:
-    """Whether the running task is being cancelled; an answer or error of a client is unreliable then."""
+    """Return whether the running task is being cancelled; a client's answer is then unreliable."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

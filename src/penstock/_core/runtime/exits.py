@@ -1,7 +1,7 @@
 """`SystemExit` and `KeyboardInterrupt` from a callback of the program.
 
-The current step is finished first, so that counts stay true and a shutdown still works. Then the
-event loop raises the exception, as if from a task: `asyncio.run` ends with it.
+The current step is finished first, so that counts stay correct and a shutdown still works. Then the
+event loop raises the exception, as if from a task, and `asyncio.run` ends with it.
 """
 
 from __future__ import annotations

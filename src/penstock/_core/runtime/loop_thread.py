@@ -1,8 +1,8 @@
-"""An event loop on a thread of its own.
+"""An event loop on its own thread.
 
-A signal may interrupt a thread at any moment while it waits for the loop, without effect on the
-loop. So both share raw locks only: an interrupt could leave the locks inside a `Future`, `Event` or
-`Condition` held for ever, and block the loop.
+A signal may interrupt a thread at any moment while it waits for the loop, and must not affect the
+loop. So the two share only raw locks: an interrupt could leave the locks inside a `Future`, `Event`
+or `Condition` held forever, and block the loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def _nothing() -> None: ...
 
 
 class LoopCall(Generic[R]):
-    """A thread's call into the loop: its task, and its result, which is set once."""
+    """A call from a thread into the loop: its task, and its result, which is set once."""
 
     __slots__ = ("_arrived", "_error", "_value", "is_abandoned", "is_done", "task")
 
@@ -50,7 +50,7 @@ class LoopCall(Generic[R]):
         return self.task
 
     def finish(self, value: R | None = None, error: BaseException | None = None) -> None:
-        """Set the result and wake the thread; only the first one counts."""
+        """Set the result and wake the thread; later results are ignored."""
         if not self.is_done:
             self._value, self._error, self.is_done = value, error, True
             self._arrived.release()
@@ -73,12 +73,12 @@ class LoopCall(Generic[R]):
 
 
 class LoopThread:
-    """A daemon thread with an event loop for the work of other threads, until `end` is called.
+    """A daemon thread whose event loop runs work of other threads, until `end` is called.
 
-    A daemon cannot keep the process alive when a sink ignores its cancellation. A `SystemExit` or
-    `KeyboardInterrupt` raised on it, by a sink or an observer, is logged to `logger` and ends
-    nothing. Work of `ask`, `call` and `call_soon` gets a copy of `context` (by default an empty
-    one). `on_end` is called on the thread after the loop has closed.
+    A daemon thread does not keep the process alive when a sink ignores its cancellation. A
+    `SystemExit` or `KeyboardInterrupt` raised on it, by a sink or an observer, is logged to
+    `logger` and has no other effect. Work of `ask`, `call` and `call_soon` runs in a copy of
+    `context` (by default an empty one). `on_end` is called on the thread after the loop has closed.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class LoopThread:
         self._logger = logger
         self._context = contextvars.Context() if context is None else context
         self._on_end = on_end
-        # reentrant: a signal handler or a finalizer that logs may call from within
+        # reentrant: a signal handler or a finalizer that logs may call it recursively
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -104,8 +104,8 @@ class LoopThread:
     def start(self, opening: Step = _nothing, closing: Step = _nothing) -> None:
         """Start the thread, and block until `opening` has returned on its loop.
 
-        An error of `opening` is raised here, after the thread has ended. When the wait is
-        interrupted, call `abandon`; only then `closing` is run.
+        An error of `opening` is raised here, after the thread has ended. If the wait is
+        interrupted, call `abandon`; `closing` runs only then.
         """
         run, args = self._context.copy().run, (self._run, opening, closing)
         self._thread = threading.Thread(target=run, args=args, name=self._name, daemon=True)
@@ -117,7 +117,7 @@ class LoopThread:
             raise
 
     def abandon(self) -> None:
-        """Make the thread run its `closing` as soon as it is open, and end; return at once."""
+        """Make the thread run its `closing` as soon as it is open, and end; return immediately."""
         self._ready.abandon()
         self.call_soon(self._tell_end)
 
@@ -127,14 +127,14 @@ class LoopThread:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop, for its time and thread-safe calls. Raises `ClosedError` once it has ended."""
+        """The loop, for its clock and thread-safe calls. Raises `ClosedError` once it has ended."""
         loop = self._loop
         if loop is None:
             raise self._ended_error()
         return loop
 
     def call_soon(self, callback: Callable[[], object]) -> bool:
-        """Make the loop call `callback`; False, without effect, once the loop has ended."""
+        """Make the loop call `callback`; return False, without effect, once the loop has ended."""
         with self._lock:
             if self._loop is None:
                 return False
@@ -142,9 +142,9 @@ class LoopThread:
         return True
 
     def ask(self, make: Callable[[], Coroutine[Any, Any, R]], timeout: float | None = None) -> R:
-        """Run the coroutine on the loop, and block for its result; an interrupt cancels it.
+        """Run the coroutine on the loop, and block until its result; an interrupt cancels it.
 
-        Raises `TimeoutError` after `timeout` seconds, for a loop that is stuck, and `ClosedError`
+        Raises `TimeoutError` after `timeout` seconds, in case the loop is stuck, and `ClosedError`
         once the thread has ended.
         """
         call: LoopCall[R] = LoopCall()
@@ -169,9 +169,9 @@ class LoopThread:
         return self.ask(ask)
 
     def spawn(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Start the coroutine on the loop, in the caller's context; its future cancels it too.
+        """Start the coroutine on the loop, in the caller's context; its future can cancel it.
 
-        Waiting for the future holds a lock: call `ask` in a thread that signals may interrupt.
+        Waiting for the future holds a lock: use `ask` in a thread that signals may interrupt.
         Raises `ClosedError` once the thread has ended; its end cancels running coroutines.
         """
         with self._lock:
@@ -181,7 +181,7 @@ class LoopThread:
         raise self._ended_error()
 
     def end(self, timeout: float | None = None) -> None:
-        """Finish running calls, end the loop, and wait `timeout` s for the thread. Idempotent."""
+        """Finish running calls, end the loop, wait up to `timeout` s for the thread. Idempotent."""
         self.call_soon(self._tell_end)
         if self._thread is not None:
             self._thread.join(timeout)
@@ -218,7 +218,7 @@ class LoopThread:
             await closing()
         with self._lock:
             self._loop = None
-        await LOOP_CLOCK.sleep(0)  # earlier calls begin
+        await LOOP_CLOCK.sleep(0)  # so that earlier calls begin
         running = [call.task for call in self._calls if call.task is not None]
         if running:
             await asyncio.wait(running)

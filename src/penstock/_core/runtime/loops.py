@@ -9,14 +9,15 @@ from typing import Protocol, cast
 from ..errors import ConfigError
 
 running_loop = asyncio._get_running_loop  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-"""As `asyncio.get_running_loop`, but `None` without one, and at hardly any cost."""
+"""As `asyncio.get_running_loop`, but returns `None` without one, and is much faster."""
 
 
 class RunsInThread(Protocol):
-    """Has the identity of the thread in which a loop runs now; `None` while it does not run.
+    """The identity of the thread in which a loop is running; `None` while it is not running.
 
-    asyncio's own loops have this attribute, and a comparison with `get_ident()` tells in a few
-    nanoseconds whether one of them runs here: `running_loop` asks the system for the process.
+    asyncio's own loops have this attribute. Comparing it with `get_ident()` shows within a few
+    nanoseconds whether the loop runs in this thread; `running_loop` needs a system call for the
+    process id.
     """
 
     @property
@@ -24,7 +25,7 @@ class RunsInThread(Protocol):
 
 
 class _OtherLoop:
-    """A loop of another library, opened in this thread."""
+    """A loop of another library that runs in this thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -43,7 +44,7 @@ NO_LOOP: RunsInThread = _NoLoop()
 
 
 def runs_in_thread(loop: asyncio.AbstractEventLoop) -> RunsInThread:
-    """This loop, which runs in this thread, or a stand-in if it does not tell its thread."""
+    """Return the running loop of this thread, or a stand-in if it does not expose its thread."""
     known = cast("RunsInThread", loop)
     if not isinstance(loop, asyncio.BaseEventLoop):
         return _OtherLoop(loop)
@@ -52,6 +53,6 @@ def runs_in_thread(loop: asyncio.AbstractEventLoop) -> RunsInThread:
 
 
 def refuse_in_a_loop(call: str, instead: str) -> None:
-    """Raise `ConfigError` if an event loop runs in this thread, which `call` would block."""
+    """Raise `ConfigError` if an event loop runs in this thread, since `call` would block it."""
     if running_loop() is not None:
         raise ConfigError(f"{call} would block the event loop that runs in this thread; {instead}")

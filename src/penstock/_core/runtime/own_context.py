@@ -1,8 +1,8 @@
 """A mark on the work of batchers, so that a batcher of log records does not log its own work.
 
-A sink that logs its failures through a handler that feeds the same sink would loop for ever. So a
-batcher's writes, in threads too, and everything on the loop of a `BlockingBatcher` run in a context
-with a mark.
+A sink that logs its failures through a handler that feeds the same sink would cause an endless
+loop. So a batcher's writes, including those in threads, and all work on the loop of a
+`BlockingBatcher` run in a context with a mark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _own_work: contextvars.ContextVar[bool] = contextvars.ContextVar("penstock_own_w
 
 
 def own_context() -> contextvars.Context:
-    """A new context with nothing but the mark."""
+    """Return a new context that contains only the mark."""
     context = contextvars.Context()
     context.run(_own_work.set, True)
     return context
@@ -24,12 +24,12 @@ class NoFeedback(logging.Filter):
     """A filter for a handler that feeds a batcher: drops the log records of batchers' own work.
 
     Add it to the handler: `handler.addFilter(NoFeedback())`. A logger's filter would miss the
-    records of the loggers below it. It drops the records of the `penstock` loggers, and those of
-    any logger made by the work of any batcher of the process: in its writes, the threads they use,
-    and the thread of a `BlockingBatcher`. Other handlers still get those records.
+    records of its child loggers. It drops the records of the `penstock` loggers, and the records of
+    any logger that come from the work of any batcher in the process: from its writes, the threads
+    they use, and the thread of a `BlockingBatcher`. Other handlers still receive those records.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """False for a record of a batcher's own work."""
+        """Return False for a record of a batcher's own work."""
         name = record.name
         return not (_own_work.get() or name == "penstock" or name.startswith("penstock."))

@@ -1,8 +1,8 @@
-"""Forked processes: a child has the forking thread only, and shares every socket and selector.
+"""Forked processes: a child has only the forking thread, and shares every socket and selector.
 
 1. `after_fork` of running objects runs in the child before any other code.
-2. The child keeps the parent's objects, unused, for its life: closing or collecting one could write
-   to a shared connection, or remove a file from the parent's selector.
+2. The child keeps the parent's objects, unused, until it exits: closing or collecting one could
+   write to a shared connection, or remove a file from the parent's selector.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 
 class ForkAware(Protocol):
-    """An object to reset in a forked child: its loop and threads are gone, locks may stay held."""
+    """An object to reset in a forked child: its loop and threads are gone, locks may be held."""
 
     def after_fork(self) -> None: ...
 
@@ -23,12 +23,12 @@ _left_to_parent: list[object] = []
 
 
 def watch(thing: ForkAware) -> None:
-    """Call `thing.after_fork` in forked children while `thing` lives."""
+    """Call `thing.after_fork` in forked children as long as `thing` exists."""
     _running.add(thing)
 
 
 def leave_to_parent(*things: object) -> None:
-    """Keep the parent's objects from being collected in this child."""
+    """Prevent the parent's objects from being collected in this child."""
     _left_to_parent.extend(things)
 
 

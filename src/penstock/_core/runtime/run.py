@@ -23,17 +23,16 @@ logger = logging.getLogger("penstock.run")
 
 
 def run(main: Coroutine[Any, Any, R], *, patience: float | timedelta = 1.0) -> R | None:
-    """Run `main` on a new event loop; SIGTERM and SIGINT cancel it, so that its batchers and
-    consumers drain.
+    """Run `main` on a new event loop; SIGTERM and SIGINT make its batchers and consumers drain.
 
-    A second signal cancels again, which means now. A task that raises `SystemExit` or
-    `KeyboardInterrupt` cancels `main` too, and `run` raises it in the end. Returns the result of
-    `main`; `None` if a signal ended it and every batcher and consumer drained. Otherwise raises
-    `DrainTimeout` with the report of the first that did not, so that the exit code is 1, not 0.
-    Unlike `asyncio.run` it ends although a task swallows its cancellation: tasks that still run
-    after `patience` seconds are left behind and logged. Blocks the calling thread, which must be
-    the main one to catch signals. Raises `ConfigError` for anything but a coroutine, and in a
-    thread with a running event loop.
+    A signal cancels `main`; a second signal cancels it again, which ends shutdowns immediately. A
+    task that raises `SystemExit` or `KeyboardInterrupt` also cancels `main`, and `run` raises the
+    exception at the end. Returns the result of `main`, or `None` if a signal ended it and every
+    batcher and consumer drained. If one did not drain, raises `DrainTimeout` with the report of the
+    first, so that the exit code is 1, not 0. Unlike `asyncio.run`, it ends even if a task swallows
+    its cancellation: tasks that still run after `patience` seconds are logged and abandoned. Blocks
+    the calling thread, which must be the main thread to catch signals. Raises `ConfigError` for
+    anything other than a coroutine, and in a thread with a running event loop.
     """
     if not asyncio.iscoroutine(main):
         rule = "must be a coroutine: call the async function, as in run(main())"
@@ -55,8 +54,8 @@ def run_on_new_loop(
 ) -> R:
     """Run `main` on a new event loop; then cancel other tasks, and wait `patience` s for them.
 
-    A `SystemExit` or `KeyboardInterrupt` of a task or callback ends `main` too, and is raised here;
-    with `ignored`, which is called with it, the loop continues instead.
+    A `SystemExit` or `KeyboardInterrupt` of a task or callback also ends `main`, and is raised
+    here. If `ignored` is given, it is called with the exception instead, and the loop continues.
     """
     loop = asyncio.new_event_loop()
     try:
@@ -64,7 +63,7 @@ def run_on_new_loop(
         return _completed(loop, main, ignored)
     finally:
         try:
-            # ignores exits: the first one is being raised already
+            # ignores exits: the first one is already being raised
             _completed(loop, _cancel_rest(patience), lambda _: None)
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
@@ -123,7 +122,7 @@ def _not_drained(reports: list[object]) -> DrainTimeout:
 def _catch(loop: asyncio.AbstractEventLoop, sign: signal.Signals, handler: Any) -> bool:
     try:
         loop.add_signal_handler(sign, handler, sign.name)
-    except (NotImplementedError, ValueError, RuntimeError):  # no main thread, or no support
+    except (NotImplementedError, ValueError, RuntimeError):  # not the main thread, or not supported
         return False
     return True
 

@@ -1,8 +1,8 @@
-"""Cancellations that a task group asked of its own task and never took back.
+"""Cancellations that a task group requested of its own task and never undid.
 
-In older Pythons (before python/cpython#116720) a `TaskGroup` whose child fails while it waits for
-its children cancels its own task, and leaves `task.cancelling()` above 0: the task looks cancelled
-for ever.
+In older Python versions (before python/cpython#116720), a `TaskGroup` whose child fails while it
+waits for its children cancels its own task and leaves `task.cancelling()` above 0: the task looks
+cancelled forever.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXIT = asyncio.TaskGroup.__aexit__.__code__
 
 
 def _takes_back_too_early() -> bool:
-    """Whether a group takes its cancellation back only before it waits; names are in order of use."""
+    """Return whether `TaskGroup` calls `uncancel` only before it waits; names are in use order."""
     used = {name: place for place, name in enumerate(_EXIT.co_names)}
     return used.get("uncancel", -1) < used.get("_on_completed_fut", -1)
 
@@ -26,17 +26,17 @@ _TAKES_BACK_TOO_EARLY = _takes_back_too_early()
 
 
 def take_back(task: asyncio.Task[object], error: BaseException) -> None:
-    """Take back what the task groups that `error` came out of have left behind in `task`."""
+    """Undo the cancellations of `task` by the task groups through which `error` has passed."""
     if not (_TAKES_BACK_TOO_EARLY and task.cancelling()):
         return
     for group in _groups(error):
-        # with an error of the block itself the group took it back before it waited
+        # after an error of the block itself, the group undid it before it waited
         if group._parent_cancel_requested and group._parent_task is task:  # type: ignore[attr-defined]  # noqa: SLF001
             task.uncancel()
 
 
 def _groups(error: BaseException) -> Iterator[asyncio.TaskGroup]:
-    """The groups whose block ended normally, but whose children failed."""
+    """Yield the groups whose block ended normally, but whose children failed."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:

@@ -1,7 +1,6 @@
 """The values of Arrow arrays, by the types of the table's columns.
 
-An array with a type of its own is cast as a whole first. `NoEncoder` is raised before any row is
-encoded.
+An array of another type is cast as a whole first. `NoEncoder` is raised before any row is encoded.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
@@ -26,12 +25,12 @@ from .wire import ELEMENT_OIDS, EPOCH_DAYS, EPOCH_MICROSECONDS, JSONB_VERSION
 if TYPE_CHECKING:
     from .values import FieldValues
 
-pc: Any = compute  # its functions are made at import, where no checker sees them
+pc: Any = compute  # its functions are created at import, invisible to type checkers
 
 
 @dataclass(frozen=True, slots=True)
 class FixedType:
-    """A type of fixed width: its Arrow type, the form of its bytes, and its epoch."""
+    """A fixed-width type: its Arrow type, the format of its bytes, and its epoch."""
 
     arrow: Any
     form: str
@@ -54,7 +53,7 @@ _TEXTS = frozenset({"text", "character varying", "json", "jsonb", "xml"})
 
 
 def field_values(values: Any, kind: str) -> FieldValues:
-    """The values of one column of the type `kind`. Raises `NoEncoder`."""
+    """Return the values of one column of the type `kind`. Raises `NoEncoder`."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if kind.endswith("[]"):
@@ -106,7 +105,7 @@ def _numerics(values: Any) -> FieldValues:
         return DecimalValues(words, _valid(values), kind.precision, kind.scale)
     if not (pa.types.is_decimal(kind) or pa.types.is_floating(kind)):
         raise NoEncoder(str(kind))
-    # a double is the shortest decimal that reads back as it: Arrow's text
+    # a double becomes the shortest decimal that reads back as the same double: Arrow's text
     texts = values if pa.types.is_decimal(kind) else values.cast(pa.string())
     found = texts.to_pylist()
     return _slices(
@@ -129,7 +128,7 @@ def _slices(values: Any, mark: bytes = b"") -> SlicedValues:
 
 
 def _lists(values: Any, kind: str) -> FieldValues:
-    """One-dimensional arrays; each is its head and the fields of its elements."""
+    """Return one-dimensional arrays, each as its header and the fields of its elements."""
     if kind not in ELEMENT_OIDS or not (
         pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
     ):
@@ -140,12 +139,12 @@ def _lists(values: Any, kind: str) -> FieldValues:
 
 
 def _valid(values: Any) -> Any:
-    """Which values are not NULL; `None` if all are."""
+    """Return a mask of the values that are not NULL; `None` if all are not NULL."""
     return values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
 
 
 def _data(values: Any, form: str) -> Any:
-    """The values in Arrow's own memory."""
+    """Return the values, in Arrow's own memory."""
     if not len(values):
         return np.empty(0, form)
     width = np.dtype(form).itemsize

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["MESSAGE", "PIECE", "NoEncoder", "binary_copy"]
 
 PIECE = 1 << 18
-"""Bytes of rows that are encoded at once; a larger row is encoded alone."""
+"""Bytes of rows that are encoded together; a larger row is encoded alone."""
 MESSAGE = 1 << 20
-"""Bytes sent at once at most: the server takes no message of 1 GiB, which large values may make."""
+"""Maximum bytes per message: large values could exceed the server's limit of 1 GiB."""
 
 
 def binary_copy(
@@ -31,7 +31,7 @@ def binary_copy(
 ) -> Iterator[memoryview]:
     """Encode Arrow arrays, each with the type of its column, as pieces of binary `COPY`.
 
-    Each piece has memory of its own. Raises `NoEncoder`, at once, for a column that must be sent as
+    Each piece has its own memory. Raises `NoEncoder` immediately if a column must be sent as
     tuples.
     """
     fields = [field_values(values, kind) for values, kind in columns]

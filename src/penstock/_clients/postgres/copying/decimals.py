@@ -1,8 +1,8 @@
 """Decimal columns as numeric: digits of base 10,000, most significant first.
 
-1. The unscaled number is divided by powers of ten as one word of 64 bits if every number fits, else
-   as four of 32 bits.
-2. The digits before and after the decimal point are as many as the precision and the scale need.
+1. The unscaled number is divided by powers of ten as one 64-bit word if every number fits,
+   otherwise as four 32-bit words.
+2. The number of digits before and after the decimal point follows from the precision and the scale.
    The server strips leading and trailing zeros.
 """
 
@@ -21,13 +21,13 @@ _DIGITS = 4
 _BASE = 10**_DIGITS
 _NEGATIVE = 0x4000
 _HEAD = 4
-"""16-bit numbers in front of the digits: their count, the weight of the first, sign, scale."""
+"""16-bit numbers before the digits: their count, the weight of the first, sign, scale."""
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 class DecimalValues(FixedValues):
-    """Values of decimal128 of a scale of 0 or more."""
+    """Values of decimal128 with a scale of 0 or more."""
 
     def __init__(self, words: Any, valid: Any, precision: int, scale: int) -> None:
         self._words = words
@@ -37,7 +37,7 @@ class DecimalValues(FixedValues):
         super().__init__(f"V{2 * (_HEAD + self._count)}", valid)
 
     def array(self, start: int, stop: int) -> Any:
-        """The values in the form that `numeric_recv` reads."""
+        """Return the values in the format that `numeric_recv` reads."""
         negative, words = _absolute(self._words[start:stop])
         out = np.empty((stop - start, _HEAD + self._count), ">u2")
         out[:, 0] = self._count
@@ -60,7 +60,7 @@ class DecimalValues(FixedValues):
 
 
 def _absolute(words: Any) -> tuple[Any, list[Any]]:
-    """Which numbers are negative, and the words of their absolute values, the highest first."""
+    """Return which numbers are negative, and the words of their absolute values, highest first."""
     low: Any = words[:, 0]
     high: Any = words[:, 1]
     negative = high >> np.uint64(63) != 0

@@ -1,10 +1,10 @@
 """One value of a row as a field of binary `COPY`, for each type of column.
 
-1. A type names one exact Python class whose values it packs without further questions, and a
-   function for all others: `None`, and values whose bytes are as certain. That function raises
-   `Declined` for the rest: subclasses, numpy scalars, naive moments for `timestamptz`, the
-   extremes that asyncpg turns into infinity.
-2. Values of a fixed width are packed with their neighbours; others are bytes of their own.
+1. A type has one exact Python class whose values it packs without further checks, and a function
+   for other values: `None`, and values with unambiguous bytes. The function raises `Declined` for
+   the rest: subclasses, numpy scalars, naive datetimes for `timestamptz`, extremes that asyncpg
+   converts to infinity.
+2. Fixed-width values are packed together with their neighbours; others are separate bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEX_DIGITS = 32
 _EPOCH_ORDINAL = date(1970, 1, 1).toordinal() + EPOCH_DAYS
 
 GIVEN: dict[str, Any] = {
-    "EPOCH": datetime(2000, 1, 1),  # noqa: DTZ001  # of columns without a time zone
+    "EPOCH": datetime(2000, 1, 1),  # noqa: DTZ001  # for columns without a time zone
     "EPOCH_UTC": datetime(2000, 1, 1, tzinfo=UTC),
     "EARLIEST": -63_082_281_600_000_000,
     "LATEST": 252_455_615_999_999_999,
@@ -41,36 +41,36 @@ GIVEN: dict[str, Any] = {
     "timedelta": timedelta,
     "UUID": UUID,
 }
-"""The names that the templates use besides builtins.
+"""The names that the templates use in addition to builtins.
 
-`EARLIEST` and `LATEST` are the microseconds of the first and the last moment of `datetime`, which
-asyncpg takes for infinity, as it does the first and the last day.
+`EARLIEST` and `LATEST` are the microseconds of the first and the last `datetime`, which asyncpg
+treats as infinity, as it does the first and the last day.
 """
 
 
 class Declined(Exception):  # a signal, not an error
-    """These rows must be sent by asyncpg, which takes or refuses them."""
+    """These rows must be sent by asyncpg, which accepts or refuses them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How the values of one type are packed; `{v}` in a template is the value's name."""
+    """The packing of values of one type; `{v}` in a template is the value's name."""
 
     python: str
     """The exact class of the values that the templates pack."""
     value: str
-    """The packed value, or several, or the bytes of a value without a fixed width."""
+    """The packed value or values, or the bytes of a variable-width value."""
     others: dict[type, Callable[[Any], bytes]]
-    """Other classes, and the bytes of their values."""
+    """Functions for other classes, which return the bytes of their values."""
     code: str = ""
-    """How `struct` packs the value; empty for bytes of any width."""
+    """The `struct` format of the value; empty for variable-width bytes."""
     before: tuple[str, ...] = ()
     """Statements that the value needs."""
     gain: int = 0
-    """Nanoseconds that asyncpg needs more for a value; negative where it is the faster."""
+    """Additional nanoseconds that asyncpg needs per value; negative if asyncpg is faster."""
 
     def whole(self, value: object) -> bytes:
-        """The field of a value that the templates do not pack. Raises `Declined`."""
+        """Return the field of a value that the templates do not pack. Raises `Declined`."""
         if value is None:
             return NULL
         encode = self.others.get(type(value))
@@ -152,4 +152,4 @@ FIELDS: dict[str, Field] = {
         gain=-50,
     ),
 }
-"""The types that rows are packed for, as PostgreSQL spells them."""
+"""The types with a packing, as PostgreSQL spells them."""

@@ -2,8 +2,8 @@
 
 1. Neighbouring parts whose width is the same in all rows are one *block*: lengths, and values that
    are never NULL. All other values stand between the blocks.
-2. The sizes of the values between the blocks tell where each block of each row begins. A block is
-   filled for many rows as an array of records, and stored at all its places at once.
+2. The sizes of the values between the blocks determine where each block of each row begins. A block
+   is filled for many rows as an array of records, and stored at all its places in one operation.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class FieldBlock:
-    """Neighbouring parts of a fixed width, and the values of any other width after them."""
+    """Neighbouring fixed-width parts, and the variable-width values after them."""
 
     def __init__(self, parts: Sequence[Part], after: FieldValues | None) -> None:
         self._record = np.dtype([(f"part{i}", form) for i, (form, _) in enumerate(parts)])
@@ -33,7 +33,7 @@ class FieldBlock:
         self.after = after
 
     def records(self, start: int, stop: int) -> Any:
-        """The parts of the rows from `start` to `stop`."""
+        """Return the parts of the rows from `start` to `stop`."""
         made = np.empty(stop - start, self._record)
         for name, source in zip(self._record.names or (), self._sources, strict=True):
             made[name] = source(start, stop)
@@ -41,7 +41,7 @@ class FieldBlock:
 
 
 class Layout:
-    """Rows of fields, with the number of fields in front if `counted`; `ends` are their ends."""
+    """Rows of fields, preceded by the number of fields if `counted`; `ends` are their ends."""
 
     def __init__(self, columns: Sequence[FieldValues], rows: int, *, counted: bool) -> None:
         self._blocks = _blocks(columns, counted=counted)
@@ -52,7 +52,7 @@ class Layout:
         self.ends = np.cumsum(widths)
 
     def encoded(self, start: int, stop: int, before: bytes = b"", after: bytes = b"") -> Any:
-        """The bytes of the rows from `start` to `stop`, between other bytes."""
+        """Return the bytes of the rows from `start` to `stop`, between other bytes."""
         ends = self.ends[start:stop]
         first = int(self.ends[start - 1]) if start else 0
         size = int(ends[-1]) - first if stop > start else 0

@@ -1,4 +1,4 @@
-"""One-dimensional arrays: a head and the fields of the elements."""
+"""One-dimensional arrays: a header and the fields of the elements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DIMENSION = np.dtype([("size", ">i4"), ("first", ">i4")])
 
 
 def list_values(elements: FieldValues, oid: int, counts: Any, valid: Any) -> FieldValues:
-    """Arrays of `counts[i]` elements each; an empty one has no dimension."""
+    """Return arrays of `counts[i]` elements each; an empty array has no dimension."""
     fields = Layout([elements], int(counts.sum()), counted=False)
     bounds = _from_0(fields.ends)[_from_0(np.cumsum(counts))]
     bodies = np.diff(bounds)

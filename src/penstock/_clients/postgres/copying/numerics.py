@@ -16,7 +16,7 @@ _NAN = 0xC000
 
 
 def numeric_bytes(value: Decimal) -> bytes:
-    """The form that `numeric_recv` reads: digit count, weight, sign, decimal places, digits."""
+    """Return the form for `numeric_recv`: digit count, weight, sign, decimal places, digits."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         return struct.pack(">HhHH", 0, 0, _SPECIAL.get((exponent, sign), _NAN), 0)

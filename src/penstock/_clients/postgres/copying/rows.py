@@ -1,7 +1,7 @@
 """Rows of Python values as binary `COPY`, by a function that is generated per table.
 
-Adjacent values of a fixed width are packed at once, together with the length of the value behind
-them. For `(bigint, text)` the function reads like this:
+Adjacent fixed-width values are packed together, with the length of the value after them. For
+`(bigint, text)` the function is:
 
     for v0, v1 in rows:
         if type(v0) is int and type(v1) is str:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .fields import Field
 
 PIECE = 1 << 16
-"""Bytes of a piece, roughly."""
+"""Approximate size of a piece, in bytes."""
 FIRST_ROWS = 256
-"""Rows of the first piece, whose size shows how many rows make up the next one."""
+"""Number of rows in the first piece; its size determines the number of rows in the next."""
 
 
 class RowEncoder:
@@ -39,11 +39,11 @@ class RowEncoder:
 
     def __init__(self, fields: Sequence[Field]) -> None:
         self.gain = sum(field.gain for field in fields)
-        """Nanoseconds per row that asyncpg needs more."""
+        """Additional nanoseconds that asyncpg needs per row."""
         self._pack = _generated(fields)
 
     def pieces(self, rows: Sequence[Sequence[Any]]) -> Iterator[bytes]:
-        """The rows as binary `COPY`, in pieces. Raises `Declined` for a value of another kind."""
+        """Yield the rows as binary `COPY`, in pieces. Raises `Declined` for other values."""
         start, size = 0, FIRST_ROWS
         out = [HEADER]
         try:
@@ -63,7 +63,7 @@ class RowEncoder:
 
 @lru_cache(maxsize=64)
 def row_encoder(kinds: tuple[str, ...]) -> RowEncoder | None:
-    """The encoder for columns of these types; `None` if one of them has none."""
+    """Return the encoder for columns of these types; `None` if one of them has none."""
     fields = [FIELDS.get(kind) for kind in kinds]
     known = [field for field in fields if field is not None]
     return RowEncoder(known) if len(known) == len(fields) else None
@@ -72,7 +72,7 @@ def row_encoder(kinds: tuple[str, ...]) -> RowEncoder | None:
 def _generated(fields: Sequence[Field]) -> Callable[[Sequence[Any], Callable[[bytes], Any]], None]:
     made = _Function(fields)
     namespace: dict[str, Any] = {**GIVEN, "Declined": Declined, **made.names}
-    exec(made.text, namespace)  # noqa: S102  # made of the templates above only
+    exec(made.text, namespace)  # noqa: S102  # made only of the templates above
     found: Callable[[Sequence[Any], Callable[[bytes], Any]], None] = namespace["pack_rows"]
     return found
 
@@ -112,7 +112,7 @@ class _Function:
         ]
 
     def _packed(self, pack: str, group: Sequence[int], *, is_first: bool) -> list[str]:
-        """Pack the values of a group, of which only the last may be of any width."""
+        """Pack the values of a group; only the last one may have a variable width."""
         code, arguments = (">h", [str(len(self._fields))]) if is_first else (">", [])
         before: list[str] = []
         after: list[str] = []
@@ -132,7 +132,7 @@ class _Function:
 
 
 def _groups(fields: Sequence[Field]) -> list[list[int]]:
-    """The places of adjacent fields of a fixed width, each up to a field of any width."""
+    """Return the groups of adjacent fixed-width fields, each up to a variable-width field."""
     found: list[list[int]] = [[]]
     for place, field in enumerate(fields):
         found[-1].append(place)

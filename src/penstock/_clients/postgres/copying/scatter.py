@@ -1,8 +1,8 @@
-"""Many copies of bytes at once: fields of any width to any place in a buffer, by NumPy.
+"""Bulk copies of bytes with NumPy: fields of any width to any place in a buffer.
 
 An array with an element of `width` bytes at *every* byte of a buffer makes NumPy's index a copy of
-`width` bytes from or to any place. Bytes of other lengths are copied as `memcpy` does it: by their
-first and their last `width` bytes, which overlap, for each power of two.
+`width` bytes from or to any place. Bytes of other lengths are copied as in `memcpy`: as their first
+and their last `width` bytes, which overlap, for each power of two.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 _LARGE = 4_096
-"""Bytes from which one slice is copied at a time."""
+"""Size in bytes from which slices are copied one at a time."""
 
 
 def elements(buffer: Any, width: int) -> Any:
-    """A view of `buffer` with an element of `width` bytes at every byte."""
+    """Return a view of `buffer` with an element of `width` bytes at every byte."""
     return np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
 
 

@@ -1,4 +1,4 @@
-"""Columns of UUIDs in text as their 16 bytes."""
+"""Columns of UUIDs as text, converted to their 16 bytes."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
@@ -14,21 +14,21 @@ from .values import NoEncoder
 if TYPE_CHECKING:
     from .values import SlicedValues
 
-pc: Any = compute  # its functions are made at import, where no checker sees them
+pc: Any = compute  # its functions are created at import, invisible to type checkers
 
 _TEXT = np.dtype("V8, S1, V4, S1, V4, S1, V4, S1, V12")  # 8-4-4-4-12 digits
 _STEP = 4_096
-"""Rows that are decoded at once."""
+"""Number of rows that are decoded together."""
 
 
 def uuid_bytes(values: Any, texts: SlicedValues) -> Any:
-    """The 16 bytes of each UUID; any bytes for NULL. Raises `NoEncoder` for another text."""
+    """Return the 16 bytes of each UUID; any bytes for NULL. Raises `NoEncoder` for other text."""
     found = _of_usual_form(texts)
     return _of_any_form(values) if found is None else found
 
 
 def _of_usual_form(texts: SlicedValues) -> Any:
-    """UUIDs of 32 digits and 4 hyphens, `None` if any has another form."""
+    """Decode UUIDs of 32 digits and 4 hyphens; `None` if any has another form."""
     rows = len(texts.sizes)
     out = np.zeros(rows, "V16")
     for start in range(0, rows, _STEP):

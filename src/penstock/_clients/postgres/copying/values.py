@@ -1,4 +1,4 @@
-"""The values of one column as the bytes of their fields, ready to be stored at any place."""
+"""The values of one column as the bytes of their fields, which can be stored at any place."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class NoEncoder(Exception):  # a signal, not an error
 class FieldValues(ABC):
     """Values of a column.
 
-    `sizes` are their bytes, 0 for NULL; `valid` marks those that are not NULL, and is `None` if all
-    are. Values of one width without NULL need no sizes.
+    `sizes` are their sizes in bytes, 0 for NULL; `valid` marks values that are not NULL, and is
+    `None` if there is no NULL. Fixed-width values without NULL need no sizes.
     """
 
     def __init__(self, sizes: Any, valid: Any) -> None:
@@ -26,7 +26,7 @@ class FieldValues(ABC):
         self.valid = valid
 
     def lengths(self, start: int, stop: int) -> Any:
-        """The lengths that stand in front of the values; -1 for NULL."""
+        """Return the lengths that precede the values; -1 for NULL."""
         sizes = self.sizes[start:stop]
         return sizes if self.valid is None else np.where(self.valid[start:stop], sizes, -1)
 
@@ -45,7 +45,7 @@ class FixedValues(FieldValues):
 
     @abstractmethod
     def array(self, start: int, stop: int) -> Any:
-        """The values, which NumPy converts to `form`; any value for NULL."""
+        """Return the values, which NumPy converts to `form`; any value for NULL."""
 
     def store(self, out: Any, places: Any, start: int, stop: int) -> None:
         """Store the values that are not NULL."""
@@ -57,7 +57,7 @@ class FixedValues(FieldValues):
 
 
 class ArrayValues(FixedValues):
-    """Numbers of which `zero` is PostgreSQL's 0, or bytes."""
+    """Numbers, with `zero` as PostgreSQL's 0; or bytes."""
 
     def __init__(self, form: str, numbers: Any, valid: Any, zero: int = 0) -> None:
         super().__init__(form, valid)
@@ -65,7 +65,7 @@ class ArrayValues(FixedValues):
         self._zero = zero
 
     def array(self, start: int, stop: int) -> Any:
-        """The numbers since PostgreSQL's epoch."""
+        """Return the numbers since PostgreSQL's epoch."""
         found = self._numbers[start:stop]
         return found - self._zero if self._zero else found
 
@@ -89,7 +89,7 @@ class SlicedValues(FieldValues):
         move(out, places, self._data, self._starts[start:stop], sizes)
 
     def of_width(self, width: int, start: int, stop: int) -> Any:
-        """The values that are not NULL, if all have this width, else `None`."""
+        """Return the values that are not NULL if all have this width, otherwise `None`."""
         sizes, starts = self.sizes[start:stop], self._starts[start:stop]
         if self.valid is not None:
             rows = np.flatnonzero(self.valid[start:stop])

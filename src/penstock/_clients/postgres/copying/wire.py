@@ -1,4 +1,4 @@
-"""The binary format of `COPY`: what stands around the fields, and the epochs of dates and times.
+"""The binary format of `COPY`: the parts around the fields, and the epochs of dates and times.
 
 The format: https://www.postgresql.org/docs/current/sql-copy.html#id-1.9.3.55.9.4, and the `*_recv`
 functions of each type.
@@ -15,7 +15,7 @@ EPOCH_DAYS = 10_957
 """Days from 1970-01-01 to 2000-01-01, the epoch of PostgreSQL."""
 EPOCH_MICROSECONDS = EPOCH_DAYS * 86_400_000_000
 JSONB_VERSION = b"\1"
-"""The byte in front of the text of a jsonb."""
+"""The byte before the text of a jsonb value."""
 ELEMENT_OIDS = {
     "smallint": 21,
     "integer": 23,
@@ -31,4 +31,4 @@ ELEMENT_OIDS = {
     "character varying": 1043,
     "uuid": 2950,
 }
-"""The oids of types that are elements of arrays; the same on every server."""
+"""The OIDs of types of array elements; the same on every server."""

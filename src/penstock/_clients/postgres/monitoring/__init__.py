@@ -1,1 +1,1 @@
-"""Looks at a schema from time to time, for metrics and alerts."""
+"""Periodic looks at a schema, for metrics and alerts."""

@@ -1,8 +1,8 @@
-"""Looks at a schema while a monitor is open.
+"""Periodic looks at a schema while a monitor is open.
 
-1. A scrape cannot wait for the database, so figures are read beside it, on one connection.
-2. A look that fails is counted, and there are no figures until the next one: old ones would look
-   like current ones. Nothing else fails by it.
+1. A scrape cannot wait for the database, so figures are read separately, on one connection.
+2. A failed look is counted, and there are no figures until the next one, since old figures would
+   look current. It affects nothing else.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PeriodicLooks(Generic[FiguresT]):
         self._connections: Connections | None = None
         self._is_checked = False
         self._turn = asyncio.Lock()
-        self._clock: Clock = LoopClock(asyncio.get_running_loop())  # read in a scrape's thread
+        self._clock: Clock = LoopClock(asyncio.get_running_loop())  # read in the thread of a scrape
 
     async def begin(
         self,
@@ -60,7 +60,7 @@ class PeriodicLooks(Generic[FiguresT]):
         every: float,
         clock: Clock,
     ) -> None:
-        """Look every few seconds, until the stack ends it. Connects to nothing yet."""
+        """Start periodic looks, until the stack ends them. Does not connect yet."""
         if clock is not LOOP_CLOCK:
             self._clock = clock
         stack.push_async_callback(self._close)
@@ -85,7 +85,7 @@ class PeriodicLooks(Generic[FiguresT]):
             await self._clock.sleep(every)
 
     async def look(self) -> FiguresT:
-        """Look now, and keep the figures with the time at which the look began."""
+        """Look now, and store the figures with the start time of the look."""
         async with self._turn:
             now = self._clock.now()
             if self._connections is None:
@@ -104,7 +104,7 @@ class PeriodicLooks(Generic[FiguresT]):
 
 
 def checked_observers(observers: Iterable[ObserverT], kind: type[ObserverT]) -> list[ObserverT]:
-    """The observers. Raises `ConfigError` for one of another kind."""
+    """Check the observers. Raises `ConfigError` for another kind."""
     found = list(cast("Iterable[object]", observers))
     for each in found:
         if not isinstance(each, kind):

@@ -29,10 +29,10 @@ class LookRecord(Generic[FiguresT, StatsT]):
     Args:
         name: the monitor's, for log lines.
         stale_after: seconds after which figures are not shown.
-        make: builds the stats of its state, the counts of looks and of failures, and the figures.
-        what: what is looked at, for log lines.
-        part: what is read by itself, for log lines.
-        logger: where they go.
+        make: builds the stats from the state, the counts of looks and failures, and the figures.
+        what: the kind of object that is looked at, for log lines.
+        part: the kind of part that is read separately, for log lines.
+        logger: the logger for these lines.
     """
 
     def __init__(
@@ -62,18 +62,18 @@ class LookRecord(Generic[FiguresT, StatsT]):
         self._lock = threading.Lock()
 
     def begin(self, clock: Clock) -> None:
-        """The monitor is open; the clock can be read from any thread."""
+        """Record that the monitor is open. The clock can be read from any thread."""
         with self._lock:
             self._clock = clock
             self._state, self._figures = "open", None
 
     def end(self) -> None:
-        """The monitor is closed."""
+        """Record that the monitor is closed."""
         with self._lock:
             self._state, self._figures = "closed", None
 
     def looked(self, figures: FiguresT, now: float) -> None:
-        """Keep the figures of a look."""
+        """Store the figures of a look."""
         with self._lock:
             self._at = now
             self._looks += 1
@@ -83,7 +83,7 @@ class LookRecord(Generic[FiguresT, StatsT]):
             say(self._logger, logging.INFO, _AGAIN, self._name, self._what)
 
     def failed(self, error: Exception) -> None:
-        """Count a look that failed, and drop the figures; log the first one in a row."""
+        """Count a failed look, and drop the figures; log the first of consecutive failures."""
         with self._lock:
             self._failed += 1
             self._figures = None
@@ -93,7 +93,7 @@ class LookRecord(Generic[FiguresT, StatsT]):
             say(self._logger, logging.WARNING, _FAILED, *told)
 
     def failed_in_part(self, name: str, error: Exception) -> None:
-        """Count a part that could not be read; log the first time in a row."""
+        """Count a part that could not be read; log the first of consecutive failures."""
         with self._lock:
             self._failed += 1
         if name not in self._unread:
@@ -102,13 +102,13 @@ class LookRecord(Generic[FiguresT, StatsT]):
             say(self._logger, logging.WARNING, _NO_PART, *told)
 
     def succeeded_in_part(self, name: str) -> None:
-        """A part was read."""
+        """Record that a part was read."""
         if name in self._unread:
             self._unread.remove(name)
             say(self._logger, logging.INFO, _PART_AGAIN, self._name, self._part, name)
 
     def stats(self) -> StatsT:
-        """The counts, and the figures unless they are too old."""
+        """Return the counts, and the figures unless they are too old."""
         with self._lock:
             at, clock, figures = self._at, self._clock, self._figures
             state, looks, failed = self._state, self._looks, self._failed

@@ -1,1 +1,1 @@
-"""Queues in PostgreSQL: what their sink, their source and their operators share."""
+"""Queues in PostgreSQL: the parts shared by sink, source and administration."""

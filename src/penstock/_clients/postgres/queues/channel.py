@@ -1,4 +1,4 @@
-"""The channel on which writers tell consumers of new jobs."""
+"""The channel on which writers notify consumers of new jobs."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from ..names import channel_name
 
 
 def queue_channel(schema: str) -> str:
-    """The channel of the queues in a schema, for `LISTEN` and `pg_notify`; quote it in `LISTEN`."""
+    """Return the channel of a schema's queues, for `LISTEN` (quoted) and `pg_notify`."""
     return channel_name("penstock-queue", schema)

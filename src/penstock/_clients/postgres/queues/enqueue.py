@@ -1,6 +1,6 @@
-"""The SQL function `enqueue`: its statement, and what a queue tells those who enqueue.
+"""The SQL function `enqueue`: its statement, and the properties of a queue that producers need.
 
-Columns are arrays of text and whole numbers, so that no codec of a connection's can change them.
+Columns are arrays of text and whole numbers, so that codecs of a connection cannot change them.
 """
 
 # ruff: noqa: S608  # names in statements are quoted
@@ -38,25 +38,25 @@ FROM {schema}.queue q WHERE q.name = $1
 
 
 def enqueue_statement(schema: str) -> str:
-    """The statement that enqueues; its parameters are the queue's name and `JobColumns.values`."""
+    """Return the statement; its parameters are the queue's name and `JobColumns.values`."""
     return _STATEMENT.format(schema=quoted(schema))
 
 
 def max_depth_query(schema: str) -> str:
-    """The query for the most jobs that a queue holds."""
+    """Return the query for the maximum number of jobs in a queue."""
     return f"SELECT max_depth FROM {quoted(schema)}.queue WHERE name = $1"
 
 
 def create_command(schema: str, queue: str) -> str:
-    """The command that makes a queue."""
+    """Return the command that creates a queue."""
     return f"penstock queue create DSN {queue} --schema {schema}"
 
 
 async def opened_queue(con: AnyConnection, schema: str, queue: str) -> SlotFunction:
-    """The slot function of a queue that the role may enqueue into. Suspends for one round trip.
+    """Return the slot function of a queue. Suspends for one round trip.
 
-    Raises `ConfigError` for a queue that is missing, and a role without the right, with the command
-    that repairs it; `MissingExtra` if this process cannot compute the function.
+    Raises `ConfigError`, with the command that repairs it, if the queue is missing or the role may
+    not enqueue; `MissingExtra` if this process cannot compute the function.
     """
     try:
         row = await con.fetchrow(_QUEUE.format(schema=quoted(schema)), queue, schema)

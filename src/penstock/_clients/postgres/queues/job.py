@@ -1,4 +1,4 @@
-"""Parts of jobs to enqueue, checked before anything is sent, and jobs as they were enqueued. Pure."""
+"""The parts of jobs to enqueue, checked before sending; and enqueued jobs. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOWN: JobState = "known"
 LOCKED: JobState = "locked"
 
 LONGEST_KEY = 1000
-"""The most bytes of a key or a queueing lock, which are parts of an index."""
+"""Maximum size of a key or a queueing lock in bytes, since they are part of an index."""
 LONGEST_QUEUE = 200
 LONGEST_PAYLOAD = 255 << 20
 """Below the server's limit for the contents of a `jsonb`, in characters of JSON."""
@@ -29,14 +29,14 @@ _NUMBERS = 1 << 128
 
 
 class Enqueued(NamedTuple):
-    """A job as it was enqueued, or left out."""
+    """A job that was enqueued or omitted."""
 
     place: int | None
-    """Its place in the queue, which has gaps; `None` for a job that was left out."""
+    """Its place in the queue (places have gaps); `None` for an omitted job."""
     id: UUID | None
     state: JobState
-    """`"new"`: it was enqueued. `"known"`: left out, since a job of its id, or of its client's number,
-    was enqueued before. `"locked"`: left out, since a job with its queueing lock is waiting.
+    """`"new"`: it was enqueued. `"known"`: omitted, since a job with its id, or its client's
+    number, was enqueued before. `"locked"`: omitted, since a job with its queueing lock is waiting.
     """
 
     @property
@@ -59,7 +59,7 @@ class JobColumns:
     locks: list[str | None] = field(default_factory=list["str | None"])
 
     def kept(self, places: Sequence[int]) -> JobColumns:
-        """The jobs at these places."""
+        """Return the jobs at these places."""
         made = JobColumns()
         for each in fields(self):
             column = getattr(self, each.name)
@@ -68,7 +68,7 @@ class JobColumns:
 
     @property
     def values(self) -> tuple[list[Any] | None, ...]:
-        """The parameters of the statement, `None` for an optional column without values."""
+        """Return the parameters of the statement, `None` for an optional column without values."""
         return (
             self.keys,
             self.payloads,
@@ -84,7 +84,7 @@ class JobColumns:
 
 
 def queue_name(value: object) -> str:
-    """The name of a queue. Raises `ConfigError`."""
+    """Check the name of a queue. Raises `ConfigError`."""
     name = name_text("queue", value)
     if len(name.encode()) > LONGEST_QUEUE:
         raise bad("queue", name, f"must be at most {LONGEST_QUEUE} bytes long in UTF-8")
@@ -92,7 +92,7 @@ def queue_name(value: object) -> str:
 
 
 def job_key(value: object) -> str | None:
-    """The text of a key: text, or a whole number below 2^128. Raises `ConfigError`."""
+    """Return the text of a key: text, or a whole number below 2^128. Raises `ConfigError`."""
     if value is None:
         return None
     if isinstance(value, int) and not isinstance(value, bool):
@@ -103,7 +103,7 @@ def job_key(value: object) -> str | None:
 
 
 def queueing_lock(value: object) -> str | None:
-    """Text or `None`. Raises `ConfigError`."""
+    """Check that the value is text or `None`. Raises `ConfigError`."""
     return None if value is None else _indexed("queueing_lock", value)
 
 
@@ -115,7 +115,7 @@ def _indexed(name: str, value: object) -> str:
 
 
 def headers_text(value: object) -> str | None:
-    """A mapping by name as JSON. Raises `ConfigError`."""
+    """Return a mapping by name as JSON. Raises `ConfigError`."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -124,7 +124,7 @@ def headers_text(value: object) -> str | None:
 
 
 def due_text(value: object) -> str | None:
-    """A time with its zone, as text that the server reads in every setting. Raises `ConfigError`."""
+    """Return an aware time as text that is independent of settings. Raises `ConfigError`."""
     if value is None:
         return None
     if not isinstance(value, datetime) or value.tzinfo is None:
@@ -136,7 +136,7 @@ def due_text(value: object) -> str | None:
 
 
 def job_priority(value: object) -> int | None:
-    """A whole number of 16 bits; higher ones come first. Raises `ConfigError`."""
+    """Check that the value is a 16-bit whole number (higher comes first). Raises `ConfigError`."""
     if value is None:
         return None
     is_number = isinstance(value, int) and not isinstance(value, bool)

@@ -1,8 +1,8 @@
-"""Leases of jobs: the calls of a queue's functions, and what they answer.
+"""Leases of jobs: the calls of a queue's functions, and their answers.
 
-1. A claim may be lost with its answer. Its leases run out then, and count as tries of their jobs.
-2. A settle names each lease by its number, and answers for each. What had ended is `lost`: nothing
-   of it was stored.
+1. The answer of a claim may be lost. Its leases then expire, and count as attempts of their jobs.
+2. A settle identifies each lease by its number, and has an answer for each. A lease that had ended
+   is `lost`: nothing was stored for it.
 """
 
 # ruff: noqa: S608  # names of the schema, quoted
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ..connections import Connections
 
 Action = Literal["keep", "free", "done", "nak", "fail", "bury"]
-"""What becomes of a lease; see `settle_jobs` in the schema."""
+"""The action for a lease; see `settle_jobs` in the schema."""
 Fate = Literal["kept", "freed", "empty", "waiting", "dead", "blocked", "parked", "lost"]
-"""What has become of it. `freed` has jobs left, `empty` none."""
+"""The result. `freed` has jobs left, `empty` has none."""
 
 
 _MAY_WORK = """
@@ -45,10 +45,10 @@ class LeasedJob(NamedTuple):
 
     lease: int
     lane: str | None
-    """The key of its lane; `None`: the job has no key."""
+    """The key of its lane; `None` if the job has no key."""
     slot: int
     attempts: int
-    """The leases of the lane's first job, with this one."""
+    """The number of leases of the lane's first job, including this one."""
     place: int
     key: str | None
     payload: str
@@ -57,21 +57,21 @@ class LeasedJob(NamedTuple):
     """A JSON object."""
     at: datetime
     is_alone: bool
-    """Whether it is to be handled by a process that has no other lease."""
+    """Whether it must be handled by a process without any other lease."""
 
 
 class LeaseName(NamedTuple):
-    """What a lease is found by."""
+    """The identification of a lease."""
 
     number: int
     lane: str | None
     place: int
-    """Of its job, if it has no lane; otherwise of the job that an action is about."""
+    """The place of its job, if it has no lane; otherwise of the job that an action is about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What is settled of one lease."""
+    """The settlement of one lease."""
 
     lease: LeaseName
     action: Action
@@ -98,10 +98,10 @@ class QueueLeases:
         self._schema = quoted(schema)
 
     async def check(self) -> bool | None:
-        """Whether the queue is sticky; `None` if there is none of that name.
+        """Return whether the queue is sticky; `None` if it does not exist.
 
-        Raises `ConfigError` for a schema that is missing or older, or may not be used, and for a
-        role without the right to work.
+        Raises `ConfigError` if the schema is missing, older or may not be used, or the role lacks
+        the right to work.
         """
         async with self._connections.asking() as con:
             await opened_schema(con, self._name)
@@ -158,7 +158,7 @@ class QueueLeases:
         return {row[0]: row[1] for row in rows}
 
     async def left_on(self, connection: PoolConnectionProxy[Any], places: Sequence[int]) -> int:
-        """How many jobs at these places are in the queue, asked on a connection to its database."""
+        """Return the number of jobs at these places, on a connection to the queue's database."""
         found: int = await connection.fetchval(
             f"SELECT count(*) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",
             self._queue,
@@ -172,15 +172,15 @@ class QueueLeases:
         places: Sequence[int],
         connection: PoolConnectionProxy[Any] | None = None,
     ) -> int | None:
-        """The first of these places of a lease at which a job is in the queue; asked on a connection
-        to its database, or one of its own.
+        """Return the first of these places of a lease that still has a job.
 
-        Suspends while a transaction that settles jobs under the lease commits.
+        Reads on the given connection to its database, or on its own. Suspends while a transaction
+        that settles jobs under the lease commits.
         """
         if connection is None:
             async with self._connections.asking() as con:
                 return await self.first_left(lease, places, con)
-        # waits for the lock of the lease; what was settled meanwhile, only a later statement sees
+        # waits for the lease's lock; only a later statement sees jobs that were settled meanwhile
         await self.settle_on(connection, [Settlement(lease, "keep")])
         first: int | None = await connection.fetchval(
             f"SELECT min(place) FROM {self._schema}.job WHERE queue = $1 AND place = ANY ($2)",
@@ -190,7 +190,7 @@ class QueueLeases:
         return first
 
     async def extend(self, leases: Collection[LeaseName], seconds: float) -> set[int]:
-        """Let these leases end in so many seconds; return the numbers of those that had not ended."""
+        """Make these leases end in `seconds`; return the numbers of those that had not ended."""
         rows = await self._fetch(
             f"SELECT * FROM {self._schema}.extend_leases($1, $2, $3, $4, $5)",
             self._queue,
@@ -202,7 +202,7 @@ class QueueLeases:
         return {row[0] for row in rows}
 
     async def seen(self, seconds: float, *, balances: bool, pause: float) -> None:
-        """Tell that the consumer lives, for so many seconds, and let automatic ranges move.
+        """Record that the consumer is alive for this many seconds, and let automatic ranges move.
 
         Ranges move at most every `pause` seconds.
         """
@@ -219,7 +219,7 @@ class QueueLeases:
             )
 
     async def leave(self) -> None:
-        """Tell that the consumer has ended."""
+        """Record that the consumer has ended."""
         await self._fetch(
             f"SELECT {self._schema}.left_consumer($1, $2, $3)",
             self._queue,
@@ -228,7 +228,7 @@ class QueueLeases:
         )
 
     async def has_ready(self) -> bool:
-        """Whether a lane, or a job without one, is due and not leased."""
+        """Return whether a lane, or a job without a lane, is due and not leased."""
         (row,) = await self._fetch(
             f"""
             SELECT EXISTS (SELECT FROM {self._schema}.lane l WHERE l.queue = $1 AND l.state = 0
@@ -242,7 +242,7 @@ class QueueLeases:
         return bool(row[0])
 
     async def is_paused(self) -> bool:
-        """Whether an operator has paused the queue."""
+        """Return whether an operator has paused the queue."""
         rows = await self._fetch(
             f"SELECT paused FROM {self._schema}.queue WHERE name = $1", self._queue
         )
@@ -256,5 +256,5 @@ class QueueLeases:
         except Exception as error:
             if sqlstate(error) != _NO_QUEUE:
                 raise
-            text = f"there is no queue {self._queue!r} any more; `penstock queue create` makes it"
+            text = f"the queue {self._queue!r} no longer exists; create it with `penstock queue create`"
             raise caused(UnavailableError(text), error)  # noqa: B904  # it has its cause

@@ -1,4 +1,4 @@
-"""Notifications of new jobs, sent as `postgres/notifier.py` says."""
+"""Notifications of new jobs; for the rules see `postgres/notifier.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def notifying_consumers(connections: Connections, schema: str) -> AsyncGenerator[Notifier]:
-    """A notifier on these connections, which stay open longer. Call `soon()` after a commit."""
+    """Return a notifier on these connections, which outlive it. Call `soon()` after commits."""
     consumers = f"consumers of the queues in {schema!r}"
     notifier = Notifier(connections, queue_channel(schema), consumers)
     try:

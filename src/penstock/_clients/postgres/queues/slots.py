@@ -2,11 +2,11 @@
 
 1. The slot is the first two bytes of the key's hash, little-endian. It is the same in every process
    and on every machine.
-2. The function is the queue's. The server computes SHA-256 itself, so that a plain `INSERT` needs
-   no slot. A BLAKE3 slot is computed by the producer and sent with the job.
-3. Text is hashed in UTF-8, and bytes as they are. A whole number, below 2^128, is hashed as its 16
-   bytes, little-endian. The server knows the text of a key only, so that with SHA-256 a number's
-   slot is that of its digits.
+2. The function is a property of the queue. The server computes SHA-256 itself, so a plain `INSERT`
+   needs no slot. A BLAKE3 slot is computed by the producer and sent with the job.
+3. Text is hashed in UTF-8, and bytes unchanged. A whole number, below 2^128, is hashed as 16
+   little-endian bytes. The server knows only the text of a key, so with SHA-256 a number's slot is
+   that of its digits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUMBERS = 1 << 128
 
 
 def need_slots(function: str) -> SlotFunction:
-    """The slot function of that name. Raises `MissingExtra` if this process cannot compute it."""
+    """Return the slot function. Raises `MissingExtra` if this process cannot compute it."""
     for known in SLOT_FUNCTIONS:
         if function == known:
             if known == "blake3" and importlib.util.find_spec("blake3") is None:
@@ -35,14 +35,14 @@ def need_slots(function: str) -> SlotFunction:
 
 
 def ring_slot(key: str | bytes | int, function: SlotFunction = "sha256") -> int:
-    """The slot of a key, 0 to 65,535.
+    """Return the slot of a key, 0 to 65,535.
 
     Args:
         key: text, bytes, or a whole number from 0 to 2^128 - 1.
         function: the slot function of the queue.
 
-    Raises `ConfigError` for another key or function, and `MissingExtra` without the package blake3
-    where it is needed.
+    Raises `ConfigError` for any other key or function, and `MissingExtra` if the function needs the
+    package blake3 and it is not installed.
     """
     data = _bytes(key)
     if function == "sha256":

@@ -1,6 +1,7 @@
 """Installation, upgrade and checks of a schema, for the command line and for programs.
 
-Each call makes one connection, which prepares no statement, and closes it. No error shows the DSN.
+Each call opens one connection, which prepares no statements, and closes it. Errors never show the
+DSN.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ async def install_streams(
     operate: str | Collection[str] = (),
     dry_run: bool = False,
 ) -> list[str]:
-    """Install the schema of streams and queues unless it is there, and give roles rights on it.
+    """Install the schema of streams and queues unless it exists, and grant rights on it to roles.
 
-    Suspends while it connects and executes. All is one transaction: after an error or a
-    cancellation nothing is installed. Installations at once wait for one another.
+    Suspends while it connects and executes. Everything is one transaction: after an error or a
+    cancellation nothing is installed. Concurrent installations wait for each other.
 
     Args:
         dsn: the database, as `postgresql://...`; the role needs CREATE on it, or an empty schema in
             which it may create. It becomes the owner of the schema.
         schema: the name of the schema; default `penstock`.
-        append: roles that may append messages, and neither read nor change any.
+        append: roles that may append messages, but not read or change them.
         read: roles that may read messages.
         subscribe: roles that may read messages and store positions of subscriptions.
-        enqueue: roles that may enqueue jobs, and neither read nor claim any.
+        enqueue: roles that may enqueue jobs, but not read or claim them.
         work: roles that may read queues, and claim and settle jobs.
         operate: roles that may read queues, create and change them, resume and park keys, and
             redrive and purge jobs.
@@ -64,10 +65,10 @@ async def install_streams(
         The statements of the transaction; none if there was nothing to do.
 
     Raises:
-        ConfigError: for a bad argument, a refused login, a schema that holds other things or an
-            older version, rights that the role lacks, or a role that does not exist.
+        ConfigError: for a bad argument, a refused login, a schema with other objects or an older
+            version, missing rights of the role, or a role that does not exist.
         UnavailableError: no server answers, or the connection was lost.
-        RefusedError: the server refuses, as one that is read-only.
+        RefusedError: the server refuses, for example because it is read-only.
     """
     roles = checked_roles(
         append=append,
@@ -86,11 +87,11 @@ async def install_streams(
 async def upgrade_streams(
     dsn: str, *, schema: str = DEFAULT_SCHEMA, dry_run: bool = False
 ) -> list[str]:
-    """Bring the schema of streams and queues to the version of this release; keeps what it holds.
+    """Upgrade the schema of streams and queues to this release's version; contents are kept.
 
     Suspends while it connects and executes. Each migration is a transaction: after an error or a
-    cancellation the schema is at a complete version, and another call goes on. Applications of the
-    release before go on working.
+    cancellation the schema is at a complete version, and another call continues. Applications of
+    the previous release continue to work.
 
     Args:
         dsn: the database, as `postgresql://...`; the role must own the schema.
@@ -98,13 +99,13 @@ async def upgrade_streams(
         dry_run: execute nothing.
 
     Returns:
-        The statements, with those of the transactions; none if there was nothing to do.
+        The statements, including those of the transactions; none if there was nothing to do.
 
     Raises:
         ConfigError: for a bad argument, a refused login, a missing schema or one of another owner.
         UnavailableError: no server answers, the connection was lost, or a long transaction uses
             the schema.
-        RefusedError: the server refuses, as one that is read-only.
+        RefusedError: the server refuses, for example because it is read-only.
     """
     check_schema_name(schema)
     async with _connected(dsn) as con:
@@ -123,15 +124,15 @@ async def check_streams(
     work: str | Collection[str] = (),
     operate: str | Collection[str] = (),
 ) -> list[SchemaProblem]:
-    """Find what is wrong with the schema of streams and queues; changes nothing.
+    """Check the schema of streams and queues for problems; changes nothing.
 
-    Suspends while it connects and asks. The owner of the schema learns most: what the role of the DSN
-    may not read is not checked, and a note says so.
+    Suspends while it connects and queries. Connect as the owner of the schema for a complete check:
+    objects that the role may not read are not checked, which a note reports.
 
     Args:
         dsn: the database, as `postgresql://...`.
         schema: the name of the schema; default `penstock`.
-        append: roles that must be able to append, besides those that an installation has named.
+        append: roles that must be able to append, in addition to the roles of an installation.
         read: roles that must be able to read.
         subscribe: roles that must be able to subscribe.
         enqueue: roles that must be able to enqueue jobs.
@@ -160,7 +161,7 @@ async def check_streams(
 
 
 def _library() -> str:
-    """The version of Penstock that runs, installed or not."""
+    """Return the running version of Penstock, installed or not."""
     return str(sys.modules[__name__.partition(".")[0]].__version__)
 
 
@@ -196,7 +197,7 @@ def _told(error: Exception, place: str) -> PenstockError:
     if sqlstate(error) == _LOCKED:
         text = f"a transaction at {place} uses the log, and did not end within lock_timeout"
     elif is_lost(error):
-        text = f"the connection to {place} was lost; a check tells what was done"
+        text = f"the connection to {place} was lost; run a check to see what was done"
     else:
         return refusal(error, f"the log at {place}", repair_of(error, place))
     return caused(UnavailableError(f"{text} ({shown(error)})"), error)

@@ -1,4 +1,4 @@
-"""What the catalogs tell about the schema. Every role may read them, on a standby too."""
+"""The catalogs' information about the schema. Every role may read them, also on a standby."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ END, true) ORDER BY w.place
 
 @dataclass(frozen=True, slots=True)
 class FoundTrigger:
-    """A trigger as it is in the catalogs."""
+    """A trigger, as in the catalogs."""
 
     definition: str
     is_enabled: bool
@@ -74,14 +74,14 @@ class Catalog:
     """The objects of a schema."""
 
     objects: frozenset[tuple[str, str]]
-    """Their kinds and names; the name of a trigger begins with that of its table."""
+    """The objects' kinds and names; the name of a trigger begins with that of its table."""
     bodies: Mapping[str, str]
     """The bodies of functions, by name."""
     public: tuple[str, ...]
     """The functions that every role may execute."""
     triggers: Mapping[str, FoundTrigger]
     sequences: Mapping[str, bool]
-    """Whether a sequence counts by 1, without a cache, and without beginning again."""
+    """Whether a sequence counts by 1, without a cache and without a cycle."""
     defaults: Mapping[str, str]
     """The defaults of columns, by table and column."""
     appenders: str | None
@@ -125,7 +125,10 @@ class _Wanted(NamedTuple):
 async def lacking(
     con: AnyConnection, schema: str, roles: Roles
 ) -> dict[tuple[str, Rights], list[str]]:
-    """The grants that these roles, which must exist, lack, as statements, by role and right."""
+    """Return the missing grants of these roles, as statements, by role and right.
+
+    The roles must exist.
+    """
     wanted = [*_wanted(roles)]
     rows = await con.fetch(
         _LACKING,

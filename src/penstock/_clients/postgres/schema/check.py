@@ -1,7 +1,7 @@
-"""The check of the schema: what is wrong, and the statements that repair it.
+"""The check of the schema: its problems, and the statements that repair them.
 
-1. It changes nothing, and needs no more rights than reading the catalogs. What the role may not
-   read is not checked, which a note says.
+1. It changes nothing, and needs only the right to read the catalogs. Objects that the role may not
+   read are not checked, which a note reports.
 2. The objects are compared with those that the migrations create, functions by their text.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .rights import Rights, Roles
 
 _NO_PATH = "SET LOCAL search_path = pg_catalog, pg_temp"
-"""With it, definitions in the catalogs are shown with their schemas."""
+"""With this setting, the catalogs show definitions with their schemas."""
 _IN_RECOVERY = "SELECT pg_is_in_recovery()"
 _VERSIONS = "SELECT version, name, checksum, library FROM {schema}.migration ORDER BY version"
 _GRANTEES = "SELECT role::text, rights FROM {schema}.grantee ORDER BY 1, 2"
@@ -38,10 +38,10 @@ _KNOWN = "SELECT rolname::text FROM pg_roles WHERE rolname = ANY($1::text[])"
 async def check(
     con: AnyConnection, name: str, *, roles: Roles | None = None
 ) -> list[SchemaProblem]:
-    """The problems of the schema, worst first; none if it is as this release installs it.
+    """Return the problems of the schema, worst first; none if it is as this release installs it.
 
-    `roles` are checked for their rights besides those that were given some at an installation.
-    Suspends for some round trips.
+    The rights of `roles` are checked in addition to those of the roles of an installation. Suspends
+    for some round trips.
     """
     check_schema_name(name)
     async with con.transaction(isolation="read_committed", readonly=True):
@@ -74,14 +74,16 @@ async def check(
 async def _problems_of_server(con: AnyConnection) -> list[SchemaProblem]:
     problems: list[SchemaProblem] = []
     if await con.fetchval(_IN_RECOVERY):
-        text = "the server is a standby, where nothing can be appended, and no horizon be read"
+        text = (
+            "the server is a standby, on which nothing can be appended and no horizon can be read"
+        )
         problems.append(SchemaProblem("standby", text, advice="connect to the primary server"))
     if await is_pooled(con):
         text = (
-            "a pooler is between, which may lend a session for one transaction only: a wake-up by "
-            "NOTIFY does not arrive then, and advisory locks are refused"
+            "the connection uses a pooler, which may lend a session for only one transaction: "
+            "then notifications (NOTIFY) do not arrive, and advisory locks are refused"
         )
-        advice = "none if readers may poll; else connect them to the server itself"
+        advice = "none if readers may poll; otherwise connect them directly to the server"
         problems.append(SchemaProblem("pooler", text, advice=advice, is_note=True))
     return problems
 
@@ -103,8 +105,8 @@ async def _problems_of_versions(con: AnyConnection, schema: LogSchema) -> list[S
         if own is None or own.checksum == row["checksum"]:
             continue
         text = (
-            f"migration {own.version} ({own.name}) was applied in another text than this release "
-            f"has, by Penstock {row['library']}"
+            f"migration {own.version} ({own.name}) was applied with a text that differs from this "
+            f"release's, by Penstock {row['library']}"
         )
         repair = (
             f"UPDATE {schema.sql}.migration SET checksum = '{own.checksum}' "
@@ -155,5 +157,5 @@ async def _problems_of_roles(
 def _absent_role(schema: LogSchema, role: str) -> SchemaProblem:
     text = f"the role {role}, which was given rights on the log, does not exist"
     repair = f"DELETE FROM {schema.sql}.grantee WHERE role = {literal(role)}"
-    advice = "create the role, or forget it"
+    advice = "create the role, or remove its entry"
     return SchemaProblem("role-missing", text, (repair,), advice, is_note=True)

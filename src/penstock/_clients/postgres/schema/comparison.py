@@ -1,9 +1,9 @@
 """The objects of the schema, compared with those that the migrations create. Pure.
 
-1. A repair that replaces what holds the class of the marks first waits for every open append: two
-   classes at once would hide appenders from readers.
-2. Jobs that were inserted without the trigger are found by no claim. A repair of it, or of its
-   function, waits for every open insert, and then rings for the jobs that are there.
+1. A repair that replaces objects with the class of the marks first waits for every open append:
+   with two classes, readers would not see some appenders.
+2. Jobs that were inserted without the trigger are not found by claims. A repair of the trigger or
+   its function waits for every open insert, and then adds bells for the existing jobs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class _Default(NamedTuple):
-    """The default of a column that takes its numbers from a sequence."""
+    """The default of a column that is numbered by a sequence."""
 
     table: str
     column: str
     text: str
-    """With a placeholder for the schema."""
+    """The expression, with a placeholder for the schema."""
     danger: str
-    """What any other default does."""
+    """The effect of any other default, for messages."""
 
 
 _COUNTS = "INCREMENT 1 CACHE 1 NO CYCLE"
@@ -60,17 +60,17 @@ _RING_AGAIN = "SELECT {schema}.ring_again(NULL)"
 
 
 def problems_of_objects(schema: LogSchema, catalog: Catalog) -> Iterator[SchemaProblem]:
-    """The objects that are missing, changed, or usable by every role."""
+    """Return the problems of objects that are missing, changed, or usable by every role."""
     here = catalog.objects
     for each in schema_objects():
         if each.key not in here:
             if each.kind != "constraint" or ("table", each.table) in here:
                 yield _missing(each, schema)
         elif not _is_as_made(each, schema, catalog):
-            text = f"the {each} is not as Penstock made it"
+            text = f"the {each} differs from Penstock's definition"
             yield SchemaProblem(f"{each.kind}-changed", text, _replacement(each, schema))
         elif each.kind == "trigger" and not catalog.triggers[each.key[1]].is_enabled:
-            text = f"the {each} is disabled: no claim finds the jobs that are inserted"
+            text = f"the {each} is disabled: no claim finds inserted jobs"
             yield SchemaProblem("trigger-disabled", text, _replacement(each, schema))
     if catalog.public:
         text = f"every role may execute {', '.join(catalog.public)}"
@@ -80,7 +80,7 @@ def problems_of_objects(schema: LogSchema, catalog: Catalog) -> Iterator[SchemaP
 
 
 def replaced_class(schema: LogSchema, mark_class: int) -> Iterator[str]:
-    """What replaces every object that holds the class, once no append is open."""
+    """Return the statements that replace every object with the class, once no append is open."""
     yield _LOCK_OUT.format(schema=schema.sql)
     for each in schema_objects():
         if "{class}" in each.statement:
@@ -98,7 +98,7 @@ def _problems_of_sequences(schema: LogSchema, catalog: Catalog) -> Iterator[Sche
         if ("table", table) not in catalog.objects:
             continue
         wanted = text.format(schema=schema.sql)
-        # a catalog shows the type of the argument behind it
+        # a catalog shows the type after the argument
         if _plain(wanted).removesuffix(")") not in _plain(
             catalog.defaults.get(f"{table}.{column}", "")
         ):
@@ -128,7 +128,7 @@ def _is_as_made(each: SchemaObject, schema: LogSchema, catalog: Catalog) -> bool
 
 
 def _plain(sql: str) -> str:
-    """A text as a catalog has it, but for white space and needless quotes."""
+    """Normalise a text as in the catalogs: no extra white space, no unnecessary quotes."""
     return " ".join(sql.replace('"', "").split())
 
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 async def connected_to_log(
     stack: AsyncExitStack, access: Access, schema: str, *, close_timeout: float
 ) -> Connections:
-    """Connect, check the schema, and have `stack` close the connections.
+    """Connect and check the schema; `stack` closes the connections.
 
-    Raises `ConfigError` for a refusal by the server and for a schema that is missing or older, and
+    Raises `ConfigError` if the server refuses the connection or the schema is missing or older, and
     `UnavailableError` if no server answers.
     """
     connections = await Connections.to(access, close_timeout)

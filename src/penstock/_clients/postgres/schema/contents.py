@@ -1,6 +1,7 @@
-"""Checks of what the schema holds: of streams the sequence, and the positions of subscriptions.
+"""Checks of the schema's contents: the sequence of streams, and the positions of subscriptions.
 
-A partly restored dump brings rows without the sequence, or positions of a later state of the log.
+A partly restored dump may contain rows without the sequence, or positions of a later state of the
+log.
 """
 
 # ruff: noqa: S608  # names in statements are quoted
@@ -36,7 +37,7 @@ _SLOTS = "subscription_slot"
 async def problems_of_contents(
     con: AnyConnection, schema: LogSchema, catalog: Catalog
 ) -> list[SchemaProblem]:
-    """The problems of sequences, of stored positions, and of jobs that no claim finds."""
+    """Return the problems of sequences, of stored positions, and of jobs that no claim finds."""
     here = {name for _, name in catalog.objects}
     problems: list[SchemaProblem] = []
     unread: list[str] = []
@@ -61,7 +62,7 @@ async def problems_of_contents(
 
 async def _problems_of_log(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
     row = await con.fetchrow(_LAST.format(schema=schema.sql))
-    assert row is not None  # of one row
+    assert row is not None  # always one row
     problems = [_behind(schema, row["last"], row["stored"])] if row["last"] < row["stored"] else []
     if await con.fetchval(_READABLE, schema.sql, [_SLOTS]):
         last = max(row["last"], row["stored"])
@@ -73,7 +74,7 @@ async def _problems_of_log(con: AnyConnection, schema: LogSchema) -> list[Schema
 def _behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem:
     text = (
         f"the sequence of positions is at {last}, but there is a message at {stored}: appends "
-        "fail, and readers do not see the messages behind"
+        "fail, and readers do not see the messages after it"
     )
     table, sequence = f"{schema.sql}.message", f"{schema.sql}.position"
     repair = (
@@ -90,9 +91,9 @@ def _behind(schema: LogSchema, last: int, stored: int) -> SchemaProblem:
 
 def _ahead(schema: LogSchema, name: str, position: int, last: int) -> SchemaProblem:
     text = (
-        f"the subscription {name!r} is at position {position}, but the last one of the log is "
-        f"{last}: messages are lost, as by a restored older database, and it would pass over as "
-        "many new ones"
+        f"the subscription {name!r} is at position {position}, but the last position of the log is "
+        f"{last}: messages were lost, for example because an older database was restored, and it "
+        "would skip as many new messages"
     )
     only = f"WHERE name = {literal(name)}"
     repair = (
@@ -107,5 +108,5 @@ def _ahead(schema: LogSchema, name: str, position: int, last: int) -> SchemaProb
         ),
         "COMMIT",
     )
-    advice = "stop its instances first; it goes on with the messages that come now"
+    advice = "stop its instances first; it then continues with new messages"
     return SchemaProblem("subscription-ahead", text, repair, advice)

@@ -1,6 +1,6 @@
 """The migrations of a log's schema: SQL files, in order, with the schema's name filled in. Pure.
 
-A released migration never changes: its checksum is kept in the database. A change is a new file.
+A released migration never changes: its checksum is stored in the database. A change is a new file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..names import quoted
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One version of the schema, as the step from the version before."""
+    """One version of the schema, as a step from the previous version."""
 
     version: int
     name: str
@@ -29,13 +29,13 @@ class Migration:
 
 
 def filled(text: str, schema: str, mark_class: int) -> str:
-    """The text with the placeholders replaced. Other braces stay, since SQL has its own."""
+    """Return the text with its placeholders replaced. Other braces are kept: SQL uses them."""
     return text.replace("{schema}", quoted(schema)).replace("{class}", str(mark_class))
 
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """Every migration, oldest first."""
+    """Return all migrations, oldest first."""
     folder = Path(__file__).with_name("migrations")
     found: list[Migration] = []
     for file in sorted(folder.glob("*.sql")):
@@ -46,5 +46,5 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def newest() -> int:
-    """The version that this release of Penstock installs."""
+    """Return the version that this release of Penstock installs."""
     return migrations()[-1].version

@@ -1,12 +1,12 @@
 """Installation and upgrade of a log's schema.
 
-1. A lock of the database admits one installation at a time: the others find what it has done.
+1. A lock in the database allows one installation at a time; later ones see its result.
 2. A new schema is installed in one transaction, and an upgrade is one transaction for each
-   migration, so a failure leaves a complete version behind.
-3. No superuser is needed: the role creates the schema, which takes CREATE on the database, or
-   fills an empty one in which it may create.
-4. Roles that were given rights are remembered, and an upgrade grants them what is new.
-5. A dry run returns the same statements, and executes none.
+   migration, so a failure always leaves a complete version.
+3. No superuser is needed: the role either creates the schema, which needs CREATE on the database,
+   or fills an empty schema in which it may create.
+4. Roles with rights are recorded, and an upgrade grants them rights on new objects.
+5. A dry run returns the same statements without executing them.
 """
 
 # ruff: noqa: S608  # names in statements are quoted, values are literals
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _BEGIN = (
     "SELECT pg_advisory_xact_lock(hashtext('penstock pg install'))",
     "SET LOCAL search_path = pg_catalog, pg_temp",
-    # one that waits for a long transaction would hold up every appender behind it
+    # an installation that waits for a long transaction would block every appender behind it
     "SELECT set_config('lock_timeout', '5s', true) WHERE current_setting('lock_timeout') = '0'",
 )
 _FIRST_OBJECT = """
@@ -66,10 +66,10 @@ async def install(
     dry: bool = False,
     history: Sequence[Migration] | None = None,
 ) -> list[str]:
-    """Install the schema unless it is there, and give the roles their rights.
+    """Install the schema unless it exists, and grant the roles their rights.
 
-    Returns the statements of the transaction; none without need. Raises `ConfigError` for a
-    schema that holds other things, an older version, and a role that does not exist.
+    Returns the statements of the transaction; none if nothing is needed. Raises `ConfigError` for a
+    schema with other objects, an older version, and a role that does not exist.
     """
     check_schema_name(name)
     async with con.transaction(isolation="read_committed"):
@@ -99,7 +99,7 @@ async def _installation(
     if not found.exists:
         statements.append(f"CREATE SCHEMA {quoted(name)}")
     elif (thing := await con.fetchval(_FIRST_OBJECT, quoted(name))) is not None:
-        rule = f"exists, and holds other things ({thing}); choose another, or an empty one"
+        rule = f"exists, and contains other objects ({thing}); choose another, or an empty one"
         raise bad("schema", name, rule)
     if not found.may_create:
         raise bad("schema", name, _not_allowed(found, name))
@@ -111,7 +111,7 @@ async def _installation(
 
 
 def _not_allowed(found: FoundSchema, name: str) -> str:
-    """What another role can do, if this one may not create the schema or fill it."""
+    """Return the error, with the remedy, if the role may not create or fill the schema."""
     role = quoted(found.role)
     if found.exists:
         owned = f"ALTER SCHEMA {quoted(name)} OWNER TO {role}"
@@ -132,9 +132,9 @@ async def upgrade(
     dry: bool = False,
     history: Sequence[Migration] | None = None,
 ) -> list[list[str]]:
-    """Apply the migrations of the history that are missing; return each transaction's statements.
+    """Apply the missing migrations of the history; return the statements of each transaction.
 
-    Raises `ConfigError` for a schema that is not installed, and for a role that does not own it.
+    Raises `ConfigError` if the schema is not installed, or the role does not own it.
     """
     check_schema_name(name)
     history = migrations() if history is None else history
@@ -171,7 +171,7 @@ async def _installed(con: AnyConnection, name: str) -> LogSchema:
 async def _step(
     con: AnyConnection, schema: LogSchema, migration: Migration, library: str, *, is_last: bool
 ) -> list[str]:
-    """The statements of one migration; behind the last one, roles are granted what is new."""
+    """Return the statements of one migration; the last one also grants rights on new objects."""
     statements = _migrated(schema, migration, library)
     if is_last:
         rows = await con.fetch(_GRANTEES.format(schema=schema.sql))
@@ -180,7 +180,7 @@ async def _step(
 
 
 def _migrated(schema: LogSchema, migration: Migration, library: str) -> list[str]:
-    """The statements of one migration, and the row that remembers it."""
+    """Return the statements of one migration, and the insertion of its row."""
     values = (str(migration.version), *map(literal, (migration.name, migration.checksum, library)))
     remember = f"INSERT INTO {schema.sql}.migration (version, name, checksum, library)"
     return [
@@ -194,11 +194,11 @@ async def _check_roles(con: AnyConnection, roles: Roles) -> None:
     for right, names in roles.items():
         absent = await con.fetchval(_ABSENT, list(names))
         if absent is not None:
-            raise bad(right, absent, "is no role of this server; create it first (CREATE ROLE)")
+            raise bad(right, absent, "is not a role of this server; create it first (CREATE ROLE)")
 
 
 async def _check_owner(con: AnyConnection, name: str) -> None:
-    """Only the owner's grants count: those of another role are ignored with a warning."""
+    """Check that the role owns the schema: grants by others are ignored with a warning."""
     row = await con.fetchrow(_OWNER, f"{quoted(name)}.migration")
     if row is not None and not row["is_it"]:
         rule = f"belongs to the role {row['owner']!r}; connect as it, or as a member of it"

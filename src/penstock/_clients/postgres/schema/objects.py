@@ -1,6 +1,6 @@
-"""What the schema consists of, read from the migrations. Pure.
+"""The objects of the schema, read from the migrations. Pure.
 
-A check compares this with the catalogs, so no second list of objects can fall behind.
+A check compares them with the catalogs, so there is no second list of objects to maintain.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class SchemaObject:
     kind: str
     name: str
     statement: str
-    """What creates it, with placeholders."""
+    """The statement that creates it, with placeholders."""
     table: str | None = None
     """The table of a constraint, an index or a trigger."""
 
     @property
     def key(self) -> tuple[str, str]:
-        """What it is in a catalog: its kind and its name, of a trigger with that of its table."""
+        """Its kind and name in the catalogs; the name of a trigger includes that of its table."""
         is_trigger = self.kind == "trigger"
         return self.kind, f"{self.table}.{self.name}" if is_trigger else self.name
 
@@ -54,11 +54,11 @@ class SchemaObject:
 
     @property
     def replacement(self) -> str:
-        """The statement that also replaces a function, a trigger or a view that is there."""
+        """The statement that also replaces an existing function, trigger or view."""
         return re.sub(r"^CREATE (?=FUNCTION|TRIGGER|VIEW)", "CREATE OR REPLACE ", self.statement)
 
     def sql(self, schema: str, mark_class: int, *, replaces: bool = False) -> str:
-        """The statement for this schema."""
+        """Return the statement for this schema."""
         text = self.replacement if replaces else self.statement
         return filled(text, schema, mark_class)
 
@@ -68,7 +68,7 @@ class SchemaObject:
 
 @cache
 def schema_objects() -> tuple[SchemaObject, ...]:
-    """Every object of the newest version, in the order of creation."""
+    """Return all objects of the newest version, in the order of creation."""
     found: dict[tuple[str, str], SchemaObject] = {}
     for migration in migrations():
         for statement in split(migration.text):
@@ -78,7 +78,7 @@ def schema_objects() -> tuple[SchemaObject, ...]:
 
 
 def split(text: str) -> list[str]:
-    """The statements of a text, without comments before them and semicolons behind them."""
+    """Return the statements of a text, without comments before them and semicolons after them."""
     statements: list[str] = []
     pieces: list[str] = []
     for piece in _PIECE.finditer(text):
@@ -102,7 +102,7 @@ def _created(statement: str) -> Iterator[SchemaObject]:
 
 
 def _constraints(table: str, statement: str) -> Iterator[SchemaObject]:
-    """The keys of a table. Checks and foreign keys guard against mistakes of Penstock's own."""
+    """Return the keys of a table. Checks and foreign keys only guard against our own bugs."""
     add = f"ALTER TABLE {{schema}}.{table} ADD"
     for named in _NAMED.finditer(statement):
         text = f"{add} CONSTRAINT {named[1]} {named[2]}"

@@ -1,4 +1,4 @@
-"""The schema of a log, found and checked when a part of the application opens it."""
+"""The schema of a log, looked up and checked when a part of the application opens it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SELECT coalesce((SELECT max(version) FROM {schema}.migration), 0) AS version,
 
 @dataclass(frozen=True, slots=True)
 class LogSchema:
-    """The schema of a log as it is installed."""
+    """The installed schema of a log."""
 
     name: str
     version: int
@@ -54,7 +54,7 @@ class LogSchema:
 
 @dataclass(frozen=True, slots=True)
 class FoundSchema:
-    """What the catalogs say about a schema of that name."""
+    """The catalogs' information about a schema of that name."""
 
     exists: bool
     is_log: bool
@@ -68,22 +68,22 @@ class FoundSchema:
 
 
 def check_schema_name(name: object, option: str = "schema") -> str:
-    """Raise `ConfigError` unless a log's schema can have this name."""
+    """Check the name of a log's schema. Raises `ConfigError`."""
     text = checks.text(option, cast("str", name))
     is_plain = text.isidentifier() and len(text.encode()) <= LONGEST_NAME
     if not is_plain or text.startswith("pg_"):
         rule = (
-            f"must consist of letters, digits and underscores, begin with no digit and not with "
-            f"pg_, and have at most {LONGEST_NAME} bytes"
+            "must consist of letters, digits and underscores, must not begin with a digit or pg_, "
+            f"and have at most {LONGEST_NAME} bytes"
         )
         raise bad(option, text, rule)
     return text
 
 
 async def found_schema(con: AnyConnection, name: str) -> FoundSchema:
-    """Look the schema up, without touching it. Suspends for one round trip."""
+    """Look up the schema in the catalogs. Suspends for one round trip."""
     row = await con.fetchrow(_FIND, name)
-    assert row is not None  # of one row
+    assert row is not None  # always one row
     return FoundSchema(
         exists=row["oid"] is not None,
         is_log=row["is_log"],
@@ -95,18 +95,18 @@ async def found_schema(con: AnyConnection, name: str) -> FoundSchema:
 
 
 async def read_schema(con: AnyConnection, name: str) -> LogSchema:
-    """Read the version and the class of a log's schema that exists."""
+    """Read the version and the class of an existing log schema."""
     row = await con.fetchrow(_READ.format(schema=quoted(name)))
-    assert row is not None  # of one row
+    assert row is not None  # always one row
     return LogSchema(name=name, version=row["version"], mark_class=row["mark_class"] or 0)
 
 
 async def opened_schema(con: AnyConnection, name: str = DEFAULT_SCHEMA) -> LogSchema:
-    """The installed schema, which is as new as this release of Penstock or newer.
+    """Return the installed schema, which is of this release's version or newer.
 
-    Suspends for two round trips, which behind a pooler must be in a transaction; changes nothing.
-    Raises `ConfigError` for a schema that is missing or older, or that the role may not use, with
-    the command that repairs it; and what the client raises.
+    Suspends for two round trips, which must be in a transaction behind a pooler; changes nothing.
+    Raises `ConfigError`, with the command that repairs it, if the schema is missing or older, or
+    the role may not use it; and errors of the client.
     """
     check_schema_name(name)
     found = await found_schema(con, name)
@@ -128,7 +128,7 @@ async def opened_schema(con: AnyConnection, name: str = DEFAULT_SCHEMA) -> LogSc
 
 
 def older(schema: LogSchema) -> ConfigError:
-    """The error for a schema that must be upgraded first."""
+    """Return the error for a schema that must be upgraded first."""
     rule = (
         f"is at version {schema.version}, and this release of Penstock needs {newest()}; run "
         f"`penstock pg upgrade DSN --schema {schema.name}`"

@@ -1,4 +1,4 @@
-"""Problems of a log's schema, each with what repairs it. Pure."""
+"""Problems of a log's schema, each with its repair. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem:
-    """Something that is wrong with a log's schema, or worth knowing."""
+    """A problem of a log's schema, or a note about it."""
 
     name: str
     """A short name, such as `sequence-behind`."""
     text: str
-    """What is wrong, in one sentence."""
+    """The problem, in one sentence."""
     repair: tuple[str, ...] = ()
-    """The SQL statements that repair it, for the owner of the log to run; empty if none can."""
+    """The SQL statements that repair it, to be run by the log's owner; empty without any."""
     advice: str = ""
-    """What else to do."""
+    """Further advice."""
     is_note: bool = False
-    """Whether the log works all the same."""
+    """Whether the log works nevertheless."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.text}" + (f"; to repair: {self.advice}" if self.advice else "")

@@ -1,10 +1,10 @@
-"""Checks of what queues hold: their sequences, and jobs that no claim finds.
+"""Checks of queue contents: the sequences, and jobs that no claim finds.
 
-1. A partly restored dump brings rows without the sequences. Then places are given out twice. (Numbers
-   of leases are not, since they begin with the time.)
-2. A key with jobs has a lane that is read from before the first of them, or a bell that will see
-   to it. Inserts without the trigger leave jobs with neither; nothing else would tell.
-3. At most 1,000 keys of a queue are looked up by name, and those of its 1,000 oldest jobs.
+1. A partly restored dump may contain rows without the sequences. Then places are assigned twice.
+   (Lease numbers are not, since they begin with the time.)
+2. A key with jobs has a lane that is read from before the first job, or a bell that causes this.
+   Inserts without the trigger leave jobs with neither, which only this check detects.
+3. At most 1,000 keys of a queue are checked by name, and the keys of its 1,000 oldest jobs.
 """
 
 # ruff: noqa: S608  # names in statements are quoted
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .opened import AnyConnection, LogSchema
 
 QUEUES = ("queue", "job", "lane", "bell", "finished_job", "job_place")
-"""What the role must be able to read."""
+"""The tables that the role must be able to read."""
 _HIGHEST = {
     "job_place": """SELECT max(p.place) FROM {schema}.queue q CROSS JOIN LATERAL (
       (SELECT j.place FROM {schema}.job j WHERE j.queue = q.name ORDER BY j.place DESC LIMIT 1)
@@ -67,13 +67,13 @@ _LOOKED_AT = 1000
 
 
 async def problems_of_queues(con: AnyConnection, schema: LogSchema) -> list[SchemaProblem]:
-    """The problems of queues. Needs rights to read `QUEUES`."""
+    """Return the problems of queues. Needs the right to read `QUEUES`."""
     problems: list[SchemaProblem] = []
     for sequence, query in _HIGHEST.items():
         highest = query.format(schema=schema.sql)
         statement = _LAST.format(schema=schema.sql, sequence=sequence, highest=highest)
         row = await con.fetchrow(statement)
-        assert row is not None  # of one row
+        assert row is not None  # always one row
         if row["last"] < row["stored"]:
             problems.append(_behind(schema, sequence, row["last"], row["stored"]))
     rows = await con.fetch(_WITHOUT_LANE.format(schema=schema.sql), _LOOKED_AT)

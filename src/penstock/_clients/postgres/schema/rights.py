@@ -1,14 +1,14 @@
-"""The rights that a role may have on streams (append, read, subscribe) and queues (enqueue, work,
-operate). Pure.
+"""Rights of roles on streams (append, read, subscribe) and queues (enqueue, work, operate). Pure.
 
-1. A role that appends calls functions that run with the owner's rights, or inserts into all
-   columns but those that the database fills in: position, slot, category and time. A role that
-   enqueues does the same with jobs, and learns neither payloads nor places.
-2. A subscriber reads, too, and writes the tables of subscriptions. It deletes no message.
-3. A worker reads the tables of queues, and changes them only through functions, under its leases.
-4. An operator reads them, too, and has its own functions. It makes and changes queues, says whether
-   ranges are automatic, and deletes what is only remembered. To drop a queue is for the owner.
-5. Migrations, retention and everything else are for the owner.
+1. A role that appends calls functions that run with the owner's rights, or inserts into all columns
+   except those that the database sets: position, slot, category and time. A role that enqueues does
+   the same with jobs, and cannot read payloads or places.
+2. A subscriber also reads, and writes the tables of subscriptions. It cannot delete messages.
+3. A worker reads the tables of queues, and changes them only through functions under its leases.
+4. An operator also reads them, and has its own functions. It creates and changes queues, sets
+   whether ranges are automatic, and deletes stored ids of jobs and numbers of clients. Only the
+   owner can drop a queue.
+5. Migrations, retention and everything else are reserved for the owner.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..names import literal, quoted
 
 Rights: TypeAlias = Literal["append", "read", "subscribe", "enqueue", "work", "operate"]
 Roles: TypeAlias = Mapping[Rights, Collection[str]]
-"""The roles that are given each right."""
+"""Roles by right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Grant:
     columns: tuple[str, ...] = ()
 
     def sql(self, schema: str, role: str) -> str:
-        """The statement that grants them."""
+        """Return the statement that grants them."""
         path = quoted(schema) + (f".{quoted(self.name)}" if self.name else "")
         columns = f" ({', '.join(self.columns)})" if self.columns else ""
         what = ", ".join(f"{privilege}{columns}" for privilege in self.privileges)
@@ -122,7 +122,7 @@ FOR_THE_OWNER = frozenset({"known", "delete_messages", "delete_stream", "grantee
 
 
 def checked_roles(**roles: object) -> dict[Rights, tuple[str, ...]]:
-    """The roles by right, each a name or a collection of names. Raises `ConfigError`."""
+    """Check the roles by right, each a name or a collection of names. Raises `ConfigError`."""
     found: dict[Rights, tuple[str, ...]] = {}
     for right, given in roles.items():
         names = (given,) if isinstance(given, str) else given
@@ -135,13 +135,13 @@ def checked_roles(**roles: object) -> dict[Rights, tuple[str, ...]]:
 
 
 def options_of(role: str) -> str:
-    """The options of `penstock pg install` that give a role rights, for messages."""
+    """Return the options of `penstock pg install` that grant a role rights, for messages."""
     *others, last = GRANTS
     return f"{', '.join(f'--{right}' for right in others)} or --{last} {role}"
 
 
 def grants_for(schema: str, roles: Roles) -> list[str]:
-    """The statements that give roles their rights, and remember them for later versions."""
+    """Return the statements that grant roles their rights, and record them for later versions."""
     statements: list[str] = []
     for right, names in roles.items():
         for role in names:

@@ -1,1 +1,1 @@
-"""The log of streams in PostgreSQL: how it is written and read, and the subscriptions' state."""
+"""The log of streams in PostgreSQL: writing, reading, and the state of subscriptions."""

@@ -1,10 +1,10 @@
-"""The call of the log's function `append`, in the forms of every driver, and what it answers.
+"""The call of the log's function `append` for every driver, and its answer.
 
-1. Placeholders differ by driver, so the statement is made of its template for each: `$1` (asyncpg),
-   `%s` (psycopg) and `:p1` (SQLAlchemy, for whatever driver it uses).
-2. Parameters and results are of types that no driver and no codec of the user's converts otherwise:
-   text, whole numbers and truth values.
-3. Errors are told by SQLSTATE, which each driver keeps elsewhere.
+1. Placeholders differ by driver, so the statement is created from a template for each: `$1`
+   (asyncpg), `%s` (psycopg) and `:p1` (SQLAlchemy, with any driver).
+2. Parameters and results have types that all drivers and codecs convert in the same way: text,
+   whole numbers and booleans.
+3. Errors are recognised by their SQLSTATE, which each driver stores in a different place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OTHER_CONTENTS = "PS002"
 BAD_MESSAGE = "PS003"
 NO_RIGHT = "42501"
 NOT_INSTALLED = frozenset({"3F000", "42883"})
-"""No such schema, no such function."""
+"""Missing schema, missing function."""
 UNIQUE = "23505"
 ID_CONSTRAINT = "message_id"
 
@@ -78,14 +78,14 @@ class AppendCall(NamedTuple):
         return _CALL.format(":p1", ":p2", ":p3", schema=quoted(self.schema))
 
     def appended(self, rows: Iterable[Sequence[Any]]) -> list[Appended]:
-        """The rows of the answer."""
+        """Return the rows of the answer."""
         return [
             Appended(position, version, UUID(id_), _EPOCH + timedelta(microseconds=at), is_new)
             for position, version, id_, at, is_new in rows
         ]
 
     def told(self, error: Exception) -> Exception:
-        """The error to raise for one of a driver's; any other is returned as it is."""
+        """Return the error to raise for a driver's error; any other is returned unchanged."""
         found = Fault.behind(error)
         if found is None:
             return error
@@ -114,7 +114,7 @@ class AppendCall(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What a driver's error says."""
+    """The information in a driver's error."""
 
     state: str
     message: str
@@ -123,9 +123,10 @@ class Fault(NamedTuple):
 
     @classmethod
     def behind(cls, error: BaseException) -> Fault | None:
-        """Read the innermost error with a SQLSTATE that `error` was raised from; `None` without one.
+        """Read the innermost cause of `error` that has a SQLSTATE; `None` without one.
 
-        The one around it may have its SQLSTATE but not its detail, as with SQLAlchemy 2.0 on asyncpg.
+        The error around it may have its SQLSTATE but not its detail, as in SQLAlchemy 2.0 on
+        asyncpg.
         """
         faults = [fault for each in causes(error) if (fault := cls.of(each)) is not None]
         return faults[-1] if faults else None
@@ -136,7 +137,7 @@ class Fault(NamedTuple):
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         if not isinstance(state, str):
             return None
-        told = getattr(error, "diag", None)  # of psycopg's
+        told = getattr(error, "diag", None)  # of psycopg
         names = ("message", "detail", "constraint_name")
         if told is not None:
             names = ("message_primary", "message_detail", "constraint_name")
@@ -150,7 +151,7 @@ class Fault(NamedTuple):
 def append_call(
     schema: str, stream: str, messages: Sequence[NewMessage], expected: int | None
 ) -> AppendCall:
-    """The call that appends these messages."""
+    """Return the call that appends these messages."""
     return AppendCall(schema, stream, f"[{','.join(map(_json, messages))}]", expected)
 
 

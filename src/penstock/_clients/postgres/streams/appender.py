@@ -28,7 +28,7 @@ class OpenAppender:
 
 
 def oldest_appender(schema: str) -> str:
-    """The query for it, with the quoted name of the schema."""
+    """Return the query for the oldest one; `schema` is a quoted name."""
     return (
         "SELECT p.pid, coalesce(s.application_name, '') AS application, "  # noqa: S608
         "s.usename::text AS user, s.state, "
@@ -39,5 +39,5 @@ def oldest_appender(schema: str) -> str:
 
 
 def appender_of(rows: Sequence[Any]) -> OpenAppender | None:
-    """The answer; `None` if no transaction is open that appends."""
+    """Return the appender of a row; `None` if no appending transaction is open."""
     return OpenAppender(*rows[0]) if rows else None

@@ -1,10 +1,10 @@
 """Many messages of several streams in one call: parallel columns, the statements, the answers.
 
-1. `append_new` is one `INSERT` of all messages. It fails as a whole where an id is in the log
-   already, or where another transaction appends to one of the streams meanwhile.
-2. `append_each` then goes through them one by one, inside the server, and answers for each, in the
-   order of their streams unless it is told otherwise.
-3. Columns are arrays of text, so that no codec of a connection's can change them.
+1. `append_new` is one `INSERT` of all messages. It fails as a whole if an id is already in the log,
+   or if another transaction appends to one of the streams concurrently.
+2. `append_each` then processes them one by one in the server, and answers for each, by default in
+   the order of their streams.
+3. Columns are arrays of text, so that codecs of a connection cannot change them.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _MORE = ", CAST($6 AS bigint[]), CAST($7 AS int[]), CAST($8 AS boolean)"
 
 
 class MessageAnswer(NamedTuple):
-    """What became of one message."""
+    """The result of one message."""
 
     state: str
     version: int | None
-    """Of the message; where the state is `VERSION`, of the stream."""
+    """The version of the message; if the state is `VERSION`, of the stream."""
     appended: Appended | None
-    """Where the state is `NEW` or `KNOWN`."""
+    """Set if the state is `NEW` or `KNOWN`."""
 
     @classmethod
     def of(cls, row: Record) -> MessageAnswer:
@@ -68,7 +68,7 @@ class MessageColumns:
         return len(self.streams)
 
     def kept(self, places: Sequence[int]) -> MessageColumns:
-        """The messages at these places."""
+        """Return the messages at these places."""
         streams, types, data, metadata, ids = (
             [column[place] for place in places] for column in self.texts
         )
@@ -82,10 +82,10 @@ class MessageColumns:
 
 
 def new_statement(schema: str) -> str:
-    """The statement that calls `append_new`."""
+    """Return the statement that calls `append_new`."""
     return _ANSWER.format(schema=quoted(schema), function="append_new") + ")"
 
 
 def each_statement(schema: str) -> str:
-    """The statement that calls `append_each`."""
+    """Return the statement that calls `append_each`."""
     return _ANSWER.format(schema=quoted(schema), function="append_each") + _MORE + ")"

@@ -1,4 +1,4 @@
-"""The channel on which writers tell readers of new messages."""
+"""The channel on which writers notify readers of new messages."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from ..names import channel_name
 
 
 def channel_of(schema: str) -> str:
-    """The channel of the log in a schema, for `LISTEN` and `pg_notify`; quote it in `LISTEN`."""
+    """Return the channel of a schema's log, for `LISTEN` (quoted) and `pg_notify`."""
     return channel_name("penstock", schema)

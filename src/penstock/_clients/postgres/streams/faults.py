@@ -1,4 +1,4 @@
-"""What a driver's error says about reading or maintaining a log, by SQLSTATE. Pure."""
+"""The meaning of drivers' errors when reading or maintaining a log, by SQLSTATE. Pure."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 WRONG_HORIZON = "PS004"
 _NO_TABLE = frozenset({"42P01", "42703"})
-"""No such table or column."""
+"""Missing table or column."""
 
 
 def read_fault(schema: str, error: Exception, repair: str) -> PenstockError | None:
-    """The error to raise for one of a driver's; `None` for any other."""
+    """Return the error to raise for a driver's error; `None` for any other."""
     found = Fault.behind(error)
     if found is None:
         return None
@@ -37,9 +37,9 @@ def read_fault(schema: str, error: Exception, repair: str) -> PenstockError | No
 
 @contextmanager
 def read_told(schema: str, repair: str | None = None) -> Generator[None]:
-    """Raise the errors of `read_fault` in place of the driver's, and others as they are.
+    """Raise the errors of `read_fault` instead of the driver's, and other errors unchanged.
 
-    `repair` is what helps a role without the right; by default it is given the right to read.
+    `repair` is the remedy for a role without the right; by default, to grant it the right to read.
     """
     try:
         yield

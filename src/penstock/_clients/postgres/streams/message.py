@@ -1,9 +1,9 @@
-"""Messages to append, checked before anything is sent, and messages as they were appended. Pure.
+"""Messages to append, checked before sending; and appended messages. Pure.
 
-1. Data and metadata are JSON. They are encoded when the message is made, so that a value without a
-   JSON form is an error there, and a later change of a mutable object has no effect.
-2. What JSON has and PostgreSQL's `jsonb` has not is refused, too: the character U+0000, and halves
-   of surrogate pairs.
+1. Data and metadata are JSON. They are encoded when the message is created: a value without a JSON
+   form raises there, and a later change of a mutable object has no effect.
+2. JSON that PostgreSQL's `jsonb` does not support is also refused: the character U+0000, and lone
+   surrogates.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 NO_STREAM = -1
 """The expected version of a stream that does not exist."""
 LONGEST_NAME = 2000
-"""The most bytes of the name of a stream, which is part of an index."""
+"""Maximum size of a stream's name in bytes, since it is part of an index."""
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class Appended(NamedTuple):
-    """A message as it stands in the log."""
+    """An appended message, as stored in the log."""
 
     position: int
-    """Its place in the whole log. Positions have gaps."""
+    """Its position in the whole log. Positions have gaps."""
     version: int
-    """Its place in its stream: 0, 1, 2 and so on."""
+    """Its version in its stream: 0, 1, 2 and so on."""
     id: UUID
     at: datetime
-    """When it was appended, by the server's clock; in UTC."""
+    """The time of the append by the server's clock, in UTC."""
     is_new: bool
-    """False: a message of this id was there already, with the same contents."""
+    """False if a message with this id and the same contents already existed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class NewMessage:
     """A message to append to a stream.
 
     Args:
-        type: what kind of message it is, such as `"OrderPlaced"`; not empty.
-        data: its contents: anything with a JSON form. Dates become text in ISO form, UUIDs and
+        type: the kind of message, such as `"OrderPlaced"`; not empty.
+        data: its contents: any value with a JSON form. Dates become text in ISO form, UUIDs and
             decimals become text, dataclasses, pydantic models, attrs classes and msgspec structs
             become objects.
-        metadata: a mapping of names to values with a JSON form, for everything about the message
-            that is not its contents, such as a trace; default: none.
-        id: its id, a UUID or the text of one; default: the server makes one. A message with an id
-            is appended once, however often it is tried.
+        metadata: a mapping of names to values with a JSON form, for information about the message
+            other than its contents, such as a trace; default: none.
+        id: its id, a UUID or its text; default: the server creates one. A message with an id is
+            appended once, regardless of the number of attempts.
 
     Raises `ConfigError` for a bad argument: bytes, NaN, infinity, an object of a plain class, the
     character U+0000. The contents are encoded here, so changing `data` later has no effect.
@@ -83,29 +83,29 @@ class NewMessage:
 
     @property
     def type_text(self) -> str:
-        """The type as JSON."""
+        """The type, as JSON."""
         return self._texts[0]
 
     @property
     def data_text(self) -> str:
-        """The data as JSON."""
+        """The data, as JSON."""
         return self._texts[1]
 
     @property
     def metadata_text(self) -> str:
-        """The metadata as JSON, an object."""
+        """The metadata, as a JSON object."""
         return self._texts[2]
 
 
 def name_text(name: str, value: object) -> str:
-    """Text that PostgreSQL can store: not empty, without U+0000. Raises `ConfigError`."""
+    """Check that PostgreSQL can store the text: not empty, without U+0000. Raises `ConfigError`."""
     if not isinstance(value, str) or not value or "\0" in value or not _is_unicode(value):
         raise bad(name, value, "must be text that is not empty, without U+0000 and surrogates")
     return value
 
 
 def stream_name(value: object) -> str:
-    """The name of a stream. Raises `ConfigError`."""
+    """Check the name of a stream. Raises `ConfigError`."""
     stream = name_text("stream", value)
     if len(stream.encode()) > LONGEST_NAME:
         raise bad("stream", stream, f"must be at most {LONGEST_NAME} bytes long in UTF-8")
@@ -113,7 +113,7 @@ def stream_name(value: object) -> str:
 
 
 def message_id(value: object) -> UUID | None:
-    """A UUID, or the text of one. Raises `ConfigError`."""
+    """Check that the value is a UUID or its text. Raises `ConfigError`."""
     if value is None or isinstance(value, UUID):
         return value
     try:
@@ -123,7 +123,7 @@ def message_id(value: object) -> UUID | None:
 
 
 def expected_version(value: object) -> int | None:
-    """A version, `NO_STREAM`, or `None` for any. Raises `ConfigError`."""
+    """Check that the value is a version, `NO_STREAM`, or `None` for any. Raises `ConfigError`."""
     if value is None:
         return None
     try:
@@ -134,7 +134,7 @@ def expected_version(value: object) -> int | None:
 
 
 def json_text(name: str, value: object) -> str:
-    """The value as JSON that `jsonb` can store. Raises `ConfigError`, which does not show it."""
+    """Encode the value as JSON for `jsonb`. Raises `ConfigError`, which does not show it."""
     try:
         text = to_json(value).decode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -145,9 +145,9 @@ def json_text(name: str, value: object) -> str:
 
 
 def json_texts_of(name: str, values: Sequence[object]) -> tuple[list[str], dict[int, ConfigError]]:
-    """The values as `json_text` encodes them, and the errors of those that have no such form.
+    """Encode the values as `json_text` does; return the texts, and errors of invalid values.
 
-    Those have an empty text.
+    Invalid values have an empty text.
     """
     try:
         texts = json_texts(values)

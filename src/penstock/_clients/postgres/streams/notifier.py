@@ -1,4 +1,4 @@
-"""Notifications of new messages, sent as `postgres/notifier.py` says."""
+"""Notifications of new messages; for the rules see `postgres/notifier.py`."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 
 class StreamNotifier:
-    """Tells the readers of a log that messages were committed. Made by `StreamLog.notifier`."""
+    """Notifies the readers of a log of committed messages. Created by `StreamLog.notifier`."""
 
     def __init__(self, connections: Connections, schema: str, *, clock: Clock = LOOP_CLOCK) -> None:
         readers = f"readers of the streams in {schema!r}"
         self._notifier = Notifier(connections, channel_of(schema), readers, clock=clock)
 
     def appended(self) -> None:
-        """Notify readers soon. Call it after the commit; from any thread, and as often as you like.
+        """Notify readers soon. Call it after the commit, from any thread, any number of times.
 
-        Does not suspend, and raises nothing.
+        Does not suspend, and never raises.
         """
         self._notifier.soon()
 
     async def close(self) -> None:
-        """Send a notification that is due, and wait for it. Suspends; cancellation drops it."""
+        """Send a pending notification, and wait for it. Suspends; cancellation drops it."""
         await self._notifier.close()
 
 
 @asynccontextmanager
 async def notifying(connections: Connections, schema: str) -> AsyncGenerator[StreamNotifier]:
-    """A notifier on these connections, which stay open longer."""
+    """Return a notifier on these connections, which must outlive it."""
     notifier = StreamNotifier(connections, schema)
     try:
         yield notifier

@@ -1,9 +1,9 @@
-"""A statement in the forms of every driver.
+"""A statement for every driver.
 
-1. Placeholders differ by driver, so a statement is made of its template for each: `$1` (asyncpg),
-   `%s` (psycopg) and `:p1` (SQLAlchemy, for whatever driver it uses).
-2. Parameters and results are of types that no driver and no codec of the user's converts otherwise:
-   text, whole numbers and truth values. Times are microseconds since the epoch.
+1. Placeholders differ by driver, so a statement is created from a template for each: `$1`
+   (asyncpg), `%s` (psycopg) and `:p1` (SQLAlchemy, with any driver).
+2. Parameters and results have types that all drivers and codecs convert in the same way: text,
+   whole numbers and booleans. Times are microseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Query(NamedTuple):
     """A statement about the log in a schema.
 
-    In the template `{schema}` is the schema, and `{0}` and so on are the values, each once and in
+    In the template, `{schema}` is the schema, and `{0}` and so on are the values, each once and in
     order.
     """
 

@@ -1,10 +1,11 @@
-"""How a log is read, page by page. Pure: a reading says which statement is next, and is given rows.
+"""Reading a log page by page. Pure: a reading returns the next statement and takes its rows.
 
-1. A stream is read by version. Its versions are visible in order, so nothing can appear behind.
-2. Everything else is read by position, up to the horizon: behind it an open transaction may still
-   add messages. The horizon is read in a statement of its own, before the messages.
-3. A page begins behind the last one by position or version, so that a reading holds one page, and
-   messages that are deleted or added meanwhile cost nothing.
+1. A stream is read by version. Its versions become visible in order, so none can appear later
+   before a version that was read.
+2. Everything else is read by position, up to the horizon: beyond it an open transaction may still
+   add messages. The horizon is read in a separate statement, before the messages.
+3. A page begins after the last message of the previous page, by position or version, so a reading
+   holds one page, and concurrent deletions and additions do not affect it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 LAST = 2**63 - 1
 POLL = 0.25
-"""Default seconds between two looks of a live reading at a log without new messages."""
+"""Default interval, in seconds, of polls by a live reading without new messages."""
 
 _STREAM = (
     f"SELECT {COLUMNS} FROM {{schema}}.message m WHERE m.stream = CAST({{0}} AS text) "  # noqa: S608
@@ -45,7 +46,7 @@ _BIGINT = "CAST({%d} AS bigint)"
 _TIME = "(timestamptz 'epoch' + CAST({%d} AS bigint) * interval '1 microsecond')"
 _ARRAY = "ARRAY(SELECT jsonb_array_elements_text(CAST(CAST({%d} AS text) AS jsonb)))"
 _FIRST = (
-    # OFFSET 0 keeps the planner from walking the log by position until the time matches
+    # OFFSET 0 prevents the planner from scanning the log by position until the time matches
     "SELECT min(f.position) FROM (SELECT m.position FROM {schema}.message m "  # noqa: S608
     f"WHERE m.at >= {_TIME % 0} OFFSET 0) f"
 )
@@ -56,9 +57,9 @@ _OLDER = f" AND m.at < {_TIME % 1}"
 class _Step(Enum):
     HORIZON = auto()
     TIME = auto()
-    """Find the first position of the start's time."""
+    """Find the first position at or after the start time."""
     AHEAD = auto()
-    """Find the messages behind the horizon that were there before the start."""
+    """Find the messages beyond the horizon that existed before the start."""
     PAGES = auto()
 
 
@@ -67,15 +68,15 @@ class PagedReading(Protocol):
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing left to read, ever."""
+        """Whether the reading has ended for good."""
         ...
 
     def query(self) -> Query | None:
-        """The next statement; `None` at the end, for a live reading also for the moment."""
+        """Return the next statement; `None` at the end, for a live reading also temporarily."""
         ...
 
     def take(self, rows: Rows) -> list[StoredMessage]:
-        """Take the statement's rows in; return the messages in them."""
+        """Process the statement's rows; return their messages."""
         ...
 
 
@@ -118,7 +119,7 @@ class StreamReading:
 
 
 class LogReading:
-    """Reads the log by position, from a start point up to the horizon; a live one goes on there."""
+    """Reads the log by position, from a start point to the horizon; a live reading continues."""
 
     def __init__(
         self,
@@ -140,13 +141,13 @@ class LogReading:
         self._page = checks.count("page", page)
         self._step = _Step.HORIZON
         self._after: int | None = None
-        """Everything up to here has been read, or lies before the start."""
+        """Every position up to this one has been read, or is before the start."""
         self._first_horizon = 0
         self._horizon = 0
         self._earlier: frozenset[int] = frozenset()
-        """Positions behind the first horizon that were there before the start."""
+        """Positions beyond the first horizon of messages that existed before the start."""
         if live and backwards:
-            raise bad("backwards", backwards, "a live reading only goes forwards")
+            raise bad("backwards", backwards, "a live reading cannot go backwards")
 
     @property
     def is_over(self) -> bool:
@@ -166,7 +167,7 @@ class LogReading:
                 return Query(self._schema, _AHEAD, (self._horizon,))
             return Query(self._schema, _AHEAD + _OLDER, (self._horizon, self._time))
         if self._reached >= self._horizon:
-            if self._live:  # it looks again
+            if self._live:  # polls again
                 self._step = _Step.HORIZON
             return None
         return self._messages()
@@ -196,7 +197,7 @@ class LogReading:
         return 0 if self._after is None else self._after
 
     def _begun(self) -> _Step:
-        """Note the first horizon; return the next step."""
+        """Record the first horizon; return the next step."""
         self._first_horizon = self._horizon
         if isinstance(self._start, datetime):
             return _Step.TIME
@@ -241,17 +242,17 @@ class LogReading:
 
 
 def sleep_query(schema: str, seconds: float) -> Query:
-    """A statement that takes this long."""
+    """Return a statement that takes this long."""
     return Query(schema, _SLEEP, (round(seconds * 1000),))
 
 
 def checked_limit(limit: int | None) -> int:
-    """The most messages. Raises `ConfigError`."""
+    """Check the maximum number of messages. Raises `ConfigError`."""
     return LAST if limit is None else checks.count("limit", limit, least=0)
 
 
 def checked_start(start: object) -> ReadFrom:
-    """A start point. Raises `ConfigError`."""
+    """Check a start point. Raises `ConfigError`."""
     if isinstance(start, str) and start in {"beginning", "next"}:
         return cast("ReadFrom", start)
     if isinstance(start, datetime):

@@ -1,4 +1,4 @@
-"""Which streams of a log are read: all, those of a category, or those of some names. Pure."""
+"""A selection of streams of a log: all, by category, or by name. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ from ...._core.checks import bad
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_NAMES = (
-    'must be the name of a stream, or several; * in a name stands for any text, as in "order-*"'
-)
+_NAMES = 'must be the name of a stream, or several; * in a name matches any text, as in "order-*"'
 _ESCAPED = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_", "*": "%"})
 
 
 @dataclass(frozen=True, slots=True)
 class StreamSelection:
-    """A choice of streams. Construct it with `of`."""
+    """A selection of streams. Construct it with `of`."""
 
     category: str | None = None
     streams: tuple[str, ...] = ()
-    """Names and wildcards, sorted; none selects every stream, or all of the category."""
+    """Names and wildcards, sorted; if empty, all streams, or all of the category."""
 
     @classmethod
     def of(
@@ -55,13 +53,13 @@ class StreamSelection:
 
     @classmethod
     def parsed(cls, text: str) -> StreamSelection:
-        """The selection of this text. Raises `ValueError`."""
+        """Parse the text of a selection. Raises `ValueError`."""
         found = json.loads(text)
         return cls(found.get("category"), tuple(found.get("streams", ())))
 
     @property
     def text(self) -> str:
-        """As a subscription stores it: equal for equal selections, and known to the SQL functions."""
+        """The form stored in a subscription: equal for equal selections, read by SQL functions."""
         if self.category is not None:
             return json.dumps({"category": self.category}, ensure_ascii=False)
         return json.dumps(
@@ -70,7 +68,7 @@ class StreamSelection:
 
     @property
     def parameters(self) -> tuple[list[str], ...]:
-        """The values of the condition's parameters."""
+        """The values of the parameters of `condition`."""
         if self.category is not None:
             return ([self.category],)
         exact = [name for name in self.streams if "*" not in name]
@@ -78,8 +76,9 @@ class StreamSelection:
         return tuple(each for each in (self._categories, exact, wild) if each)
 
     def condition(self, message: str, places: Sequence[str]) -> str:
-        """An SQL condition on a row named `message`; `places` are the parameters' placeholders, each
-        an array of text, such as `$1`.
+        """Return an SQL condition on a row named `message`.
+
+        `places` are the placeholders of the parameters, such as `$1`, each for an array of text.
         """
         ahead = iter(places)
         if self.category is not None:
@@ -96,7 +95,7 @@ class StreamSelection:
 
     @property
     def _categories(self) -> list[str]:
-        """The categories of all names, where each name tells it: the index is by category."""
+        """The categories of all names, if each name has one; the index is by category."""
         heads = [name.partition("-") for name in self.streams]
         if any("*" in head for head, _, _ in heads):
             return []

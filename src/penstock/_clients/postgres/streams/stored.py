@@ -1,4 +1,4 @@
-"""Messages as they stand in the log. Pure."""
+"""Stored messages of the log. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = (
     "m.position, m.stream, m.version, m.type, CAST(m.data AS text), CAST(m.metadata AS text), "
     "CAST(m.id AS text), CAST(extract(epoch FROM m.at) * 1000000 AS bigint)"
 )
-"""What `stored_message` reads, of a table named `m`."""
+"""The columns that `stored_message` reads, from a table named `m`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -28,21 +28,21 @@ class StoredMessage:
     """A message of the log."""
 
     position: int
-    """Its place in the whole log. Positions have gaps."""
+    """Its position in the whole log. Positions have gaps."""
     stream: str
     version: int
-    """Its place in its stream: 0, 1, 2 and so on."""
+    """Its version in its stream: 0, 1, 2 and so on."""
     type: str
     data: Any
-    """Its contents, as JSON has them."""
+    """Its contents, decoded from JSON."""
     metadata: Mapping[str, Any]
     id: UUID
     at: datetime
-    """When it was appended, by the server's clock; in UTC."""
+    """The time of the append by the server's clock, in UTC."""
 
 
 def stored_message(row: Sequence[Any]) -> StoredMessage:
-    """The message of a row of `COLUMNS`."""
+    """Return the message of a row of `COLUMNS`."""
     position, stream, version, kind, data, metadata, ident, at = row
     return StoredMessage(
         position=position,
@@ -57,17 +57,17 @@ def stored_message(row: Sequence[Any]) -> StoredMessage:
 
 
 def time_of(microseconds: int) -> datetime:
-    """The time of these microseconds since the epoch, in UTC."""
+    """Convert microseconds since the epoch to a time in UTC."""
     return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def microseconds_of(time: datetime) -> int:
-    """Microseconds since the epoch of an aware time."""
+    """Convert an aware time to microseconds since the epoch."""
     return (time - _EPOCH) // _MICROSECOND
 
 
 def aware(name: str, time: object) -> datetime:
-    """Check that it is a time with its zone. Raises `ConfigError`."""
+    """Check that the time has a time zone. Raises `ConfigError`."""
     if not isinstance(time, datetime) or time.utcoffset() is None:
         raise bad(name, time, "must be an aware time, such as datetime.now(UTC)")
     return time
