@@ -73,7 +73,7 @@ async def test_a_table_of_another_shape(embedded_postgres: EmbeddedPostgres) -> 
 
 async def test_a_role_that_cannot_make_the_table(embedded_postgres: EmbeddedPostgres) -> None:
     async with state_tables(embedded_postgres.dsn) as tables, role(tables) as dsn:
-        with pytest.raises(ConfigError, match=r"table=.*cannot be made.*CREATE TABLE") as told:
+        with pytest.raises(ConfigError, match=r"table=.*cannot be created.*CREATE TABLE") as told:
             async with tables.state(dsn=dsn):
                 pass
         assert "secret" not in str(told.value)
@@ -162,7 +162,7 @@ async def test_sources_that_keep_their_positions(embedded_postgres: EmbeddedPost
                 with pytest.raises(ConfigError, match=r"Consumer\(state.attach\(source\)\)"):
                     await consumer.run_events(handle, state=state)
             parks: Any = {"parked": MemoryParkStore(), "poison": "park_key"}
-            with pytest.warns(PenstockWarning, match="forgets"):
+            with pytest.warns(PenstockWarning, match="loses parked"):
                 parking = Consumer(attached, ordering="partition", **parks)
             async with parking as consumer:
                 with pytest.raises(ConfigError, match="parked"):

@@ -163,7 +163,7 @@ async def test_a_stream_that_is_divided_otherwise_is_an_error(
     """consumer/C:N9."""
     async with new_stream(embedded_nats, there) as stream:
         error = await refused(embedded_nats, stream.name, partitions=8)
-        assert f"divides its subjects into {told}, and partitions=8" in error
+        assert f"divides its subjects into {told}, but partitions=8" in error
 
 
 # -- rights ----------------------------------------------------------------------------------------

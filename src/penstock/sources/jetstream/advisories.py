@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.sources.jetstream")
 
 _USED_UP = (
-    "%s: the consumer %r has delivered message %s %s times, its max_deliver: it stays in the stream, "
-    "but is no longer delivered"
+    "%s: the consumer %r no longer delivers message %s after %s deliveries, its max_deliver; the "
+    "message stays in the stream"
 )
 _DELETED = "%s: the consumer %r was deleted"
 

@@ -8,9 +8,8 @@
    claim ends, and its running handlers have no effect on the queue.
 4. An unreachable server is reported as a trouble, and tried again. The next fetch raises an error
    that a retry cannot resolve.
-5. No more jobs are claimed while `LEASED_MOST` are leased, because handled jobs that wait to be
-   settled no longer count for the consumer; nor while a lease has to be alone, since its job may
-   end the process.
+5. No more jobs are claimed while `LEASED_MOST` are leased, since the consumer no longer counts
+   handled jobs that wait to be settled; nor while a lease has to be alone.
 6. At the end, all unsettled jobs are given back at once, without counting an attempt.
 """
 
@@ -63,9 +62,7 @@ GIVE_BACK_WITHIN = 2.0
 
 _FAILED = "%s: %s failed (%s); it will be repeated"
 _FAILED_FOR_GOOD = "%s: %s failed: %s"
-_LOST = (
-    "%s: %d leases are lost (%s), the first of the key %r; their unsettled jobs are delivered again"
-)
+_LOST = "%s: %d leases are lost (%s), the first of the key %r; their unsettled jobs come again"
 _NOT_GIVEN_BACK = "%s: %d leases could not be given back (%s); they expire by themselves"
 _PAUSED = "the queue is paused: `penstock queue resume` continues it"
 _EXPIRED = "they were not extended in time"

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core.classify import classified
 from ..._core.clock import LOOP_CLOCK
-from ..._core.enlisted import transaction
 from ..._core.errors import ErrorClass, KeyStopped
 from ..._core.sink import classifier_of
-from ..._core.transaction import Counts
+from ..._core.transaction import Counts, transaction_of
 from ..levels.units import Remembered, Summed
 from ..progress.counts import UnitReport
 from ..progress.course import Course
@@ -171,7 +170,7 @@ class UnitTask:
         self._course.begin_again()
         order = KeyFailurePolicy(self._cuts.on_key_failure, self._cuts.key)
         self._dead_rows.clear()
-        async with transaction(self._sink, self._unit) as tx:
+        async with transaction_of(self._sink, self._unit) as tx:  # counted as if committed
             before = tx.committed
             while (chunk := await feed.take()) is not None:
                 if before is None:
