@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples.example import printed_on
 
 from penstock.cli import main
 
@@ -77,6 +78,29 @@ def test_mistakes_are_bad_use(
         assert bool(said.out) is (action == "explain")
     assert main(["pipeline", "validate", str(tmp_path / "nowhere.toml")]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_the_mistakes_on_the_page(
+    is_set: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The guide's file with the mistakes that the guide names."""
+    pytest.importorskip("sqlglot")
+    text = EXAMPLE.read_text()
+    for right, wrong in (
+        ('\npath = "${FLIGHTS}"', '\npaht = "${FLIGHTS}"'),
+        ("  FROM flights\n", "  FROM flihgts\n"),
+        ('table = "aircraft"\n', 'table = "aircraft"\npool_size = 0\n'),
+    ):
+        assert text.count(right) == 1
+        text = text.replace(right, wrong)
+    (tmp_path / "flights.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PG_DSN")
+    assert main(["pipeline", "validate", "flights.toml"]) == 2
+    assert capsys.readouterr().err in printed_on("how-to/run-a-pipeline.md")
 
 
 def test_without_java_a_run_says_so(
