@@ -64,6 +64,25 @@ class Reader:
         assert done.returncode == 0, f"{args}: {done.stdout[-3000:]}"
         return done.stdout
 
+    @contextlib.contextmanager
+    def started(self, *args: str) -> Generator[str]:
+        """A program that runs until SIGTERM, and ends with 0; its first line."""
+        with subprocess.Popen(
+            self.command(*args),
+            cwd=self.folder,
+            env=outside(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                yield process.stdout.readline().rstrip()
+            finally:
+                process.send_signal(signal.SIGTERM)
+                rest, _ = process.communicate(timeout=PROGRAM_SECONDS)
+        assert process.returncode == 0, rest
+
     def install(self, *requirements: str) -> None:
         self.run("-m", "pip", "install", "--quiet", *requirements, seconds=INSTALL_SECONDS)
 
@@ -118,15 +137,21 @@ def bare(wheel: Path, tmp_path: Path) -> Reader:
     return made
 
 
-@pytest.fixture
-def reader(wheel: Path, tmp_path: Path) -> Reader:
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel with the extras that first-steps.md names."""
     (extras,) = re.findall(
         r'pip install "/path/to/penstock(\[.*?\])"', (DOCS / "tutorial/first-steps.md").read_text()
     )
-    made = reader_in(tmp_path)
+    made = reader_in(tmp_path_factory.mktemp("reader"))
     made.install(f"{wheel}{extras}")
-    return made
+    return made.environment
+
+
+@pytest.fixture
+def reader(environment: Path, tmp_path: Path) -> Reader:
+    """That environment, and an empty folder."""
+    return Reader(environment, tmp_path)
 
 
 def console_on(page: str) -> dict[str, str]:
@@ -156,17 +181,8 @@ def test_without_an_extra(bare: Reader) -> None:
 def test_with_postgres(reader: Reader) -> None:
     """The server of a second terminal, and the program that writes to it."""
     reader.copy("a_postgres.py", "audit_to_postgres.py")
-    server = reader.command("a_postgres.py")
-    with subprocess.Popen(
-        server, cwd=reader.folder, env=outside(), stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        dsn = process.stdout.readline().removeprefix("export DSN=").strip()
-        try:
-            printed = reader.run("audit_to_postgres.py", dsn)
-        finally:
-            process.send_signal(signal.SIGTERM)
-    assert process.returncode == 0
+    with reader.started("a_postgres.py") as first:
+        printed = reader.run("audit_to_postgres.py", first.removeprefix("export DSN="))
     said = console_on("tutorial/first-steps.md")["audit_to_postgres.py"]
     assert comparable(printed) == comparable(said)
 
@@ -176,3 +192,16 @@ def test_the_tests_of_the_guides(reader: Reader) -> None:
     names = ("test_my_code.py", "test_my_handler.py", "test_my_events.py")
     reader.copy(*names)
     assert "\n5 passed in " in reader.run("-m", "pytest", "-q", "-W", "error", *names)
+
+
+def test_the_service(reader: Reader) -> None:
+    """The service of the tutorial, with what its page installs, under the load of its page."""
+    page = (DOCS / "tutorial/a-service.md").read_text()
+    ((extras, others),) = re.findall(r'pip install "penstock(\[.*?\])" (.*)', page)
+    reader.install(f"penstock{extras}", *others.split())
+    reader.copy("a_postgres.py", "ingest_service.py", "ingest_load.py")
+    with reader.started("a_postgres.py") as first:
+        dsn = first.removeprefix("export DSN=")
+        with reader.started("ingest_service.py", dsn, "--port", "0") as listening:
+            url = listening.rpartition(" ")[2]
+            assert reader.run("ingest_load.py", url, "100", "1") == "202: 100 (100.0%)\n"
