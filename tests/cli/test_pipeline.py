@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.examples.example import printed_on
 
 from penstock.cli import main
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "pipelines" / "flights.toml"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "pipelines" / "flights.toml"
 SET = {
     "FLIGHTS": "flights.csv",
     "PG_DSN": "postgresql://me:much-too-secret@host/db",
@@ -58,7 +60,7 @@ def test_a_file_that_is_right(
     assert capsys.readouterr().out == f"{EXAMPLE}: valid\n"
     assert main(["pipeline", "explain", str(EXAMPLE)]) == 0
     said = capsys.readouterr()
-    assert "read    flights: csv from ${FLIGHTS}" in said.out
+    assert said.out in (ROOT / "docs" / "how-to" / "run-a-pipeline.md").read_text()
     assert "much-too-secret" not in said.out + said.err
 
 
@@ -77,6 +79,29 @@ def test_mistakes_are_bad_use(
         assert bool(said.out) is (action == "explain")
     assert main(["pipeline", "validate", str(tmp_path / "nowhere.toml")]) == 2
     assert "No such file" in capsys.readouterr().err
+
+
+def test_the_mistakes_on_the_page(
+    is_set: Mapping[str, str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The guide's file with the mistakes that the guide names."""
+    pytest.importorskip("sqlglot")
+    text = EXAMPLE.read_text()
+    for right, wrong in (
+        ('\npath = "${FLIGHTS}"', '\npaht = "${FLIGHTS}"'),
+        ("  FROM flights\n", "  FROM flihgts\n"),
+        ('table = "aircraft"\n', 'table = "aircraft"\npool_size = 0\n'),
+    ):
+        assert text.count(right) == 1
+        text = text.replace(right, wrong)
+    (tmp_path / "flights.toml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PG_DSN")
+    assert main(["pipeline", "validate", "flights.toml"]) == 2
+    assert capsys.readouterr().err in printed_on("how-to/run-a-pipeline.md")
 
 
 def test_without_java_a_run_says_so(

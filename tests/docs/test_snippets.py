@@ -22,7 +22,6 @@ from penstock.consumer.jobs import EventContext, Incomplete, Interjector, JobSch
 from penstock.sinks import MemorySink, PostgresSink
 from penstock.sources.memory import MemoryLog, MemorySource
 from penstock.streams import install_streams
-from penstock.testing import FakeClock
 from penstock.testing.servers.ports import free_port
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/send-metrics-by-udp.md": (),
     "how-to/share-between-tenants.md": ("sink", "letters"),
     "how-to/split-batches.md": ("write_rows",),
+    "how-to/test-your-handler.md": ("MySource",),
     "how-to/trace.md": ("source", "event", "write_rows"),
     "how-to/try-again.md": ("dsn", "columns"),
     "how-to/use-with-flask.md": (),
@@ -87,7 +87,6 @@ BELOW = {
     "how-to/operate-a-queue.md",
     "how-to/operate-streams.md",
     "how-to/source-into-postgresql.md",
-    "how-to/test-your-handler.md",
     "how-to/threads.md",
     "how-to/watch-with-prometheus.md",
     "how-to/why-is-it-stuck.md",
@@ -111,6 +110,7 @@ def names(*wanted: str) -> dict[str, Any]:
         "event": {"customer": "acme", "order": 7},
         "write_rows": write_rows,
         "source": MemorySource(log, ends=True),
+        "MySource": MemorySource,
         "client": SimpleNamespace(post_many=write_rows),
     }
     return {name: every.get(name, MemorySink()) for name in wanted}
@@ -306,23 +306,6 @@ async def start(context: EventContext) -> Incomplete:
 
 async def done(context: EventContext) -> None:
     """A finaliser that keeps nothing."""
-
-
-def test_test_your_handler(runner: asyncio.Runner, fake_clock: FakeClock) -> None:
-    by_itself, by_the_harness, own_source = snippets("how-to/test-your-handler.md")
-    given: dict[str, Any] = {"handle": start}
-    by_itself.run(runner, given)
-    runner.run(given["test_a_payment_is_booked"](fake_clock))
-
-    async def process(key: object, value: object) -> None: ...
-
-    async def finalise(context: EventContext, key: str, value: int, error: object) -> None:
-        context.store.put(key, value)
-
-    writes = JobScheduler(process, finalise)
-    given = {"handle": lambda context: writes.schedule(context, context.key, context.value)}
-    by_the_harness.run(runner, {**given, "writes": writes})
-    own_source.run(runner, {"MySource": MemorySource})
 
 
 def test_complete_events_later(runner: asyncio.Runner, broker: EmbeddedKafka) -> None:

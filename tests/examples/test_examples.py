@@ -60,6 +60,12 @@ async def test_the_users_own_test_of_a_handler(fake_clock: FakeClock, name: str)
     await getattr(load("test_my_handler"), name)(fake_clock)
 
 
+@pytest.mark.parametrize("name", ["test_a_payment_is_booked", "test_a_transfer_is_booked"])
+async def test_the_users_own_test_of_events(fake_clock: FakeClock, name: str) -> None:
+    """What the how-to page shows."""
+    await getattr(load("test_my_events"), name)(fake_clock)
+
+
 def test_a_postgres_to_try_the_examples_on(embedded_postgres: EmbeddedPostgres) -> None:
     """It prints where it is, has the tables, crashes and comes back, and ends in order. The fixture
     is there to skip where the server's package is missing.

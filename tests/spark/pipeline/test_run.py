@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from tests.examples.example import printed_on
 from tests.spark.sql import query
 
 from penstock import Batch, PermanentError, WriteResult
@@ -107,6 +108,28 @@ def test_the_example_keeps_the_latest_flight_of_each_aircraft(
     }
     assert stored == latest(flights)
     assert spark.catalog.tableExists("legs") is False, "the views are the run's own"
+
+
+def test_the_flights_of_the_guide(spark: Any, embedded_postgres: Any, tmp_path: Path) -> None:
+    """The files that the page shows, and the counts that it names."""
+    dsn = str(embedded_postgres.dsn)
+    query(dsn, f"DROP TABLE IF EXISTS aircraft; {(EXAMPLE.parent / 'aircraft.sql').read_text()}")
+    environment = {
+        "FLIGHTS": str(EXAMPLE.parent / "flights.csv"),
+        "PG_DSN": dsn,
+        "REFUSED": str(tmp_path / "refused.jsonl"),
+    }
+    report = Pipeline.read(EXAMPLE).run(spark, environment=environment)
+    assert report.last is not None
+    (said,) = [
+        text for text in printed_on("how-to/run-a-pipeline.md") if text.startswith("write 1: ")
+    ]
+    assert f"write 1: {report.last}".startswith(said.split(" tasks,")[0])
+    assert query(dsn, "SELECT tailnum, dest, flights FROM aircraft ORDER BY tailnum") == [
+        ("N14228", "MIA", 2),
+        ("N24211", "LAS", 3),
+    ]
+    query(dsn, "DROP TABLE aircraft")
 
 
 def test_a_write_of_the_same_version_is_made_once(
