@@ -146,7 +146,7 @@ def transaction(
     leaving: `UnknownOutcomeError` where the commit may or may not have been applied; with a unit
     the next attempt finds out. At either end: `TransactionLost` where nothing was. Suspends.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import RowBatch, send, transaction
         >>> from penstock.sinks import MemorySink

@@ -22,7 +22,7 @@ class Limits:
     `None` means the default. Durations are seconds or `timedelta`. Raises `ConfigError` for a value
     out of range.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import Batcher, Limits
         >>> async def write(batch):

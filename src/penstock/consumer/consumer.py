@@ -100,7 +100,7 @@ class Consumer(Operated):
 
     A consumer runs once, inside `async with`. Raises `ConfigError` for a bad argument.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import Consumer
         >>> from penstock.sources.memory import MemoryLog, MemorySource

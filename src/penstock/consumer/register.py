@@ -64,7 +64,7 @@ class HandlerRegister(OfOneMessage):
     `Envelope` of one, or a union of these; a class includes its subclasses. The handler of
     `Message` takes messages of any other type, undecoded. Raises `ConfigError` for a bad argument.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from dataclasses import dataclass
         >>> from penstock.consumer import HandlerRegister

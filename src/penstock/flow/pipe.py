@@ -170,7 +170,7 @@ def pipe(
 
     Takes the arguments of `Pipe`. Nothing is opened until `run`.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import Batcher, flow
         >>> from penstock.sinks import MemorySink

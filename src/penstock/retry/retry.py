@@ -73,7 +73,7 @@ class Retry(SinkDecorator):
 
     Raises `ConfigError` for a bad argument.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import Retry, RowBatch, UnavailableError, send, stack
         >>> answers = iter([UnavailableError("connection refused"), None])

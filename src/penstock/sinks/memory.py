@@ -24,7 +24,7 @@ T = TypeVar("T")
 class MemorySink(Generic[T]):
     """Keeps every written batch, for tests and examples. Never fails and never suspends.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import RowBatch, send
         >>> from penstock.sinks import MemorySink

@@ -144,7 +144,7 @@ class ScriptedSink(Generic[T]):
 
     `calls` is the trace of flushes; `applied` the items that took effect, in order, with repeats.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import RowBatch, UnavailableError, send
         >>> from penstock.testing import ScriptedSink, fail, ok

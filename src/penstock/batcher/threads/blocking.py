@@ -86,7 +86,7 @@ class BlockingBatcher(Generic[T]):
     Raises:
         ConfigError: a bad argument, naming it, its value and the rule. Nothing has been started.
 
-    Example:
+    Examples:
         >>> from penstock import BlockingBatcher
         >>> from penstock.sinks import MemorySink
         >>> with BlockingBatcher(MemorySink()) as batcher:

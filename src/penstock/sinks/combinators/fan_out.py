@@ -61,7 +61,7 @@ class FanOut(Openable, Generic[T]):
 
     Raises `ConfigError` without a required branch, and for a bad argument.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import FanOut, RowBatch, send
         >>> from penstock.sinks import MemorySink

@@ -47,7 +47,7 @@ class Router(Openable, Generic[T]):
 
     Raises `ConfigError` for a bad argument.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import Router, RowBatch, send
         >>> from penstock.sinks import MemorySink

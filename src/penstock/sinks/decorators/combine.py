@@ -38,7 +38,7 @@ class Combine(WrappingSink[T], Generic[T]):
     Every item has the outcome of its merged item, also after a retry, a dead letter or a
     cancellation. Raises `ConfigError` for a bad argument.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import Combine, RowBatch, send
         >>> from penstock.sinks import MemorySink

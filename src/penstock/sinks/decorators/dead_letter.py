@@ -101,7 +101,7 @@ class DeadLetter(SinkDecorator):
 
     Raises `ConfigError` for a bad argument.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import DeadLetter, PermanentError, RowBatch, WriteResult, send, stack
         >>> from penstock.sinks import MemorySink

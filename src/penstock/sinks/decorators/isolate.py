@@ -55,7 +55,7 @@ class Isolate(SinkDecorator):
 
     Raises `ConfigError` for a bad argument.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import Isolate, PermanentError, RowBatch, send, stack
         >>> async def insert(batch):

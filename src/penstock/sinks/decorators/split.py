@@ -39,7 +39,7 @@ class Split(SinkDecorator):
 
     Raises `ConfigError` without a limit, and for a bad argument.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock import RowBatch, Split, send, stack
         >>> async def write(batch):

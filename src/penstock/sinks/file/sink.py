@@ -68,7 +68,7 @@ class FileSink(Openable):
     another process writes to or that is of another kind, `RefusedError` for one that cannot be
     written, and `UnavailableError` for other errors of the file system.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from pathlib import Path
         >>> from penstock import Batcher

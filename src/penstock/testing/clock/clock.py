@@ -49,7 +49,7 @@ class FakeClock:
     Raises:
         ConfigError: an argument is out of its range.
 
-    Example:
+    Examples:
         >>> from penstock import Batcher, Limits
         >>> from penstock.sinks import MemorySink
         >>> from penstock.testing import FakeClock

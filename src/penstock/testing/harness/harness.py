@@ -67,7 +67,7 @@ class ConsumerHarness:
 
     Raises `ConfigError` for a bad argument; each run checks the arguments of the consumer.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock.testing import ConsumerHarness
         >>> async def book(message):

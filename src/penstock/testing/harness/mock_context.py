@@ -37,7 +37,7 @@ class MockContext(EventContext):
     A `JobScheduler` or an `ItemBatcher` needs a running consumer: test handlers that use one with
     `ConsumerHarness.run_events`.
 
-    Example:
+    Examples:
         >>> import asyncio
         >>> from penstock.testing import MockContext
         >>> async def total(context):
