@@ -48,6 +48,9 @@ T = TypeVar("T")
 async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     """Write `batch` to `sink`; return the errors of failed items by this batch's indices.
 
+    Items that an earlier call has settled are not sent again, also to another sink: for a second
+    destination use `FanOut`, or a second batch.
+
     Suspends. Raises only `CancelledError`: when the caller is cancelled, or the delivery is closed.
     """
     delivery = batch.delivery
