@@ -63,10 +63,9 @@ TAKEN_FOR_GRANTED: dict[str, tuple[str, ...]] = {
     "how-to/share-between-tenants.md": ("sink", "letters"),
     "how-to/split-batches.md": ("write_rows",),
     "how-to/test-your-handler.md": ("MySource",),
-    "how-to/trace.md": ("source", "event", "write_rows"),
+    "how-to/trace.md": ("source",),
     "how-to/try-again.md": ("dsn", "columns"),
     "how-to/use-with-flask.md": (),
-    "how-to/watch-with-opentelemetry.md": ("sink",),
     "how-to/write-to-a-file.md": ("dsn",),
     "how-to/write-to-nats.md": (),
     "how-to/write-to-objects.md": (),
@@ -231,12 +230,9 @@ def test_operate_streams(runner: asyncio.Runner, database: str) -> None:
 def test_watch_with_prometheus(
     runner: asyncio.Runner, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    batcher, consumer, streams, queues, dies, collects, rules = snippets(
-        "how-to/watch-with-prometheus.md"
-    )
+    consumer, streams, queues, dies, collects, rules = snippets("how-to/watch-with-prometheus.md")
     runner.run(install_streams(database))
-    given: dict[str, Any] = {"dsn": database, **names("sink", "source")}
-    batcher.run(runner, given, **{"9464": str(free_port())})
+    given: dict[str, Any] = {"dsn": database, **names("source")}
     for snippet in (consumer, streams, queues, dies):
         snippet.run(runner, given)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))

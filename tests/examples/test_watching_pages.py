@@ -1,0 +1,28 @@
+"""The pages on metrics and traces show what their programs print."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.examples.example import EXAMPLES, printed_on
+
+pytest.importorskip("opentelemetry.sdk")
+pytest.importorskip("prometheus_client")
+
+
+@pytest.mark.parametrize(
+    ("page", "program"),
+    [
+        ("watch-with-prometheus", "watched_by_prometheus"),
+        ("watch-with-opentelemetry", "watched_by_opentelemetry"),
+        ("trace", "traced"),
+    ],
+)
+def test_a_program(page: str, program: str) -> None:
+    """In a process of its own: registries and providers are global."""
+    command = [sys.executable, str(EXAMPLES / f"{program}.py")]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == printed_on(f"how-to/{page}.md")[0]
