@@ -193,6 +193,18 @@ async def test_records_of_a_cancelled_fetch_are_in_the_next_one(broker: Embedded
         assert reader.offsets(claims[0]) == list(range(10))
 
 
+async def fetched_of(reader: ClaimReader, claims: list[HeldClaim]) -> None:
+    """Fetch of these claims, as a consumer does: no longer once the claims have changed."""
+    fetching = asyncio.create_task(reader.fetch(claims, 100))
+    changed = asyncio.create_task(reader.host.news.wait_for(lambda: reader.host.open != claims))
+    await asyncio.wait([fetching, changed], return_when=asyncio.FIRST_COMPLETED)
+    for task in (fetching, changed):
+        task.cancel()
+    await asyncio.wait([fetching, changed])
+    if not fetching.cancelled():
+        fetching.result()
+
+
 async def test_a_position_that_is_no_longer_retained_continues_at_the_start_point(
     broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,7 +224,7 @@ async def test_a_position_that_is_no_longer_retained_continues_at_the_start_poin
         await host.wait_for_claims(2)
         reader = ClaimReader(source, host)
         while sum(len(reader.records(claim)) for claim in host.claims) < 30:
-            await reader.fetch(host.open, 100)
+            await fetched_of(reader, host.open)
         gone, other = (host.claim_of(TopicPartition(topic, each)) for each in (0, 1))
         assert reader.offsets(gone) == list(range(10, 20))
         assert reader.offsets(other) == list(range(20))

@@ -166,7 +166,7 @@ def test_how_it_is_written() -> None:
             {"url": f"jdbc:postgresql://host/db?password={SECRET}&reWriteBatchedInserts=true"},
             r"\(reWriteBatchedInserts\); leave them out",
         ),
-        ({"url": f"postgresql://host/db?{SECRET}"}, "url='...': what follows"),
+        ({"url": f"postgresql://host/db?{SECRET}"}, "url='...': the part after"),
         (
             {"sink": "http", "url": "http://host", "password": SECRET},
             "dbtable='shop.orders': has no meaning for sink='http'",
