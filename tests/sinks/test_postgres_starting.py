@@ -106,5 +106,5 @@ async def test_a_table_that_is_missing_at_start_may_be_created_later(
         record for record in caplog.records if "has refused every write" in record.getMessage()
     ]
     assert line.levelname == "ERROR"
-    assert db.table in line.message
+    assert db.table in line.getMessage()
     assert not [record for record in caplog.records if "unlisted" in record.getMessage()]
