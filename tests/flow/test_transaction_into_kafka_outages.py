@@ -13,13 +13,13 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import for_code
 from aiokafka.protocol.admin import CreateAclsRequest
 from aiokafka.protocol.transaction import EndTxnRequest
-from kept_topic import assert_once_and_in_order, kept_topic, running
+from kept_topic import Made, assert_once_and_in_order, kept_topic, running
 from tests.sources.kafka.kafka_help import admin_of, fill, produce
 from tests.sources.kafka.own_help import USER, login
 from tests.sources.kafka.proxy_help import Api, proxied
 from tests.sources.kafka.storm_help import log_lines
 
-from penstock import PositionUnit, RefusedError, RowBatch, send, transaction
+from penstock import PositionUnit, RefusedError, RowBatch, UnavailableError, send, transaction
 from penstock._clients.kafka.transaction_errors import FENCED
 from penstock.sources import Position
 
@@ -119,6 +119,27 @@ async def test_a_late_commit_is_refused(broker: EmbeddedKafka) -> None:
                 raise ZeroDivisionError
     assert await kept.readable() == []
     assert await kept.stored() == {}
+
+
+@pytest.mark.parametrize("direction", ["request", "answer"])
+async def test_a_new_epoch_without_any_answer_is_taken_later(
+    broker: EmbeddedKafka, direction: Direction
+) -> None:
+    """Its sender may be an earlier owner by then, by its own request, and loses no position."""
+    kept = await kept_topic(broker)
+    unit = PositionUnit(kept.group, kept.at(0), Position(1))
+    async with proxied(broker) as proxy, kept.sink(proxy.bootstrap, request_timeout=0.3) as sink:
+        await sink.claim_positions(kept.group, [kept.at(0)])
+        claims: Any = sink._claims
+        producer = await claims.producer(unit)
+        gate = proxy.hold(Api.INIT_PRODUCER, direction)
+        with pytest.raises(UnavailableError):
+            await producer.recover()
+        gate.open()
+        async with transaction(sink, unit) as tx:
+            await send(tx, RowBatch([{"part": 0, "at": 1, "key": "a"}]))
+    assert await kept.readable() == [Made(0, 1, "a")]
+    assert await kept.stored() == {0: Position(1)}
 
 
 @pytest.mark.long

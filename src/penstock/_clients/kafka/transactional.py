@@ -10,6 +10,8 @@
 4. Any request for a new epoch succeeds, even from an earlier owner. So `recover` first sends a
    request that is refused for earlier owners. If another owner claims the id in between, its
    transaction is aborted and it must claim again: this costs time, but nothing is lost.
+5. A request for a new epoch without an answer may have taken effect, and the broker would take its
+   sender for an earlier owner. So the next `recover` repeats it, without the request before.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ class TransactionalProducer(Producer):
         self._joined: set[TopicPartition] = set()
         self._began_at: float | None = None
         self._in_doubt = False
+        self._is_claiming = False
 
     @property
     def in_doubt(self) -> bool:
@@ -83,22 +86,24 @@ class TransactionalProducer(Producer):
 
         Suspends while a transaction of the previous owner is completed or aborted.
         """
+        self._is_claiming = True
         request = InitProducerIdRequest(self._name, self._options.transaction_timeout_ms)
         answer = await self._ask(self._transactions, request, _code, "begin a transaction")
         if answer.code:
             raise self._error(answer.code, "claim the transactional id")
         self._begin_as((answer.body.producer_id, answer.body.producer_epoch))
         self._ended()
-        self._in_doubt = False
+        self._in_doubt = self._is_claiming = False
 
     async def recover(self) -> None:
         """End any open transaction, so that no earlier request takes effect later.
 
         Raises `PositionLost` if another owner has claimed the id, and sink errors.
         """
-        code = await self._join_offsets("end a transaction whose outcome is unknown")
-        if code and code != kafka.InvalidProducerIdMapping.errno:
-            raise self._error(code, "end a transaction whose outcome is unknown")
+        if not self._is_claiming:
+            code = await self._join_offsets("end a transaction whose outcome is unknown")
+            if code and code != kafka.InvalidProducerIdMapping.errno:
+                raise self._error(code, "end a transaction whose outcome is unknown")
         await self.fence()
 
     # -- within a transaction ----------------------------------------------------------------------
