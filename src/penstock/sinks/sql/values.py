@@ -6,6 +6,7 @@
 3. A date takes no time of day, a time of day no date and no zone.
 4. SQLite stores decimals as floats, which must be exact, NaN as NULL, and the text "007" in a column
    of numbers as 7. The number of an enum's member, as text, is not its name.
+5. asyncpg sends all digits of the binary fraction of a float: a decimal has those of its repr.
 
 Values of other types are left to the driver. Decimals are rounded by the database, as in SQL.
 """
@@ -54,7 +55,7 @@ def sql_rule_of(kind: TypeEngine[Any], database: str, *, is_utc: bool) -> SqlVal
     import sqlalchemy as sa
 
     if isinstance(kind, sa.ARRAY):
-        element: Any = kind.item_type  # pyright: ignore[reportUnknownMemberType]  # of any type
+        element = cast("Any", kind).item_type
         inner = sql_rule_of(element, database, is_utc=is_utc)
         return None if inner is None else SqlValueRule(frozenset({_NONE}), _elements(inner))
     if isinstance(kind, sa.Enum) and database == "mysql":
@@ -74,7 +75,11 @@ def sql_rule_of(kind: TypeEngine[Any], database: str, *, is_utc: bool) -> SqlVal
         if database == "mysql":
             return SqlValueRule(frozenset({_NONE, bool, int, bytes}), _whole_or_text)
         return SqlValueRule(frozenset({_NONE, bool, int, str}), _whole)
-    if isinstance(kind, sa.String) and database == "postgresql":
+    if database != "postgresql":
+        return None
+    if isinstance(kind, sa.Numeric) and not isinstance(kind, sa.Float):
+        return SqlValueRule(frozenset({_NONE, bool, int, str, Decimal}), _decimal)
+    if isinstance(kind, sa.String):
         return SqlValueRule(frozenset({_NONE, str}), _text)
     return None
 
@@ -104,6 +109,12 @@ def _whole_or_text(value: Any) -> Any:
             pass  # the server refuses it
         return value
     return _whole(value)
+
+
+def _decimal(value: Any) -> Any:
+    if isinstance(value, float) and isfinite(value):
+        return Decimal(float.__repr__(value))
+    return value
 
 
 def _text(value: Any) -> Any:
