@@ -59,7 +59,7 @@ def encoder(*, is_arrow: bool) -> Any:
     from penstock.sinks.clickhouse.types import parsed
 
     columns = {name: parsed(kind) for name, kind in TYPES.items()}
-    facts = TableFacts(columns, tuple(columns), (26, 9), "26.9", frozenset())
+    facts = TableFacts(columns, tuple(columns), (26, 9), "26.9", frozenset(), [])
     table = OpenClickHouseTable(facts, TableName("events", None), None, None, is_arrow=is_arrow)
 
     def body(batch: Batch[Any]) -> int:

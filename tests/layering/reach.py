@@ -53,6 +53,10 @@ STRANGERS: dict[tuple[str, str], str] = {
     ("penstock._core.runtime.task_groups", "_parent_cancel_requested"): "nothing public tells it",
     ("penstock._core.runtime.task_groups", "_parent_task"): "nothing public tells it",
     ("penstock._clients.postgres.connections", "_loop"): "asyncpg does not tell a pool's loop",
+    (
+        "penstock.sinks.sql.pooled",
+        "prepare_threshold",
+    ): "an attribute that psycopg documents to set",
     **{
         ("penstock._clients.kafka.insides", name): "aiokafka has no public twin of what it does"
         for name in (

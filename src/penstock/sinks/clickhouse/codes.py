@@ -43,6 +43,7 @@ ROWS = {
     676: "CANNOT_PARSE_IPV6",
     691: "UNKNOWN_ELEMENT_OF_ENUM",
 }
+LOGICAL_ERROR = 49
 TOO_MANY_PARTS = 252
 """Too many parts in the table, which is a throttle, or in the INSERT, which is then sent again in
 parts.

@@ -25,7 +25,7 @@ from ..._core.errors import (
     UnknownOutcomeError,
 )
 from ..http.errors import HttpStatusError, RecordRefused, cut
-from .codes import OTHERS, REFUSALS, ROWS, TOO_MANY_PARTS
+from .codes import LOGICAL_ERROR, OTHERS, REFUSALS, ROWS, TOO_MANY_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +35,8 @@ _CODE = re.compile(r"(?:__exception__\s+)?Code: ([0-9]{1,5})[.,]")
 _ROW = re.compile(r"\bat row ([0-9]{1,9})\b")
 _NAME = re.compile(r"\(([A-Z][A-Z0-9_]{2,80})\)")
 _PARTITIONS = "max_partitions_per_insert_block"
+_OLD_ENUM = "Unknown element '"
+"""Servers before 20.8 have no code of its own for it."""
 _IN_VIEW = "while pushing to view"
 _FULL_DISK = re.compile(r"errno: 28\b|No space left on device")
 _MADE: dict[ErrorClass, type[SinkError]] = {
@@ -95,6 +97,8 @@ def _meaning(code: int, status: int, text: str) -> tuple[str, ErrorClass, str]:
 def _by_code(code: int, status: int, text: str) -> tuple[str, ErrorClass, str]:
     if code == TOO_MANY_PARTS and _PARTITIONS in text:
         return "TOO_MANY_PARTS", ErrorClass.PERMANENT, ""
+    if code == LOGICAL_ERROR and _OLD_ENUM in text:
+        return "LOGICAL_ERROR", ErrorClass.PERMANENT, ""
     if code in ROWS:
         return ROWS[code], ErrorClass.PERMANENT, ""
     if code in REFUSALS:

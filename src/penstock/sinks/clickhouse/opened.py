@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from ..._clients.encoding import ndjson
 from ..._clients.row_maker import RowMaker
 from ..._core.arrow import ArrowBatch
 from ..._core.batch import RowBatch
+from ..._core.causes import caused
 from ..._core.errors import ConfigError, PermanentError
+from ..._core.told import text_of
 from ..http.body import json_array
 from .json_body import JsonRows
 from .request import insert_url, known_only
+from .table import types_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from ..._core.batch import Batch
     from ..http.body import Join
     from .arrow_body import ArrowRows
-    from .table import TableFacts, TableName
+    from .table import TableFacts, TableName, ToldColumns
     from .types import ColumnType
 
 
@@ -39,12 +43,15 @@ class OpenClickHouseTable:
         row: RowFunction | None,
         *,
         is_arrow: bool,
+        kept: tuple[str, ...] | None = None,
     ) -> None:
-        self._facts = facts
+        """`kept`: without `columns`, those of the open sink; default: all that are stored."""
+        self.facts = facts
+        self._row = row
         self._name = name
         self._is_given = columns is not None
         self._has_row = row is not None
-        self._columns = self._chosen(columns)
+        self._columns = self._chosen(columns or kept)
         self._rows = RowMaker(tuple(self._columns), row)
         self._json = JsonRows(self._columns)
         self._arrow = self._arrow_rows() if is_arrow else None
@@ -54,7 +61,12 @@ class OpenClickHouseTable:
         """The function that joins records to a body."""
         if self._arrow is not None:
             return self._arrow.join
-        return json_array if self._facts.takes_arrays else ndjson
+        return json_array if self.facts.takes_arrays else ndjson
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that are written."""
+        return tuple(self._columns)
 
     def records(self, batch: Batch[Any]) -> Records:
         """A record for each item that fits, and an error for every other item. Raises
@@ -69,13 +81,40 @@ class OpenClickHouseTable:
         encoder = self._json if self._arrow is None else self._arrow
         return encoder.of_rows(indices, rows, errors)
 
+    def misfits(self, told: ToldColumns, batch: Batch[Any]) -> dict[int, BaseException]:
+        """An error for each item of a sent batch that does not fit these columns, which the table
+        has had since the INSERT or before it; the server may have changed the values.
+        """
+        if told == self.facts.told:
+            return {}
+        now = types_of(told)
+        types = {name: now.get(name, kind) for name, kind in self._columns.items()}
+        facts = replace(self.facts, columns=types, usual=tuple(types), told=told)
+        given = self.names if self._is_given else None
+        is_arrow = self._arrow is not None
+        try:
+            table = OpenClickHouseTable(facts, self._name, given, self._row, is_arrow=is_arrow)
+            found = table.records(batch).errors
+        except (ConfigError, PermanentError) as error:
+            found = dict.fromkeys(range(len(batch)), error)
+        return {index: self._changed(error) for index, error in found.items()}
+
+    def _changed(self, error: BaseException) -> BaseException:
+        """The error of a row whose column was altered before its INSERT."""
+        text = (
+            f"{self._name.shown} was altered while the row was written, and the row does not fit the "
+            f"altered table, which may hold it with changed values: {text_of(error)}"
+        )
+        summary = f"{self._name.shown} was altered while the row was written"
+        return caused(PermanentError(text), error, summary=summary)
+
     def insert_url(
         self, base: str, batch: Batch[Any], own: Mapping[str, str], further: Mapping[str, str]
     ) -> str:
         """The URL of the INSERTs of this batch, with those of the sink's own settings that the
         server knows.
         """
-        settings = {**known_only(own, self._facts.settings), **further}
+        settings = {**known_only(own, self.facts.settings), **further}
         format_name = "JSONEachRow" if self._arrow is None else "ArrowStream"
         return insert_url(base, self._name.quoted, self._named(batch), format_name, settings)
 
@@ -99,9 +138,9 @@ class OpenClickHouseTable:
         return tuple(batch.record_batch.schema.names)
 
     def _chosen(self, columns: Sequence[str] | None) -> dict[str, ColumnType]:
-        known = self._facts.columns
+        known = self.facts.columns
         if columns is None:
-            return {each: known[each] for each in self._facts.usual}
+            return {each: known[each] for each in self.facts.usual}
         for each in columns:
             if each not in known:
                 raise ConfigError(

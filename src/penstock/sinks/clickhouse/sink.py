@@ -15,31 +15,29 @@ from ..._core.errors import (
     ClosedError,
     ConfigError,
     MissingExtra,
-    PermanentError,
     RefusedError,
     ResultMismatch,
     UnavailableError,
     UnknownOutcomeError,
 )
 from ..._core.keywords import takes
+from ..._core.result import WriteResult
 from ..._core.sink import Capabilities
 from ..http.client import HttpBase
 from ..http.config import HttpOptions, endpoint
 from ..http.write import RequestFormat
 from .codes import ALTERED
 from .errors import ClickHouseError, code_of, for_code
-from .opened import OpenClickHouseTable
 from .request import TOKEN_SETTING, base_url, checked_settings, own_settings
-from .table import TableName, check_server, is_without_tokens, read_table
+from .table import TableName, is_without_tokens
+from .watched import WatchedTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AsyncExitStack
 
-    from ..._clients.encoding import Records
     from ..._core.batch import Batch
     from ..._core.errors import SinkError
-    from ..._core.result import WriteResult
     from ..http.write import HttpResponse
 
 logger = logging.getLogger("penstock.sinks.clickhouse")
@@ -87,7 +85,7 @@ class ClickHouseSink(HttpBase):
     responds.
     """
 
-    _run_time = ("_client", "_room", "_table", "_is_stale")
+    _run_time = ("_client", "_room", "_table")
 
     @takes(HttpOptions, endpoint)
     def __init__(
@@ -127,8 +125,7 @@ class ClickHouseSink(HttpBase):
             ),
             reads_answers=True,
         )
-        self._table: OpenClickHouseTable | None = None
-        self._is_stale: bool | None = None
+        self._table: WatchedTable | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -146,7 +143,7 @@ class ClickHouseSink(HttpBase):
         Empty while the sink is closed, since the table's columns are then unknown. Does not
         suspend.
         """
-        return {} if self._table is None else self._table.refused_columns(schema)
+        return {} if self._table is None else self._table.current.refused_columns(schema)
 
     async def write(self, batch: Batch[Any]) -> WriteResult | None:
         """Send every item of `batch`, in order; suspends for one request, or for several if the
@@ -156,40 +153,35 @@ class ClickHouseSink(HttpBase):
         the table, too many queries), `TransientError`, `UnavailableError`, `RefusedError` (the
         table is missing or altered, the user has no permission to write, the disk is full), or
         `UnknownOutcomeError` (no response, or one that does not tell whether the rows were stored).
-        The table is read again before a row fails for its values. Exceptions and cancellation are
+        The table is read again before a row fails for its values. The columns are compared before a
+        write if the last comparison is more than a second old, and after each INSERT: an item whose
+        values do not fit a column that was altered in between fails with `PermanentError`, and may
+        be stored with changed values. Exceptions and cancellation are
         those of `HttpSink`.
         """
-        if self._table is None:
+        watched = self._table
+        if watched is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        table, records = await self._encoded(self._table, batch)
+        table, records = await watched.encoded(batch)
         url = table.insert_url(self._endpoint.url, batch, self._own, self._settings)
 
         def url_of(part: Batch[Any]) -> str:
             return f"{url}&{TOKEN_SETTING}={quote(part.write_key)}" if self._deduplicate else url
 
-        request_format = RequestFormat(table.join, self._endpoint.max_bytes, self._checked, url_of)
+        def parsed(response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
+            self._check_answer(response)
+            misfits = watched.misfits(table, part)
+            return WriteResult(len(part), misfits) if misfits else None
+
+        request_format = RequestFormat(
+            table.join, self._endpoint.max_bytes, parsed, url_of, watched.look
+        )
         result = await self._send(batch, records, request_format)
-        if result is not None:
-            self._is_stale = any(map(_is_altered, distinct(result.errors.values())))
+        if result is not None and any(map(_is_altered, distinct(result.errors.values()))):
+            watched.suspect()
         return result
 
-    async def _encoded(
-        self, table: OpenClickHouseTable, batch: Batch[Any]
-    ) -> tuple[OpenClickHouseTable, Records]:
-        """The records of a batch; if any item is refused, the table is read again first."""
-        if not self._is_stale:
-            try:
-                records = table.records(batch)
-            except PermanentError:
-                pass
-            else:
-                if not records.errors:
-                    return table, records
-        self._table = table = await self._read_again()
-        self._is_stale = False
-        return table, table.records(batch)
-
-    def _checked(self, response: HttpResponse, part: Batch[Any]) -> None:
+    def _check_answer(self, response: HttpResponse) -> None:
         """Raise the error of a response that only appears to be a success."""
         text = response.body[:_SHOWN].decode(errors="replace")
         code = code_of(response.headers, text)
@@ -218,11 +210,19 @@ class ClickHouseSink(HttpBase):
 
     async def _open(self, stack: AsyncExitStack) -> None:
         await super()._open(stack)
+        table = WatchedTable(
+            self._ask,
+            self._name,
+            self._columns,
+            self._row,
+            deduplicate=self._deduplicate,
+            is_arrow=self._is_arrow,
+        )
         try:
-            self._table = await self._read()
+            await table.read()
         except RefusedError as error:
             raise ConfigError(str(error)) from error
-        self._is_stale = False
+        self._table = table
         if self._deduplicate and await is_without_tokens(self._ask, self._name):
             logger.warning(
                 "%r: the table keeps no deduplication tokens, so rows of an unknown outcome may be "
@@ -230,21 +230,6 @@ class ClickHouseSink(HttpBase):
                 "deduplicate=False",
                 self,
             )
-
-    async def _read_again(self) -> OpenClickHouseTable:
-        """Read the current table. Raises `RefusedError` if the columns no longer fit it."""
-        try:
-            return await self._read()
-        except ConfigError as error:
-            text = f"the table or the server was altered: {error}"
-            raise RefusedError(text, repair="undo the change, or reopen the sink") from error
-
-    async def _read(self) -> OpenClickHouseTable:
-        facts = await read_table(self._ask, self._name)
-        check_server(facts, deduplicate=self._deduplicate, is_arrow=self._is_arrow)
-        return OpenClickHouseTable(
-            facts, self._name, self._columns, self._row, is_arrow=self._is_arrow
-        )
 
     async def _ask(self, query: str) -> bytes:
         """The response to a SELECT. It has no effect, so it leaves no item unknown."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .types import ColumnType
 
 Ask = Callable[[str], Awaitable[bytes]]
+ToldColumns = list[list[Any]]
+"""The name, type and default kind of each column."""
 _VERSION = re.compile(r"([0-9]+)\.([0-9]+)")
 _WINDOW = re.compile(r"\bnon_replicated_deduplication_window = [1-9]")
 _ARROW_SINCE = (20, 6)
@@ -60,6 +62,8 @@ class TableFacts:
     version_text: str
     settings: frozenset[str]
     """Those of the sink's settings that the server knows."""
+    told: ToldColumns
+    """The columns as the server describes them."""
 
     @property
     def takes_arrays(self) -> bool:
@@ -75,6 +79,18 @@ async def read_table(ask: Ask, name: TableName) -> TableFacts:
         ask,
         f"SELECT version(), groupArray(name) FROM system.settings WHERE name IN ({names})",  # noqa: S608  # of literals
     )
+    columns = await read_columns(ask, name)
+    found = _VERSION.match(str(text))
+    version = (0, 0) if found is None else (int(found[1]), int(found[2]))
+    taken = types_of(columns)
+    usual = tuple(each for each, _, default in columns if each in taken and default != "EPHEMERAL")
+    return TableFacts(taken, usual, version, str(text), frozenset(settings), columns)
+
+
+async def read_columns(ask: Ask, name: TableName) -> ToldColumns:
+    """Read the table's columns. Raises `RefusedError` if it does not exist, and the errors of
+    `ask`.
+    """
     columns = await _rows(
         ask,
         f"SELECT name, type, default_kind FROM system.columns WHERE database = {name.database_literal} "  # noqa: S608  # of literals
@@ -83,11 +99,12 @@ async def read_table(ask: Ask, name: TableName) -> TableFacts:
     if not columns:
         repair = f"create {name.shown}, or grant the user INSERT on it"
         raise RefusedError(f"{name.shown} does not exist, or is not visible", repair=repair)
-    found = _VERSION.match(str(text))
-    version = (0, 0) if found is None else (int(found[1]), int(found[2]))
-    taken = {each: parsed(kind) for each, kind, default in columns if default not in _NOT_SENT}
-    usual = tuple(each for each, _, default in columns if each in taken and default != "EPHEMERAL")
-    return TableFacts(taken, usual, version, str(text), frozenset(settings))
+    return columns
+
+
+def types_of(columns: ToldColumns) -> dict[str, ColumnType]:
+    """The types of the columns that accept values."""
+    return {name: parsed(kind) for name, kind, default in columns if default not in _NOT_SENT}
 
 
 async def is_without_tokens(ask: Ask, name: TableName) -> bool:

@@ -72,6 +72,10 @@ class RequestFormat:
     parse: Parse | None
     url_of: Callable[[Batch[Any]], str] | None = None
     """The URL of the request for a part of a batch; default: that of the endpoint."""
+    look: Callable[[], Awaitable[None]] | None = None
+    """Awaited after each response to a success, before it is parsed; an error is that of the
+    request's items.
+    """
 
 
 class RequestSeries:
@@ -101,6 +105,8 @@ class RequestSeries:
             part = self._part(body)
             try:
                 response = await self._post(body.content, part)
+                if self._format.look is not None:
+                    await self._format.look()
                 result = (
                     None
                     if self._format.parse is None

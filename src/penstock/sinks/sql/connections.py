@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from .errors import is_moved
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -47,7 +49,9 @@ class SqlConnections:
         con = self._taken()
         try:
             return function(con)
-        except Exception:
+        except Exception as error:
+            if is_moved(error):
+                con.invalidate()
             raise
         except BaseException:
             con.invalidate()
@@ -72,7 +76,7 @@ class SqlConnections:
                 return self._engine.connect()
             if _answers(found[0]):
                 return found[0]
-            found[0].close()
+            _close(found[0])
             self._drop_idle()
 
     def _popped(self) -> tuple[Connection, float] | None:
@@ -93,18 +97,29 @@ class SqlConnections:
         elif self._keeps:
             self._idle.append((con, self._now()))
             return
-        con.close()
+        _close(con)
 
     def _drop_idle(self) -> None:
         while (found := self._popped()) is not None:
             found[0].invalidate()
-            found[0].close()
+            _close(found[0])
 
     def close(self) -> None:
         """Close the idle connections; the others are closed at the end of their calls."""
         self._is_closed = True
         while (found := self._popped()) is not None:
-            found[0].close()
+            _close(found[0])
+
+
+def _close(con: Connection) -> None:
+    """Close a connection; one that cannot be reset, such as of a user whose password has expired,
+    is dropped.
+    """
+    try:
+        con.close()
+    except Exception:  # whatever the error, its work is done
+        if not con.closed:
+            con.invalidate()
 
 
 def _answers(con: Connection) -> bool:

@@ -1,32 +1,22 @@
 """The differences between databases: limits, upserts, checks when opening.
 
-Databases without a dialect here are refused by name. Each class is stateless.
+Each class is stateless.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._core.checks import bad
+from ..._core.errors import ConfigError
+from .pooled import check_pooler, set_up_driver
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from sqlalchemy import Connection
 
     from ..._clients.row_target import RowTarget
-
-_JSON_VALID = re.compile(r"json_valid\(`(.+)`\)", re.IGNORECASE)
-
-
-_PLAIN = frozenset({str, bytes, int, float, bool, type(None)})
-_CONTAINERS = (dict, list, tuple, set, frozenset)
-
-
-def _is_unfit(kind: type[Any]) -> bool:
-    own: Any = kind.__str__
-    return issubclass(kind, _CONTAINERS) or own is object.__str__
 
 
 class SqlLimits(NamedTuple):
@@ -67,7 +57,21 @@ class SqlDialect:
             raise bad("returning", target.returning, rule)
 
     def set_up(self, dbapi: Any) -> None:
-        """Set up a new connection."""
+        """Set up a new connection of the sink's own engine."""
+
+    def doubt(self, con: Connection) -> str | None:
+        """The reason why the session would silently change values, for a warning."""
+        del con
+        return None
+
+    def is_utc(self, con: Connection) -> bool:
+        """Whether the session's time zone is UTC, if it matters."""
+        del con
+        return True
+
+    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+        """The table's columns and their types, for comparison; a single fast query."""
+        raise NotImplementedError
 
     def unfit(self, values: Sequence[Any]) -> Any:
         """The first value that the drivers would silently change; `None` if there is none."""
@@ -108,13 +112,15 @@ class SqlDialect:
     def update(
         self, table: str, key: Sequence[str], columns: Sequence[str], version: str | None
     ) -> str:
-        """The clause that replaces an existing row; with a version, only a row with a lower
-        version.
+        """The clause that replaces an existing row; with a version, only a row with a lower version
+        or with none.
         """
         if not columns:
             return self.ignore(key, key)
         sets = ", ".join(f"{each} = excluded.{each}" for each in columns)
-        newer = "" if version is None else f" WHERE {table}.{version} < excluded.{version}"
+        newer = ""
+        if version is not None:
+            newer = f" WHERE {table}.{version} IS NULL OR {table}.{version} < excluded.{version}"
         return f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {sets}{newer}"
 
 
@@ -129,6 +135,29 @@ class PostgreSql(SqlDialect):
         """The protocol's limit; some drivers allow half of it."""
         del con
         return SqlLimits(32_767, None)
+
+    def set_up(self, dbapi: Any) -> None:
+        """Prepare no statements of psycopg behind a pooler."""
+        set_up_driver(dbapi)
+
+    def check_session(self, con: Connection, table: str, schema: str | None) -> None:
+        """Raise `ConfigError` for a pooler that mixes up prepared statements."""
+        del table, schema
+        check_pooler(con)
+
+    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+        """The columns of the catalog."""
+        preparer = con.dialect.identifier_preparer
+        name = preparer.quote_identifier(table)
+        if schema is not None:
+            name = f"{preparer.quote_identifier(schema)}.{name}"
+        found = con.exec_driver_sql(
+            "SELECT attname::text, format_type(atttypid, atttypmod), attnotnull, attgenerated::text "  # noqa: S608  # a parameter
+            f"FROM pg_attribute WHERE attrelid = to_regclass({placeholder_of(con.dialect.paramstyle)(1)}) "
+            "AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
+            (name,),
+        )
+        return [tuple(row) for row in found]
 
 
 class Sqlite(SqlDialect):
@@ -146,6 +175,14 @@ class Sqlite(SqlDialect):
         parameters = 999 if ask is None else ask(9)  # SQLITE_LIMIT_VARIABLE_NUMBER
         return SqlLimits(parameters, None)
 
+    def told(self, con: Connection, table: str, schema: str | None) -> Sequence[tuple[Any, ...]]:
+        """The number of schema changes of the file."""
+        del table
+        name = (
+            "" if schema is None else con.dialect.identifier_preparer.quote_identifier(schema) + "."
+        )
+        return [tuple(row) for row in con.exec_driver_sql(f"PRAGMA {name}schema_version")]
+
     def unique_keys(
         self, con: Connection, table: str, schema: str | None
     ) -> Sequence[tuple[str, ...]]:
@@ -161,101 +198,13 @@ class Sqlite(SqlDialect):
         return [tuple(map(str, each)) for each in keys.values() if None not in each]
 
 
-class MySql(SqlDialect):
-    """MySQL and MariaDB."""
-
-    name = "mysql"
-    shown = "MySQL or MariaDB"
-
-    def limits(self, con: Connection) -> SqlLimits:
-        """The server's `max_allowed_packet`, which also applies to drivers that send literals."""
-        row = con.exec_driver_sql("SELECT @@max_allowed_packet").one()
-        return SqlLimits(65_535, int(row[0]))
-
-    def check_session(self, con: Connection, table: str, schema: str | None) -> None:
-        """Raise `ConfigError` for an engine without transactions."""
-        row = con.exec_driver_sql(
-            "SELECT t.ENGINE, e.TRANSACTIONS FROM information_schema.TABLES t "
-            "LEFT JOIN information_schema.ENGINES e ON e.ENGINE = t.ENGINE "
-            "WHERE t.TABLE_NAME = %s AND t.TABLE_SCHEMA = COALESCE(%s, DATABASE())",
-            (table, schema),
-        ).first()
-        if row is not None and row[0] is not None and row[1] != "YES":
-            rule = (
-                f"has the engine {row[0]}, which has no transactions: a write that fails would leave "
-                "a part of its rows; use InnoDB"
-            )
-            raise bad("table", table, rule)
-
-    def set_up(self, dbapi: Any) -> None:
-        """Refuse values that a column cannot hold, which would otherwise be truncated or set to
-        zero.
-        """
-        cursor = dbapi.cursor()
-        cursor.execute(
-            "SET SESSION sql_mode = CONCAT_WS(',', NULLIF(@@SESSION.sql_mode, ''), 'STRICT_ALL_TABLES')"
-        )
-        cursor.close()
-
-    def check_returning(self, con: Connection, target: RowTarget) -> None:
-        """Also refuse cases in which MariaDB returns unchanged rows."""
-        super().check_returning(con, target)
-        if target.mode == "ignore" or target.version is not None:
-            rule = (
-                'MariaDB would also return unchanged rows: use on_conflict="error", or "update" '
-                "without a version"
-            )
-            raise bad("returning", target.returning, rule)
-
-    def unfit(self, values: Sequence[Any]) -> Any:
-        """Drivers would send the text form of an object, such as its address, and only one element
-        of some containers.
-        """
-        odd = {each for each in {*map(type, values)} - _PLAIN if _is_unfit(each)}
-        return next((value for value in values if type(value) in odd), None) if odd else None
-
-    def json_columns(self, con: Connection, table: str, schema: str | None) -> Collection[str]:
-        """The JSON columns of MariaDB, which are text columns with a check."""
-        if not getattr(con.dialect, "is_mariadb", False):
-            return ()
-        checks = con.exec_driver_sql(
-            "SELECT CHECK_CLAUSE FROM information_schema.CHECK_CONSTRAINTS "
-            "WHERE TABLE_NAME = %s AND CONSTRAINT_SCHEMA = COALESCE(%s, DATABASE())",
-            (table, schema),
-        )
-        found = [_JSON_VALID.fullmatch(clause) for (clause,) in checks]
-        return {each[1] for each in found if each is not None}
-
-    def ignore(self, quoted: Sequence[str], key: Sequence[str] | None) -> str:
-        """Set a column to its own value: `INSERT IGNORE` would also change values that do not fit."""
-        del key
-        return f" ON DUPLICATE KEY UPDATE {quoted[0]} = {quoted[0]}"
-
-    def update(
-        self, table: str, key: Sequence[str], columns: Sequence[str], version: str | None
-    ) -> str:
-        """Assignments take effect in order, so the version is last."""
-        if not columns:
-            return self.ignore(key, key)
-        if version is None:
-            sets = [f"{each} = VALUES({each})" for each in columns]
-        else:
-            newer = f"{table}.{version} < VALUES({version})"
-            ordered = [*(each for each in columns if each != version), version]
-            sets = [f"{each} = IF({newer}, VALUES({each}), {table}.{each})" for each in ordered]
-        return f" ON DUPLICATE KEY UPDATE {', '.join(sets)}"
-
-
-_KNOWN = {"postgresql": PostgreSql(), "sqlite": Sqlite(), "mysql": MySql(), "mariadb": MySql()}
-
-
-def dialect_of(name: str) -> SqlDialect:
-    """The dialect with this SQLAlchemy name. Raises `ConfigError` for any other database."""
-    found = _KNOWN.get(name)
-    if found is None:
-        raise bad(
-            "url",
-            name,
-            "must be PostgreSQL, MySQL, MariaDB or SQLite; write your own sink for other databases",
-        )
-    return found
+def placeholder_of(style: str) -> Callable[[int], str]:
+    """The parameter of a statement by its number. Raises `ConfigError` for an unknown style."""
+    if style in {"numeric_dollar", "numeric"}:
+        sign = "$" if style == "numeric_dollar" else ":"
+        return lambda number: f"{sign}{number}"
+    if style in {"format", "pyformat"}:
+        return lambda _: "%s"
+    if style == "qmark":
+        return lambda _: "?"
+    raise ConfigError(f"the driver has the parameter style {style!r}, which is not supported")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..._core.checks import bad
 from ..._core.errors import ConfigError, MissingExtra
 from ..._core.options import Options
-from .dialects import dialect_of
+from .databases import dialect_of
 from .engine import AsyncSqlEngine, ThreadedSqlEngine
 
 if TYPE_CHECKING:

@@ -12,41 +12,75 @@ import sqlite3
 from typing import Any
 
 from ..._clients.postgres.errors import NO_PRIVILEGE, checks_privileges, classify_postgres
+from ..._clients.postgres.pooler import POOLER, class_of_pooler
 from ..._core.causes import causes
 from ..._core.classify import classified_by_cause
 from ..._core.errors import ErrorClass
 
-_P, _T, _U, _R = (
+_P, _T, _U, _R, _H = (
     ErrorClass.PERMANENT,
     ErrorClass.TRANSIENT,
     ErrorClass.UNAVAILABLE,
     ErrorClass.REFUSED,
+    ErrorClass.THROTTLE,
 )
 _MYSQL = {
+    1020: _T,  # changed since the last read
     1021: _R,  # disk full
-    1040: ErrorClass.THROTTLE,  # too many connections
+    1026: _R,  # a file cannot be written
+    1030: _T,  # of the storage engine
+    1036: _R,  # the table is read-only
+    1037: _T,  # out of memory
+    1040: _H,  # too many connections
     1041: _T,  # out of memory
     1044: _R,  # no permission for the database
     1045: _R,  # login
+    1046: _R,  # no database
+    1047: _U,  # a node that is not in its cluster
     1049: _R,  # no such database
     1053: _U,  # shutting down
     1054: _R,  # no such column
+    1064: _R,  # syntax
+    1105: _T,  # unknown, such as of a proxy
     1114: _R,  # the table is full
     1129: _R,  # the host is blocked
     1130: _R,  # the host is not allowed to connect
+    1136: _R,  # number of columns, in a trigger
     1142: _R,  # no permission for the table
     1143: _R,  # no permission for the column
     1146: _R,  # no such table
     1153: _P,  # a packet too large
+    1158: _T,  # network
+    1159: _T,
+    1160: _T,
+    1161: _T,
+    1194: _R,  # the table is damaged
+    1195: _R,
+    1203: _H,  # too many connections of the user
     1205: _T,  # lock wait timeout
+    1206: _T,  # too many locks
     1213: _T,  # deadlock
-    1226: ErrorClass.THROTTLE,  # too many statements of the user
+    1226: _H,  # too many statements of the user
     1227: _R,  # no permission
     1290: _R,  # read-only
+    1305: _R,  # no such function, in a trigger
     1317: _T,  # interrupted
+    1356: _R,  # a view that is invalid
     1364: _R,  # a column without a default has no value, in any row
+    1370: _R,  # no permission for a function
+    1442: _R,  # a trigger changes its own table
+    1449: _R,  # no such definer
+    1637: _T,  # too many transactions
+    1698: _R,  # login
     1792: _R,  # read-only transaction
+    1812: _R,  # no tablespace
+    1814: _R,
+    1820: _R,  # the password has expired
     1836: _R,  # read-only
+    1862: _R,  # the password has expired
+    1906: _R,  # a generated column, in any row
+    1927: _T,  # the connection was killed
+    1932: _R,  # the table is not in its engine
     1969: _T,  # statement timeout, MariaDB
     2002: _U,
     2003: _U,
@@ -54,8 +88,15 @@ _MYSQL = {
     2006: _T,
     2013: _T,
     3024: _T,  # statement timeout, MySQL
+    3100: _T,  # group replication
+    3101: _T,
+    3105: _R,  # a generated column, in any row
+    3118: _R,  # the user is locked
+    4031: _T,  # idle for too long
+    4151: _R,  # the user is locked
 }
 MYSQL_TWICE = frozenset({1062, 1586})
+MOVED = "SQLITE_READONLY_DBMOVED"
 _SQLITE = {
     "SQLITE_AUTH": _R,
     "SQLITE_BUSY": _T,
@@ -71,6 +112,7 @@ _SQLITE = {
     "SQLITE_PERM": _R,
     "SQLITE_PROTOCOL": _T,
     "SQLITE_READONLY": _R,
+    MOVED: _T,
     "SQLITE_SCHEMA": _T,
 }
 SQLITE_TWICE = frozenset({"SQLITE_CONSTRAINT_UNIQUE", "SQLITE_CONSTRAINT_PRIMARYKEY"})
@@ -111,6 +153,14 @@ def is_lost(error: BaseException) -> bool:
     )
 
 
+def is_moved(error: BaseException) -> bool:
+    """Whether the file of SQLite was removed or replaced, so that only a new connection finds it."""
+    originals = map(_original, causes(error))
+    return any(
+        isinstance(link, sqlite3.Error) and _sqlite_name(link) == MOVED for link in originals
+    )
+
+
 def is_refusal(error: BaseException) -> bool:
     """Whether a driver's own error means that the server or the driver has refused the statement,
     so that none of its rows are stored.
@@ -118,7 +168,9 @@ def is_refusal(error: BaseException) -> bool:
     number = _number(error)
     if number is not None:
         return not 2000 <= number < 3000  # codes of the MySQL client
-    return _state(error) is not None or isinstance(error, (TypeError, ValueError))
+    if _state(error) is not None or isinstance(error, (TypeError, ValueError)):
+        return True
+    return type(error).__name__ == "ProgrammingError"  # of asyncmy, for a value without a literal
 
 
 def _original(error: BaseException) -> BaseException:
@@ -160,6 +212,8 @@ def _of_postgres(error: BaseException, state: str) -> ErrorClass | None:
         own = getattr(error.__cause__, "server_source_function", None)  # asyncpg
         routine = own or getattr(getattr(error, "diag", None), "source_function", None)
         return _R if checks_privileges(routine) else _P
+    if state == POOLER:  # also of the server, for a statement that a pooler has mixed up
+        return class_of_pooler(str(error))
     return classify_postgres(error)
 
 
@@ -168,7 +222,7 @@ def _of_sqlite(error: sqlite3.Error) -> ErrorClass:
     if any(part in text for part in _MISSING):
         return _R
     parts = name.split("_")
-    known = _SQLITE.get("_".join(parts[:2]))
+    known = _SQLITE.get(name) or _SQLITE.get("_".join(parts[:2]))
     return _P if known is None else known
 
 

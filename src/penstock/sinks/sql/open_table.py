@@ -6,12 +6,14 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from ..._clients.encoding import item_error
+from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.order.stopped import stopped_behind
 from ..._core.result import WriteResult
 from .batch import SqlBatch
 from .plan import read_plan
 from .rows import SqlRow
+from .values import needed
 from .writer import BlamedRow, SqlWriter
 
 if TYPE_CHECKING:
@@ -22,7 +24,11 @@ if TYPE_CHECKING:
     from ..._core.batch import Batch
     from .dialects import SqlDialect
     from .engine import SqlEngine
-    from .plan import Processor, SqlPlan
+    from .plan import SqlPlan
+    from .values import Processor
+
+
+FRESH_SECONDS = 1.0
 
 
 class OpenSqlTable:
@@ -36,6 +42,7 @@ class OpenSqlTable:
         self._dialect = dialect
         self._maker = maker
         self._plan: SqlPlan | None = None
+        self._read_at = 0.0
 
     @property
     def plan(self) -> SqlPlan:
@@ -46,12 +53,18 @@ class OpenSqlTable:
     async def read(self) -> None:
         """Read the current table. Raises `ConfigError` if the rows do not fit it."""
         self._plan = await self.engine.run(lambda con: read_plan(con, self._target, self._dialect))
+        self._read_at = LOOP_CLOCK.now()
 
     async def store(self, batch: Batch[Any]) -> WriteResult | None:
         """Write a batch; see `SqlSink.write`."""
+        await self._compare()
         indices, given, found = self._maker.rows(batch)
         errors: dict[int, BaseException] = dict(found)
         rows = self._batch(batch, indices, given, errors)
+        if len(errors) > len(found) or rows.answer.errors:
+            await self._read_again()
+            errors = dict(found)
+            rows = self._batch(batch, indices, given, errors)
         try:
             await self._write(rows)
         except BlamedRow:
@@ -64,6 +77,9 @@ class OpenSqlTable:
                 errors = dict(found)
                 rows = self._batch(batch, indices, given, errors)
                 await self.engine.run(SqlWriter(self.plan, rows).write_singly)
+        except Exception:
+            self._read_at = float("-inf")  # such as of a statement above the server's new limit
+            raise
         answer = rows.answer
         errors |= answer.errors
         if not errors and not answer.outcomes and not answer.details:
@@ -79,6 +95,19 @@ class OpenSqlTable:
             await self.engine.run(writer.write_alone)
         else:
             await self.engine.execute(*rows.alone(), writer.write_alone)
+
+    async def _compare(self) -> None:
+        """Read the table again if its columns were altered; look for that once per
+        `FRESH_SECONDS`.
+        """
+        if LOOP_CLOCK.now() - self._read_at <= FRESH_SECONDS:
+            return
+        name, schema = self._target.table, self._target.schema
+        told = await self.engine.run(lambda con: self._dialect.told(con, name, schema))
+        if told == self.plan.told:
+            self._read_at = LOOP_CLOCK.now()
+        else:
+            await self._read_again()
 
     async def _read_again(self) -> None:
         """Read the table before a row is blamed, since the table may have changed.
@@ -100,8 +129,9 @@ class OpenSqlTable:
     ) -> SqlBatch:
         """The rows that can be bound; the others are added to `errors`."""
         keys, maybe = batch.keys, batch.maybe_applied
-        if processors := self.plan.processors:
-            indices, given = _processed(indices, given, processors, errors)
+        for processors in (needed(self.plan.rules, given), self.plan.processors):
+            if processors:
+                indices, given = _processed(indices, given, processors, errors)
         own = repeat(None) if keys is None else map(keys.__getitem__, indices)
         bound = [*map(SqlRow, indices, given, own, map(maybe.__contains__, indices))]
         if keys is not None and errors:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from ..._core.checks import bad
-from ..._core.errors import ConfigError
+from .dialects import placeholder_of
 from .returned import SqlReturned
+from .values import sql_rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
     from ..._clients.row_target import RowTarget
     from .dialects import SqlDialect, SqlLimits
+    from .values import Processor, SqlValueRule
 
 MOST_STATEMENTS = 64
-Processor: TypeAlias = "Callable[[Any], Any]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,12 @@ class SqlPlan:
     """A unique key within the columns, used to find conflicts."""
     processors: Mapping[int, Processor]
     """Functions that convert a value for the driver, by its place in a row."""
+    rules: Mapping[int, SqlValueRule]
+    """Checks of values, by their place in a row."""
+    told: Sequence[tuple[Any, ...]]
+    """The columns as the database describes them."""
+    doubt: str | None
+    """The reason why the session would silently change values."""
     table: str
     """The quoted name."""
     quoted: tuple[str, ...]
@@ -107,6 +114,7 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
     """Read the table. Raises `ConfigError` if the rows do not fit it, and the client's errors."""
     from sqlalchemy import JSON
 
+    told = dialect.told(con, target.table, target.schema)
     dialect.check_session(con, target.table, target.schema)
     table, unique = _reflected(con, target, dialect)
     known = [column.name for column in table.columns]
@@ -115,6 +123,7 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
             if each not in table.columns:
                 rule = f"is not a column of {target.table!r}; it has {', '.join(known)}"
                 raise bad(argument, each, rule)
+    _check_writable(table, target)
     _check_complete(table, target)
     key = _key_of(target, unique)
     types = {column.name: column.type for column in table.columns}
@@ -132,9 +141,12 @@ def read_plan(con: Connection, target: RowTarget, dialect: SqlDialect) -> SqlPla
         limits=dialect.limits(con),
         key=key,
         processors=_processors(con, [types[each] for each in target.columns]),
+        rules=_rules(con, dialect, [types[each] for each in target.columns]),
+        told=told,
+        doubt=dialect.doubt(con),
         table=name,
         quoted=quoted,
-        placeholder=_placeholder(con.dialect.paramstyle),
+        placeholder=placeholder_of(con.dialect.paramstyle),
         clause=_clause(target, dialect, name, names, key),
         returned=_returned(con, target, key, types),
     )
@@ -159,6 +171,16 @@ def _reflected(
         unique.append(tuple(column.name for column in table.primary_key.columns))
     unique += dialect.unique_keys(con, target.table, target.schema)
     return table, [*dict.fromkeys(unique)]
+
+
+def _check_writable(table: Table, target: RowTarget) -> None:
+    """Raise `ConfigError` for a column whose values the database generates."""
+    for name in target.columns:
+        column = table.columns[name]
+        identity = column.identity
+        if column.computed is not None or (identity is not None and identity.always):
+            rule = f"is a generated column of {target.table!r}, which takes no values; leave it out"
+            raise bad("columns", name, rule)
 
 
 def _check_complete(table: Table, target: RowTarget) -> None:
@@ -224,6 +246,14 @@ def _processors(con: Connection, types: Sequence[TypeEngine[Any]]) -> dict[int, 
     return {place: process for place, process in enumerate(found) if process is not None}
 
 
+def _rules(
+    con: Connection, dialect: SqlDialect, types: Sequence[TypeEngine[Any]]
+) -> dict[int, SqlValueRule]:
+    is_utc = dialect.is_utc(con)
+    found = [sql_rule_of(kind, dialect.name, is_utc=is_utc) for kind in types]
+    return {place: rule for place, rule in enumerate(found) if rule is not None}
+
+
 def _returned(
     con: Connection,
     target: RowTarget,
@@ -237,14 +267,3 @@ def _returned(
         key_places=tuple(target.columns.index(each) for each in key or ()),
         selected=", ".join(quote(each) for each in (*(key or ()), *target.returning)),
     )
-
-
-def _placeholder(style: str) -> Callable[[int], str]:
-    if style in {"numeric_dollar", "numeric"}:
-        sign = "$" if style == "numeric_dollar" else ":"
-        return lambda number: f"{sign}{number}"
-    if style in {"format", "pyformat"}:
-        return lambda _: "%s"
-    if style == "qmark":
-        return lambda _: "?"
-    raise ConfigError(f"the driver has the parameter style {style!r}, which is not supported")

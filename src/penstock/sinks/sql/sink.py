@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.column_names import column_names, optional_names
@@ -20,7 +21,7 @@ from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
 from ..._core.sink import Capabilities
 from ..._core.told import text_of
-from .dialects import dialect_of
+from .databases import dialect_of
 from .engine_of import EngineGiven
 from .errors import classify_sql
 from .open_table import OpenSqlTable
@@ -37,12 +38,15 @@ if TYPE_CHECKING:
     from ..._core.result import WriteResult
 
 
+logger = logging.getLogger("penstock.sinks.sql")
+
+
 @known_arguments()
 class SqlSink(Openable):
     """Writes items as rows of one table of PostgreSQL, MySQL, MariaDB or SQLite, with SQLAlchemy 2.
 
-    A write is one transaction. A row that the database refuses fails alone with `PermanentError`;
-    the other rows are stored. Items become rows as in `PostgresSink`, which is faster and has more
+    A write is one transaction. A row that the database refuses, or that it would silently change,
+    fails alone with `PermanentError`; the other rows are stored. Items become rows as in `PostgresSink`, which is faster and has more
     features for PostgreSQL.
 
     Args:
@@ -60,7 +64,7 @@ class SqlSink(Openable):
             primary key, or the first unique key within `columns`. MySQL and MariaDB always use all
             unique keys.
         update_columns: the columns that `"update"` replaces; default: every other column.
-        version_column: with `"update"`, replace only rows with a lower version.
+        version_column: with `"update"`, replace only rows with a lower version, or with none.
         row: a function from an item to its row.
         returning: columns of the stored row, such as a generated number, for the item's receipt:
             its `detail` is then a dictionary of them. An item whose row was skipped, or replaced by
@@ -74,7 +78,8 @@ class SqlSink(Openable):
     Raises `ConfigError` for a bad argument and `MissingExtra` without SQLAlchemy. Constructing does
     not suspend and connects to nothing. Opening suspends; it connects and reads the table. It
     raises `ConfigError` for a refused login, a table that does not exist or that the rows do not
-    fit, and a driver that is not installed; and `UnavailableError` if no server responds.
+    fit, a pooler that mixes up prepared statements, and a driver that is not installed; and
+    `UnavailableError` if no server responds.
     """
 
     _run_time = ("_table",)
@@ -164,6 +169,8 @@ class SqlSink(Openable):
             raise
         except Exception as error:
             raise self._opening_error(error) from error
+        if table.plan.doubt is not None:
+            logger.warning("%r: %s", self, table.plan.doubt)
         self._table = table
 
     def _opening_error(self, error: Exception) -> PenstockError:

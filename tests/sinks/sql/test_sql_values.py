@@ -1,0 +1,303 @@
+"""Values that a driver or a database would change and say nothing: each fails alone, or is stored as
+the guide tells. Compared by the database's own SELECT.
+
+Proven here: batcher/B38.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
+from tests.sinks.sql.sql_help import SqlTable, names, written
+
+from penstock import ConfigError, ErrorClass, TooLargeError
+from penstock._core.classify import classified
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.sinks.sql.mariadb import MariaDbServer
+
+pytestmark = pytest.mark.usefixtures("real_clock")
+TOKYO = timezone(timedelta(hours=9))
+AT = datetime(2026, 1, 2, 3, 4, 5)
+MOMENT = {"sqlite": "DATETIME", "mysql": "DATETIME", "postgresql": "TIMESTAMP"}
+
+
+async def test_values_that_would_lose_something_fail_alone(table: SqlTable) -> None:
+    kinds = {"whole": "INT", "day": "DATE", "hour": "TIME"}
+    table.make("id INT NOT NULL UNIQUE, " + ", ".join(f"{n} {k}" for n, k in kinds.items()))
+    rows: list[tuple[Any, ...]] = [
+        (0, 1, date(2026, 1, 2), time(3, 4, 5)),
+        (1, 1, AT, None),
+        (2, None, None, AT if table.name != "sqlite" else time(3, tzinfo=TOKYO)),
+        (3, None, None, time(3, 4, 5, tzinfo=TOKYO)),
+        (4, 2.0 if table.name != "sqlite" else 2, None, None),
+        (5, Decimal("2.5"), None, None),
+        (6, 1.5 if table.name != "sqlite" else float("nan"), None, None),
+    ]
+    async with table.sink(("id", *kinds)) as sink:
+        errors = await written(sink, rows)
+    assert names(errors) == dict.fromkeys([1, 2, 3, 5, 6], "PermanentError")
+    assert await table.looked("id, whole") == [(0, 1), (4, 2)]
+    assert [str(value) for value in (await table.looked("day"))[0]] == ["2026-01-02"]
+
+
+async def test_a_time_with_a_zone_is_stored_in_utc(table: SqlTable) -> None:
+    """Of any zone; a driver alone would drop it, and store another moment."""
+    table.make(f"id INT NOT NULL UNIQUE, at {MOMENT[table.name]}")
+    async with table.sink(("id", "at")) as sink:
+        rows = [(1, AT), (2, AT.replace(tzinfo=UTC)), (3, AT.replace(tzinfo=TOKYO))]
+        assert await written(sink, rows) == {}
+    found = [str(at)[:19] for (at,) in await table.looked("at")]
+    assert found == ["2026-01-02 03:04:05"] * 2 + ["2026-01-01 18:04:05"]
+
+
+async def test_a_timestamp_of_mysql_is_in_the_zone_of_the_session(mariadb: MariaDbServer) -> None:
+    """So a time with a zone needs a session in UTC; it is not taken for one in another zone."""
+    table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
+    table.make("id INT NOT NULL UNIQUE, at TIMESTAMP NULL")
+    rows = [(1, AT.replace(tzinfo=TOKYO)), (2, None)]
+    for zone, bad in (("+02:00", {0: "PermanentError"}), ("+00:00", {})):
+        connect = {"connect_args": {"init_command": f"SET time_zone = '{zone}'"}}
+        async with table.sink(("id", "at"), on_conflict="update", engine_options=connect) as sink:
+            assert names(await written(sink, rows)) == bad
+    assert await table.looked("id, UNIX_TIMESTAMP(at)", "id") == [(1, 1767290645), (2, None)]
+
+
+async def test_numbers_of_sqlite_are_exact_or_refused(table: SqlTable) -> None:
+    if table.name != "sqlite":
+        pytest.skip("it has decimals")
+    table.make("id INT NOT NULL UNIQUE, price NUMERIC(20, 2), code STRING")
+    rows: list[tuple[Any, ...]] = [
+        (0, Decimal("1.25"), None),
+        (1, Decimal("12345678901234567.89"), None),
+        (2, 2**53 + 1, None),
+        (3, "12345678901234567.89", None),
+        (4, float("nan"), None),
+        (5, None, "007"),
+        (6, 2**53, "7"),
+    ]
+    async with table.sink(("id", "price", "code")) as sink:
+        assert names(await written(sink, rows)) == dict.fromkeys(range(1, 6), "PermanentError")
+    assert await table.looked("id, price, code") == [(0, 1.25, None), (6, 2**53, 7)]
+
+
+async def test_a_value_without_a_literal_is_no_lost_connection(mariadb: MariaDbServer) -> None:
+    """MySQL has no NaN, and the number of a member is not a name of an enum."""
+    table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
+    table.make("id INT NOT NULL UNIQUE, n DOUBLE, e ENUM('a', '3')")
+    nan, inf = float("nan"), float("inf")
+    rows = [(1, 1.5, "a"), (2, nan, "a"), (3, inf, "a"), (4, None, "1"), (5, None, "3")]
+    async with table.sink(("id", "n", "e")) as sink:
+        assert names(await written(sink, rows)) == dict.fromkeys([1, 2, 3], "PermanentError")
+    assert await table.looked("id, n, e") == [(1, 1.5, "a"), (5, None, "3")]
+
+
+async def test_bytes_are_not_stored_as_their_hexadecimal_text(table: SqlTable) -> None:
+    if table.name != "postgresql":
+        pytest.skip("as psycopg has them")
+    async with table.sink() as sink:
+        assert names(await written(sink, [(1, b"x"), (2, "y")])) == {0: "PermanentError"}
+    assert await table.looked() == [(2, "y")]
+
+
+async def test_floats_become_the_decimals_that_they_show(table: SqlTable) -> None:
+    """Not the 55 digits of the binary fraction, as asyncpg sends them."""
+    if table.name != "postgresql":
+        pytest.skip("its drivers send what is shown")
+    table.make("id INT NOT NULL UNIQUE, price NUMERIC, prices NUMERIC[]")
+    async with table.sink(("id", "price", "prices")) as sink:
+        assert await written(sink, [(1, 0.1, [0.7, None]), (2, float("nan"), None)]) == {}
+    found = await table.looked("price::text, prices::text")
+    assert found == [("0.1", "{0.7,NULL}"), ("NaN", None)]
+
+
+@pytest.mark.parametrize("kind", ["id + 1", "an identity"])
+async def test_a_generated_column_takes_no_values(table: SqlTable, kind: str) -> None:
+    """The columns are to blame, not every row."""
+    column = "INT GENERATED ALWAYS AS (id + 1) STORED"
+    if kind == "an identity":
+        if table.name != "postgresql":
+            pytest.skip("it has none")
+        column = "INT GENERATED ALWAYS AS IDENTITY"
+    table.make(f"id INT NOT NULL UNIQUE, more {column}")
+    with pytest.raises(ConfigError, match="columns='more': is a generated column of 'words'"):
+        async with table.sink(("id", "more")):
+            pass
+
+
+async def test_a_row_without_a_version_is_replaced(table: SqlTable) -> None:
+    """batcher/B38: a stored NULL is lower than any version."""
+    table.make("id INT NOT NULL UNIQUE, version INT, word VARCHAR(20)")
+    table.run("INSERT INTO words (id, word) VALUES (1, 'old')")
+    columns = ("id", "version", "word")
+    async with table.sink(columns, on_conflict="update", version_column="version") as sink:
+        assert await written(sink, [(1, 1, "one")]) == {}
+        assert await written(sink, [(1, 0, "zero")]) == {}
+    assert await table.looked("id, version, word") == [(1, 1, "one")]
+
+
+async def test_an_engine_that_truncates_is_told(
+    mariadb: MariaDbServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, when it is opened; a sink's own sessions are strict, whatever the server is."""
+    caplog.set_level("WARNING", "penstock.sinks.sql")
+    table = SqlTable(mariadb.url())
+    table.make()
+    async with table.sink():
+        assert caplog.messages == []
+    async with table.sink(url=table.engine) as sink:
+        assert await written(sink, [(1, "a")]) == {}
+    (message,) = caplog.messages
+    assert "its sessions are not strict" in message
+
+
+async def test_backslashes_are_stored_as_they_are(mariadb: MariaDbServer) -> None:
+    """Whatever the server's mode is when a connection is made: asyncmy writes them by one rule."""
+    table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
+    table.make("id INT NOT NULL UNIQUE, word TEXT")
+    rows = [(1, "\\"), (2, "it's \\' \" \n"), (3, "a\\b")]
+    table.run("SET GLOBAL sql_mode = 'NO_BACKSLASH_ESCAPES,ANSI_QUOTES'")
+    try:
+        async with table.sink() as sink:
+            assert await written(sink, rows) == {}
+        engine = create_async_engine(table.url)
+        with pytest.raises(ConfigError, match="sql_mode NO_BACKSLASH_ESCAPES"):
+            async with table.sink(url=engine):
+                pass
+        await engine.dispose()
+    finally:
+        table.run("SET GLOBAL sql_mode = ''")
+    assert await table.looked() == rows
+
+
+async def test_a_limit_that_is_lowered_under_an_open_sink(mariadb: MariaDbServer) -> None:
+    """batcher/B37: the batch is sent in smaller statements; a row above the limit fails alone."""
+    table = SqlTable(mariadb.url())
+    table.make("id INT NOT NULL UNIQUE, word LONGTEXT NOT NULL")
+    rows = [(number, "x" * 300_000) for number in range(10)]
+    async with table.sink(on_conflict="ignore") as sink:
+        table.run("SET GLOBAL max_allowed_packet = 1048576")
+        try:
+            with table.engine.connect() as con:
+                query = "SELECT id FROM information_schema.processlist WHERE id <> CONNECTION_ID()"
+                for (number,) in con.exec_driver_sql(query).fetchall():
+                    con.exec_driver_sql(f"KILL {number}")
+            errors: dict[int, BaseException] = {}
+            for _ in range(3):  # the connections that are lost, then the limit
+                errors = await written(sink, [*rows, (10, "x" * 2_000_000)])
+        finally:
+            table.run("SET GLOBAL max_allowed_packet = 16777216")
+        assert {index: type(error) for index, error in errors.items()} == {10: TooLargeError}
+    assert await table.looked("id, LENGTH(word)") == [(number, 300_000) for number in range(10)]
+
+
+# -- tables that are altered under an open sink ----------------------------------------------------
+
+
+def _idle(sink: Any) -> None:
+    """As after a second without a write."""
+    sink._table._read_at = float("-inf")
+
+
+async def test_a_column_that_takes_more_than_before_takes_it_at_once(table: SqlTable) -> None:
+    """A value is blamed by the table as it is."""
+    table.make(f"id INT NOT NULL UNIQUE, v {'NUMERIC' if table.name == 'sqlite' else 'INT'}")
+    value = "007" if table.name == "sqlite" else 1.5
+    async with table.sink(("id", "v")) as sink:
+        assert names(await written(sink, [(1, value)])) == {0: "PermanentError"}
+        table.run("ALTER TABLE words DROP COLUMN v")
+        table.run(f"ALTER TABLE words ADD COLUMN v {'TEXT' if table.name == 'sqlite' else 'REAL'}")
+        assert await written(sink, [(1, value)]) == {}
+    assert await table.looked("v") == [(value,)]
+
+
+async def test_a_column_of_another_type_is_noticed_before_a_write(table: SqlTable) -> None:
+    """A text of JSON is a text; a number with a fraction is no whole number; nothing complains."""
+    json, real = "JSON", {"sqlite": "TEXT", "mysql": "DOUBLE", "postgresql": "float8"}[table.name]
+    whole = "NUMERIC" if table.name == "sqlite" else "INT"
+    value = "007" if table.name == "sqlite" else 1.5
+    table.make(f"id INT NOT NULL UNIQUE, data {json}, v {real}")
+    async with table.sink(("id", "data", "v")) as sink:
+        assert await written(sink, [(1, {"a": 1}, value)]) == {}
+        table.run("DROP TABLE words")
+        table.make(f"id INT NOT NULL UNIQUE, data VARCHAR(20), v {whole}")
+        _idle(sink)
+        errors = await written(sink, [(2, "text", None), (3, "text", value)])
+        assert names(errors) == {1: "PermanentError"}
+    assert await table.looked("id, data") == [(2, "text")]
+
+
+@pytest.mark.parametrize("size", [1, pytest.param(40_000, marks=pytest.mark.long)])
+async def test_a_file_of_sqlite_that_is_replaced(tmp_path: Path, size: int) -> None:
+    """SQLite refuses to write to the old file; a new connection writes to the new one."""
+    table = SqlTable(f"sqlite:///{tmp_path}/rows.db")
+    table.make()
+    rows = [(number, "w") for number in range(size)]
+    async with table.sink() as sink:
+        assert await written(sink, [(-1, "w")]) == {}
+        (tmp_path / "rows.db").rename(tmp_path / "old.db")
+        table.make()
+        errors = await written(sink, rows)
+        kinds = {classified(error, sink.classify) for error in errors.values()}
+        assert (kinds, len(errors)) == ({ErrorClass.TRANSIENT}, size)
+        assert await written(sink, rows) == {}
+        (tmp_path / "rows.db").unlink()
+        for _ in range(2):
+            errors = await written(sink, [(-2, "w")])
+        assert classified(errors[0], sink.classify) is ErrorClass.REFUSED
+        table.make()
+        assert await written(sink, [(-3, "w")]) == {}
+    assert await table.looked() == [(-3, "w")]
+
+
+DESTINATIONS_FAULT = {
+    1047: ErrorClass.UNAVAILABLE,
+    1203: ErrorClass.THROTTLE,
+    1356: ErrorClass.REFUSED,
+    1449: ErrorClass.REFUSED,
+    1305: ErrorClass.REFUSED,
+    1020: ErrorClass.TRANSIENT,
+    1030: ErrorClass.TRANSIENT,
+    1105: ErrorClass.TRANSIENT,
+    1036: ErrorClass.REFUSED,
+    1026: ErrorClass.REFUSED,
+}
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        1047,
+        1203,
+        1449,
+        *[
+            pytest.param(each, marks=pytest.mark.long)
+            for each in sorted(DESTINATIONS_FAULT.keys() - {1047, 1203, 1449})
+        ],
+    ],
+)
+async def test_an_error_of_the_destination_gives_no_row_up(
+    mariadb: MariaDbServer, number: int
+) -> None:
+    """Such as of a node that has left its cluster, or of a trigger whose definer is gone."""
+    table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
+    table.make()
+    async with table.sink() as sink:
+        table.run(
+            "CREATE TRIGGER fails BEFORE INSERT ON words FOR EACH ROW "
+            f"SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = {number}, MESSAGE_TEXT = 'no'"
+        )
+        errors = await written(sink, [(1, "a"), (2, "b")])
+        assert {classified(error, sink.classify) for error in errors.values()} == {
+            DESTINATIONS_FAULT[number]
+        }
+        assert len(errors) == 2
+        table.run("DROP TRIGGER fails")
+        assert await written(sink, [(1, "a"), (2, "b")]) == {}
+    assert await table.looked() == [(1, "a"), (2, "b")]
