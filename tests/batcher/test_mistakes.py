@@ -225,7 +225,7 @@ async def test_use_before_opening_and_after_closing_is_refused(fake_clock: FakeC
 
 
 async def test_another_event_loop_is_refused(fake_clock: FakeClock) -> None:
-    """A batcher belongs to the loop on which it was opened."""
+    """batcher/B18, I2: a batcher belongs to the loop on which it was opened."""
 
     async def use(call: Callable[[], Any]) -> None:
         with pytest.raises(

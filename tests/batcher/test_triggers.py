@@ -111,7 +111,7 @@ async def test_shutdown_of_an_empty_batcher_writes_nothing(fake_clock: FakeClock
 
 
 async def test_batches_that_a_sink_keeps_never_change(fake_clock: FakeClock) -> None:
-    """B-T10, batcher/B17."""
+    """I3, B-T10, batcher/B17."""
     kept: list[Batch[int]] = []
 
     async def write(batch: Batch[int]) -> None:

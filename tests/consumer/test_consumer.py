@@ -44,7 +44,7 @@ async def test_every_record_is_handled_and_committed(fake_clock: FakeClock) -> N
 
 
 async def test_a_slow_key_does_not_delay_another(fake_clock: FakeClock) -> None:
-    """O-T2, O-T3: A1 is slow, A2 waits for it, and B1 runs meanwhile."""
+    """consumer/O1, O-T2, O-T3: A1 is slow, A2 waits for it, and B1 runs meanwhile."""
     log = log_of("a", "a", "b")
     events: list[str] = []
 
@@ -58,7 +58,7 @@ async def test_a_slow_key_does_not_delay_another(fake_clock: FakeClock) -> None:
 
 
 async def test_one_worker_means_one_handler(fake_clock: FakeClock) -> None:
-    """O-T2: with `concurrency=1` no two handlers overlap."""
+    """consumer/O3, O-T2: with `concurrency=1` no two handlers overlap."""
     running = most = 0
 
     async def handle(message: Message) -> None:
@@ -107,7 +107,9 @@ async def test_a_restart_runs_only_what_was_unfinished(fake_clock: FakeClock) ->
 async def test_a_failed_message_stays_before_the_later_ones_of_its_key(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:O1: what follows of the key starts after the failed message has settled."""
+    """consumer/O1, consumer/C:O1: what follows of the key starts after the failed message has
+    settled.
+    """
     handled: list[tuple[int, int]] = []
 
     async def handle(message: Message) -> Nak | None:
@@ -120,7 +122,9 @@ async def test_a_failed_message_stays_before_the_later_ones_of_its_key(
 
 
 async def test_the_window_bounds_what_is_inside(fake_clock: FakeClock) -> None:
-    """O-T4, consumer/C:B1: with `max_in_flight=3` nothing is fetched while three are unsettled."""
+    """consumer/O5, O-T4, consumer/C:B1: with `max_in_flight=3` nothing is fetched while three are
+    unsettled.
+    """
     log = log_of(*range(20))
     inside = most = 0
 
@@ -230,7 +234,7 @@ async def test_a_lost_partition_commits_nothing_and_keeps_its_key_until_the_hand
 
 
 async def test_a_cancelled_run_drains_and_commits(fake_clock: FakeClock) -> None:
-    """O-T9, consumer/C:B3: what runs ends and is committed; what is queued is left."""
+    """consumer/O9, O-T9, consumer/C:B3: what runs ends and is committed; what is queued is left."""
     log = log_of("a", "a", "b")
     handled: list[int] = []
 
@@ -378,7 +382,7 @@ def test_a_bad_argument_is_refused(options: dict[str, object], text: str) -> Non
 
 
 def test_the_bounds_have_finite_defaults() -> None:
-    """O-T26, consumer/A:O4: 1,000 messages and 64 MiB."""
+    """O-T26, consumer/O4: 1,000 messages and 64 MiB."""
     settings = Consumer(MemorySource(MemoryLog()))._settings
     assert settings.max_in_flight == 1000
     assert settings.max_in_flight_bytes == 64 << 20

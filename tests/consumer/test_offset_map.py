@@ -70,7 +70,7 @@ def forged(body: bytes, form: str, position: int = 0) -> str:
     ],
 )
 def test_the_sizes_of_the_contract(unfinished: int, span: int, size: int) -> None:
-    """consumer/C:4.3. Give or take a checksum and, in the densest rows, 4 % that a bitmap would
+    """consumer/4.3. Give or take a checksum and, in the densest rows, 4 % that a bitmap would
     save.
     """
     ranges = scattered(unfinished, span)
@@ -87,7 +87,7 @@ def test_no_finished_record_is_no_text() -> None:
 
 
 def test_a_window_of_twenty_thousand_fits() -> None:
-    """consumer/C:4.3: however its finished records are spread."""
+    """consumer/4.3: however its finished records are spread."""
     for unfinished in (10_000, 5_000, 15_000):
         assert not encode(
             1 << 40,

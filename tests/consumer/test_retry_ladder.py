@@ -59,7 +59,9 @@ def waits(times: Sequence[float]) -> list[float]:
 async def test_the_delays_double_up_to_the_longest(
     fake_clock: FakeClock, share: float, expected: list[float]
 ) -> None:
-    """O-T19, consumer/C:F1: base * 2 ** (n - 1), at most the longest, with full jitter."""
+    """consumer/O23, O-T19, consumer/C:F1: base * 2 ** (n - 1), at most the longest, with full
+    jitter.
+    """
     backoff = FullJitter(DoublingBackoff(first=0.1, longest=0.5), Fixed(share))
     handler = Failing(fake_clock, TransientError("down"))
     retry = RetryPolicy(attempts=6, backoff=backoff)
@@ -78,7 +80,7 @@ async def test_the_delays_double_up_to_the_longest(
 async def test_the_class_of_the_error_decides_about_the_attempts(
     fake_clock: FakeClock, error: BaseException, tries: int
 ) -> None:
-    """O-T19, consumer/C:F1: attempts per class of exception."""
+    """consumer/O23, O-T19, consumer/C:F1: attempts per class of exception."""
     report = await finite(log_of("a"), fake_clock).receive(handler := Failing(fake_clock, error))
     assert len(handler.tries) == tries
     assert report.blocked[0].error is error

@@ -246,7 +246,7 @@ async def test_jobs_are_purged_by_kind_key_and_age(log: Log) -> None:
 
 
 async def test_retention_deletes_what_is_kept_no_longer(log: Log) -> None:
-    """By outcome as the queue says; ids of waiting jobs stay, so that none comes twice."""
+    """Q17: by outcome as the queue says; ids of waiting jobs stay, so that none comes twice."""
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="skip", max_attempts=1, keep_done=60, keep_dead=7200)
         await dead_letters(con, log, 2)

@@ -290,8 +290,8 @@ async def test_shutdown_ends_a_backoff_with_an_immediate_try_and_tries_on_until_
 
 
 async def test_a_batch_that_backs_off_gives_its_slot_to_others(fake_clock: FakeClock) -> None:
-    """B-T38: two workers, one batch backing off for ten seconds; the other batches flow as without
-    it.
+    """batcher/B27, B-T38: two workers, one batch backing off for ten seconds; the other batches
+    flow as without it.
     """
 
     async def write(batch: Batch[int]) -> None:

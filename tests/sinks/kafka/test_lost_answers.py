@@ -79,7 +79,7 @@ def test_a_connection_that_breaks_stores_each_record_once(
 def test_an_answer_that_is_lost_for_good_is_unknown_and_its_retry_stores_nothing_twice(
     broker: EmbeddedKafka,
 ) -> None:
-    """The items of the retry take the answer of the records that are there."""
+    """batcher/B40: the items of the retry take the answer of the records that are there."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
@@ -99,7 +99,7 @@ def test_an_answer_that_is_lost_for_good_is_unknown_and_its_retry_stores_nothing
 
 
 def test_another_write_to_the_partition_settles_the_doubt_first(broker: EmbeddedKafka) -> None:
-    """The first batch keeps its place in front, also if its retry comes later."""
+    """batcher/B40: the first batch keeps its place in front, also if its retry comes later."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
