@@ -84,7 +84,7 @@ class Ledger(Observer):
 
 
 async def unruly(batch: Batch[int], rng: random.Random) -> WriteResult | None:
-    """A destination that does anything."""
+    """A destination with random behaviour."""
     await asyncio.sleep(rng.choice([0.0, 0.01, 0.5, 3.0]))
     kind = rng.choice(["ok", "ok", "fail", "partial", "settle", "hang", "deaf", "short"])
     if kind == "fail":
@@ -116,8 +116,8 @@ async def unruly(batch: Batch[int], rng: random.Random) -> WriteResult | None:
 def test_the_tally_adds_up_at_every_moment_whatever_the_sink_does(
     seed: int, workers: int, max_items: int, deadline: float
 ) -> None:
-    """batcher/4b.1, I1, I10: every accepted item has exactly one outcome, its receipt says the
-    same, nothing is left behind.
+    """batcher/4b.1, I1, I10: every accepted item has exactly one outcome, its receipt agrees, and
+    nothing remains.
     """
     rng = random.Random(seed)
     ledger = Ledger()

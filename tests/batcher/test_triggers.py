@@ -90,7 +90,7 @@ async def test_a_drip_never_waits_longer_than_max_delay(fake_clock: FakeClock) -
 async def test_shutdown_writes_the_open_batch_at_once_with_its_own_reason(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T4, batcher/B3, batcher/4b.3: the linger is not waited for."""
+    """B-T4, batcher/B3, batcher/4b.3: without waiting for the linger."""
     sink = Recording()
     async with Batcher(sink, limits=Limits(max_items=10, max_delay=100.0)) as batcher:
         for i in range(9):
@@ -197,7 +197,7 @@ async def test_a_due_batch_goes_on_filling_while_every_worker_is_busy(
 
 
 async def test_flush_is_a_fence_around_what_was_accepted_before_it(fake_clock: FakeClock) -> None:
-    """B-T11, batcher/B4, batcher/4b.4: the linger is skipped, later items are not dragged in, the
+    """B-T11, batcher/B4, batcher/4b.4: the linger is skipped, later items are not included, and the
     batcher stays open.
     """
     sink = Recording(seconds=1.0)
@@ -252,8 +252,8 @@ async def test_a_function_is_a_sink(fake_clock: FakeClock) -> None:
 async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 4, `pressure`: the ledger is full of a batch that backs off, so waiting for the linger
-    would help nobody.
+    """Design 4, `pressure`: a batch in backoff fills the ledger, so waiting for the linger would be
+    useless.
     """
 
     async def write(batch: Batch[int]) -> None:
@@ -278,7 +278,7 @@ async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle
 async def test_a_full_ledger_makes_full_batches_not_crumbs(
     fake_clock: FakeClock, workers: int
 ) -> None:
-    """B-T47: with producers waiting all the time, the median batch holds at least nine tenths of
+    """B-T47: with producers always waiting, the median batch has at least nine tenths of
     `max_items`.
     """
     sink = Recording(seconds=0.01)
