@@ -1,7 +1,8 @@
 """The workers' control before a queueing station: `servers` that each handle one write at a time,
-with a queue in front. By Little's law, as many writes as servers use its full capacity, and each
-further one only waits. The control sees only round trips, and must settle near that number for
-every seed.
+with a queue in front.
+
+By Little's law, as many writes as servers use its full capacity, and each further one only waits.
+The control sees only round trips, and must settle near that number for every seed.
 """
 
 from __future__ import annotations

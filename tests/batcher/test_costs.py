@@ -1,6 +1,7 @@
-"""The cost of a batch and of an item, counted in calls and objects, not in seconds. One table has
-the ceilings, a little above the counts when they were set. A change that makes the work cheaper
-should lower them; one that needs more has to justify it.
+"""The cost of a batch and of an item, counted in calls and objects, not in seconds.
+
+One table has the ceilings, a little above the counts when they were set. A change that makes the
+work cheaper should lower them; one that needs more has to justify it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A sink and producers with random behaviour from a seed: the accounts of every item stay true. The
-ground truth is the set of items that the sink applied, its consistent answers, and the items with
-an inconsistent one. At every step the tally adds up; every receipt resolves; an item succeeds only
-if the sink said so; and nothing is sent again after an inconsistent answer.
+"""A sink and producers with random behaviour from a seed: the accounts of every item stay true.
+
+The ground truth is the set of items that the sink applied, its consistent answers, and the items
+with an inconsistent one. At every step the tally adds up; every receipt resolves; an item succeeds
+only if the sink said so; and nothing is sent again after an inconsistent answer.
 """
 
 from __future__ import annotations

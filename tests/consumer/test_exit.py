@@ -111,6 +111,7 @@ async def test_a_batch_with_a_message_that_fails_never_moves_the_position_past_i
     fake_clock: FakeClock, failing: int, stored: int, ordering: str
 ) -> None:
     """S12, S-T10: the first one fails: unchanged, and never back; the third one: behind the second.
+
     An acknowledgement behind the gap does not count in the same partition.
     """
     log = log_of(*"aaaaaaa")

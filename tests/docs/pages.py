@@ -37,8 +37,9 @@ class Snippet(NamedTuple):
     before: list[str]
 
     def run(self, runner: asyncio.Runner, names: dict[str, Any], **replaced: str) -> None:
-        """Run it in this namespace, with some texts replaced. Fails for a name that one of its
-        functions would not find.
+        """Run it in this namespace, with some texts replaced.
+
+        Fails for a name that one of its functions would not find.
         """
         code = self._code(names, replaced)
         if code.co_flags & inspect.CO_COROUTINE:
