@@ -221,7 +221,7 @@ async def test_a_closed_batcher_takes_nothing(fake_clock: FakeClock, way: str) -
 
 
 async def test_waiting_producers_are_told_of_the_shutdown(fake_clock: FakeClock) -> None:
-    """Design 4, step 1 of the shutdown: they get `ClosedError`."""
+    """design 4, step 1 of the shutdown: they get `ClosedError`."""
     sink = Recording(seconds=1.0)
     async with Batcher(sink, limits=SMALL) as batcher:
         await batcher.add_many(range(4))

@@ -104,7 +104,7 @@ def waits(batcher: BlockingBatcher[Any], producers: int) -> None:
 
 
 def test_threads_share_one_batcher_and_each_keeps_its_order() -> None:
-    """Design 4: many threads, one ledger, nothing lost or doubled."""
+    """design 4: many threads, one ledger, nothing lost or doubled."""
     sink = Plain()
     with (
         restless(),
@@ -125,7 +125,7 @@ def test_threads_share_one_batcher_and_each_keeps_its_order() -> None:
 
 
 def test_the_ledger_bounds_what_threads_hand_in() -> None:
-    """Design 4: the inbox is part of the ledger. The sum never exceeds it, at any moment, for any
+    """design 4: the inbox is part of the ledger. The sum never exceeds it, at any moment, for any
     observer.
     """
     sink = Plain(shut=True)
@@ -146,7 +146,7 @@ def test_the_ledger_bounds_what_threads_hand_in() -> None:
 
 
 def test_the_loop_is_woken_once_for_many_items() -> None:
-    """Design 4: one append and at most one wake-up per add."""
+    """design 4: one append and at most one wake-up per add."""
     woken: list[int] = []
     inbox: Inbox[int] = Inbox(lambda: woken.append(1))
     inbox.lend(10, 0)
@@ -614,7 +614,7 @@ def script(text: str) -> str:
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_it_is_drained_at_the_interpreters_exit(kind: str) -> None:
-    """Design 4. A plain function still gets a thread to write in."""
+    """design 4. A plain function still gets a thread to write in."""
     out = script(f"""
         from penstock import BlockingBatcher, Limits
 

@@ -89,7 +89,7 @@ async def test_a_bad_argument_is_named_and_nothing_is_started(
 
 
 def test_more_workers_than_the_sink_takes_are_refused() -> None:
-    """Design 3.2."""
+    """design 3.2."""
 
     class Single(Recording):
         capabilities = Capabilities(max_concurrency=1)

@@ -109,7 +109,7 @@ async def test_an_asyncio_batcher_does_not_feed_itself_either(fake_clock: FakeCl
 def test_a_batcher_that_is_forgotten_with_items_inside_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Design 3.7: its name, the number of pending items, and what to do."""
+    """design 3.7: its name, the number of pending items, and what to do."""
     forgotten: list[Batcher[int]] = []
 
     async def main() -> None:

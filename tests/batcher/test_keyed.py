@@ -639,7 +639,7 @@ def _bytes_per_active_key(count: int) -> float:
 
 
 def test_an_active_key_is_small() -> None:
-    """field-notes S10: less than 600 bytes, including everything that the batcher keeps for its two
+    """consumer/C:O6: less than 600 bytes, including everything that the batcher keeps for its two
     items.
     """
     assert _bytes_per_active_key(2_000) < 600
@@ -647,7 +647,7 @@ def test_an_active_key_is_small() -> None:
 
 @pytest.mark.soak
 def test_each_of_many_active_keys_is_small() -> None:
-    """field-notes S10."""
+    """consumer/C:O6."""
     assert _bytes_per_active_key(100_000) < 600
 
 

@@ -107,7 +107,7 @@ async def test_a_deaf_last_resort_does_not_hold_the_shutdown(fake_clock: FakeClo
 async def test_a_shutdown_wanted_now_does_not_wait_for_the_last_resort(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 4: the earliest deadline wins, in every phase of the shutdown."""
+    """design 4: the earliest deadline wins, in every phase of the shutdown."""
     called = asyncio.Event()
 
     async def rest(batch: Batch[str]) -> None:

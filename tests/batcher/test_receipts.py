@@ -54,7 +54,7 @@ async def test_each_await_of_a_failed_receipt_raises_an_error_of_its_own(
 
 
 async def test_details_reach_the_receipt(fake_clock: FakeClock) -> None:
-    """Design 3.2: a returned row, an offset, an id."""
+    """design 3.2: a returned row, an offset, an id."""
 
     def answer(batch: Batch[Any]) -> WriteResult:
         return WriteResult.from_outcomes(

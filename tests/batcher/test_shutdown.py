@@ -72,7 +72,7 @@ async def test_ten_shutdowns_at_once_are_one(fake_clock: FakeClock) -> None:
 
 
 async def test_the_earliest_deadline_wins(fake_clock: FakeClock) -> None:
-    """Design 4."""
+    """design 4."""
     async with Batcher(Gated()) as batcher:
         await batcher.add("a")
         slow = asyncio.create_task(batcher.shutdown(deadline=20.0))
@@ -157,7 +157,7 @@ async def test_a_sink_that_ignores_cancellation_cannot_hold_the_shutdown(
 async def test_shutdown_in_a_cancelled_body_still_drains_and_a_second_cancellation_means_now(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 4."""
+    """design 4."""
     sink = Recording(seconds=3.0)
     batcher = Batcher(sink, limits=SINGLES)
 
@@ -388,7 +388,7 @@ print("returned", penstock.run(main()), flush=True)
     ("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGTERM", "SIGINT"), ("SIGINT", "SIGINT")]
 )
 def test_a_second_signal_means_now(first: str, second: str) -> None:
-    """Design 4: the first signal begins a drain, here with an hour of time; the second ends it, and
+    """design 4: the first signal begins a drain, here with an hour of time; the second ends it, and
     the tally is still reported.
     """
     child = subprocess.Popen(  # our own script
@@ -451,7 +451,7 @@ async def test_who_was_waiting_is_turned_away_at_the_deadline(fake_clock: FakeCl
 async def test_a_last_resort_gets_what_is_known_not_to_be_applied(
     fake_clock: FakeClock, takes: bool
 ) -> None:
-    """Design 4, step 5: within a fifth of the deadline; accepted items are dead-lettered, the
+    """design 4, step 5: within a fifth of the deadline; accepted items are dead-lettered, the
     others returned.
     """
     saved: list[tuple[float, int]] = []

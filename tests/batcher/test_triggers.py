@@ -252,7 +252,7 @@ async def test_a_function_is_a_sink(fake_clock: FakeClock) -> None:
 async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 4, `pressure`: a batch in backoff fills the ledger, so waiting for the linger would be
+    """design 4, `pressure`: a batch in backoff fills the ledger, so waiting for the linger would be
     useless.
     """
 

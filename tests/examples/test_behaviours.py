@@ -17,8 +17,8 @@ CITED = re.compile(
     | (?:batcher|consumer)/(?:[A-Z]:)?[A-Z][a-z]?\d+
     | (?:batcher|consumer)/\d+[a-c]?(?:\.\d+)?(?:-\d+)?
     | (?:batcher|consumer)/[A-Z]:\d\.\d
-    | (?<!notes\ )(?:[BCFGINOPQRS]|Ba)\d+ (?=[,:.]|\ to\ )
-    | (?:design|decisions)\ \d\.\d
+    | (?:[BCFGINOPQRS]|Ba)\d+ (?=[,:.]|\ to\ )
+    | (?:design|decisions)\ \d(?:\.\d)?
     )(?![\w/])""",
     re.VERBOSE,
 )
@@ -85,7 +85,7 @@ def test_an_id_stands_once_and_its_anchor_follows_from_it() -> None:
         ("S-T1, S18: x", {"S-T1", "S18"}),
         ("consumer/C:N12, R1.", {"consumer/C:N12", "R1"}),
         ("consumer/A:O4, P2: x", {"consumer/A:O4", "P2"}),
-        ("A1 is slow, and B1 runs; field-notes S10: x", set()),
+        ("design 4: x, and A1 waits while B1 runs", {"design 4"}),
         ("Q-T9, Q8: refused", {"Q-T9", "Q8"}),
         ("a path as tests/B-T3.py, or acme/42", set()),
     ],

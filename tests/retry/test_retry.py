@@ -310,7 +310,7 @@ async def test_a_batch_that_backs_off_gives_its_slot_to_others(fake_clock: FakeC
 
 
 async def test_one_worker_keeps_total_order_through_retries(fake_clock: FakeClock) -> None:
-    """Design 3.3: the slot is kept where one worker promises order."""
+    """design 3.3: the slot is kept where one worker promises order."""
     sink = Scripted(TransientError("t"))
     async with Batcher(
         stack(sink, Retry(backoff=fixed(10.0))), limits=Limits(max_items=1)

@@ -100,7 +100,7 @@ async def test_best_effort_never_fails_an_item_and_is_counted(
 async def test_best_effort_has_one_last_try_when_the_required_ones_are_done(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 3.3: its outage delays no other branch."""
+    """design 3.3: its outage delays no other branch."""
     extra: ScriptedSink[str] = ScriptedSink(default=fail(UnavailableError("down")))
     fan = FanOut(
         stack(ScriptedSink(default=slow(3.0))),
@@ -148,7 +148,7 @@ async def test_in_sequence_only_what_has_failed_stops(fake_clock: FakeClock) -> 
 
 
 async def test_each_branch_backs_off_by_itself(fake_clock: FakeClock) -> None:
-    """Design 3.3: the slot is held while one branch writes, and released when all of them wait;
+    """design 3.3: the slot is held while one branch writes, and released when all of them wait;
     each branch has its own flush timeout.
     """
     flaky: list[Any] = [

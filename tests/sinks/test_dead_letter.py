@@ -102,7 +102,7 @@ async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -
 async def test_which_errors_are_taken(
     fake_clock: FakeClock, error: Exception, outcome: str
 ) -> None:
-    """Design 3.4: only errors that are the item's own fault, or whose attempts are used up."""
+    """design 3.4: only errors that are the item's own fault, or whose attempts are used up."""
     letters: MemorySink[Any] = MemorySink()
     assert await outcomes(stack(ScriptedSink(default=fail(error)), DeadLetter(letters)), "a") == [
         outcome
@@ -185,7 +185,7 @@ async def test_a_target_that_is_a_stack_or_the_same_sink(fake_clock: FakeClock) 
 
 
 async def test_the_flush_timeout_counts_anew_for_the_target(fake_clock: FakeClock) -> None:
-    """Design 4: a new stretch begins with each send to a dead-letter target."""
+    """design 4: a new stretch begins with each send to a dead-letter target."""
 
     async def after(seconds: float, error: Exception | None) -> None:
         await asyncio.sleep(seconds)
@@ -377,7 +377,7 @@ LOST_ANSWER = UnknownOutcomeError("the answer to COMMIT was lost")
 async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
     fake_clock: FakeClock, then: Exception, *, take_unknown: bool
 ) -> None:
-    """Design 3.4: however its last attempt ended, it may be in the destination."""
+    """design 3.4: however its last attempt ended, it may be in the destination."""
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     inner: ScriptedSink[str] = ScriptedSink([fail(LOST_ANSWER)], default=partial({0: then}))
     sink: Any = stack(

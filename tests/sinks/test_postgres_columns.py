@@ -204,7 +204,7 @@ async def written(
 
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
 def test_columns_reach_the_table(embedded_postgres: EmbeddedPostgres, mode: str) -> None:
-    """Design 3.1: without conversion to rows."""
+    """design 3.1: without conversion to rows."""
     batch = batch_of([*range(20, 100)], [f"n{i}" for i in range(80)])
     errors, found = asyncio.run(written(embedded_postgres.dsn, batch, on_conflict=mode))
     assert (errors, len(found), found[0]) == ([{}], 80, (20, "n0"))

@@ -383,7 +383,9 @@ async def test_an_owner_that_is_taken_over(
 async def test_many_entries(
     embedded_postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A restore reads them in pages, once, and nothing runs before, not even interjections."""
+    """consumer/G23: a restore reads them in pages, once, and nothing runs before, not even
+    interjections.
+    """
     ready: list[bool] = []
     caplog.set_level("INFO", "penstock.flow")
 

@@ -211,7 +211,7 @@ def test_what_is_stored_before_a_cancellation_is_delivered(broker: EmbeddedKafka
 
 
 def test_no_other_write_sends_what_is_not_idempotent_again(broker: EmbeddedKafka) -> None:
-    """`Retry` determines whether an item with an unknown outcome is sent again."""
+    """batcher/B40: `Retry` determines whether an item with an unknown outcome is sent again."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, idempotent=False) as (sink, proxy, topic):
