@@ -97,7 +97,7 @@ async def hammered(calls: int, **given: Any) -> None:
     ids=["plain", "keys", "tenants"],
 )
 def test_no_item_of_another_thread_gets_in(given: dict[str, Any]) -> None:
-    """While the batcher's own thread adds all the time, and its counts stay exact."""
+    """batcher/B18, I2: while the batcher's own thread adds all the time, and its counts stay exact."""
     asyncio.run(hammered(CALLS, **given))
 
 
@@ -123,7 +123,9 @@ async def by(way: str, batcher: Batcher[str]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_another_loop_of_the_same_thread_is_refused(way: str) -> None:
-    """Although no other loop runs then: without its own loop nothing would write the item."""
+    """batcher/B18: although no other loop runs then: without its own loop nothing would write the
+    item.
+    """
     rows = Rows()
     batcher = Batcher[str](rows, limits=Limits(max_delay=60.0))
     with asyncio.Runner() as own, asyncio.Runner() as other:

@@ -119,7 +119,7 @@ async def test_who_does_not_wait_makes_no_pressure(fake_clock: FakeClock) -> Non
 
 
 async def test_producers_that_wait_for_a_tenants_room_are_seen(fake_clock: FakeClock) -> None:
-    """batcher/B15."""
+    """batcher/B44."""
     sink: BlockingSink[Item] = BlockingSink()
     caps = Tenants(max_pending_items=5)
     async with Batcher(

@@ -370,7 +370,9 @@ async def test_a_failed_or_interrupted_message_is_no_duplicate_of_itself(
 async def test_without_a_key_the_handler_runs(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """O-T20: fails open, logged once. Where both are given, the header stands in for the key."""
+    """consumer/O26, O-T20: fails open, logged once. Where both are given, the header stands in for
+    the key.
+    """
     handled, seen = Handled(), Seen()
     step = skip_seen(seen, key=lambda message: message.value or None, header="id")
     given = [*with_ids(b"x", None, None), Record("orders", 0, 3, "a", 0, (("id", b"x"),))]
@@ -384,7 +386,7 @@ async def test_without_a_key_the_handler_runs(
 async def test_while_the_store_fails_the_handler_runs(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
-    """O-T20: logged once per outage."""
+    """consumer/O26, O-T20: logged once per outage."""
     handled, seen = Handled(), Seen()
 
     def outage(message: Message) -> None:

@@ -31,7 +31,7 @@ async def letters(con: Any, q: Queue) -> list[tuple[str, str, int]]:
 async def test_ordering_and_a_strategy_that_goes_on_exclude_each_other(
     log: Log, real_clock: LoopClock, poison: str
 ) -> None:
-    """Q-T9."""
+    """Q8, Q-T9."""
     async with log.connected() as con:
         with pytest.raises(asyncpg.CheckViolationError):
             await queue(con, log, ordering_required=True, poison=poison)

@@ -65,7 +65,7 @@ async def test_slots_are_uniform(log: Log, real_clock: LoopClock) -> None:
 async def test_a_new_owner_waits_for_the_leases_of_the_earlier_one(
     log: Log, real_clock: LoopClock, ending: str
 ) -> None:
-    """Q-T1, Q-T2, Q-T5. The earlier owner is given nothing new meanwhile."""
+    """Q6, Q-T1, Q-T2, Q-T5. The earlier owner is given nothing new meanwhile."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -164,7 +164,7 @@ async def test_groups_are_apart_although_consumers_have_the_same_names(
 
 
 async def test_jobs_without_a_key_are_for_any_consumer(log: Log, real_clock: LoopClock) -> None:
-    """Q-T7. Ranges that drain do not matter, and neither does having none."""
+    """Q5, Q-T7. Ranges that drain do not matter, and neither does having none."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -212,6 +212,7 @@ async def test_a_reassignment_waits_for_a_claim_that_has_begun(
 async def test_automatic_ranges_come_to_rest_and_leave_the_gone(
     log: Log, real_clock: LoopClock
 ) -> None:
+    """R6."""
     async with log.connected() as con:
         q = await sticky(con, log)
 

@@ -84,7 +84,7 @@ async def test_a_permanent_error_is_not_tried_again(fake_clock: FakeClock) -> No
 async def test_tries_are_bounded_and_nothing_is_waited_for_after_the_last(
     fake_clock: FakeClock, error: BaseException, tries: int
 ) -> None:
-    """B-T15, and the class table of design 3.4."""
+    """batcher/B24, B-T15, and the class table of design 3.4."""
     sink = Scripted(*[error] * 9)
     errors = await send(stack(sink, Retry(attempts=5, backoff=fixed(1.0))), RowBatch("x"))
     assert errors == {0: error}
