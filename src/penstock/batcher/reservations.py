@@ -52,7 +52,7 @@ class Reservation(Protocol):
 
 
 class WholeReservation(Generic[T]):
-    """Room in the whole ledger."""
+    """Capacity in the whole ledger."""
 
     def __init__(self, ledger: Ledger, gathering: Gathering[T], items: int, size: int) -> None:
         self._ledger = ledger
