@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from itertools import chain
 from types import FrameType
@@ -399,13 +400,14 @@ def test_bytes_are_bounded_too() -> None:
 
 
 def test_a_receipt_blocks_until_the_outcome() -> None:
-    """batcher/B54: any number of threads may wait, each gets its own error."""
+    """batcher/B54, batcher/B47: any number of threads may wait, each gets its own error."""
     sink = Plain(shut=True)
     with BlockingBatcher(sink, limits=Limits(max_items=1, max_pending_items=10)) as batcher:
         receipt = batcher.submit("item")
         assert not receipt.done
-        with pytest.raises(TimeoutError):
-            receipt.result(0.01)
+        for timeout in (0.01, timedelta(milliseconds=10)):
+            with pytest.raises(TimeoutError, match=r"no outcome after 0\.01 s"):
+                receipt.result(timeout)
         with ThreadPoolExecutor(3) as threads:
             waiting = [threads.submit(receipt.result) for _ in range(3)]
             sink.gate.set()
@@ -421,6 +423,16 @@ def test_a_receipt_blocks_until_the_outcome() -> None:
         assert errors[0] is not errors[1]
         assert errors[0].outcome is Outcome.REJECTED
     assert repr(failed) == "BlockingReceipt(rejected)"
+
+
+@pytest.mark.parametrize("timeout", ["1", True, -1.0, float("nan")])
+def test_a_bad_timeout_of_a_result_is_refused(timeout: Any) -> None:
+    """B-T30, batcher/B47: also if the item has its outcome."""
+    with BlockingBatcher(Plain()) as batcher:
+        receipt = batcher.submit("item")
+        with pytest.raises(ConfigError, match=r"timeout=.*: must be at least 0 seconds"):
+            receipt.result(timeout)
+        assert receipt.result(PATIENCE) is Outcome.DELIVERED
 
 
 # -- opening and closing ---------------------------------------------------------------------------

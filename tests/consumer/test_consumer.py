@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
-from penstock import ClosedError, ConfigError
+from penstock import ClosedError, ConfigError, RetryPolicy
 from penstock._core.source import Position
 from penstock.consumer import offset_map
 from penstock.consumer.consumer import Consumer
@@ -362,6 +363,11 @@ async def test_a_consumer_runs_once_and_only_while_it_is_open(fake_clock: FakeCl
     await consumer.__aexit__(None, None, None)
 
 
+def policy(**settings: Any) -> RetryPolicy:
+    """A policy with any settings: they are checked by the consumer."""
+    return RetryPolicy(**settings)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -373,10 +379,18 @@ async def test_a_consumer_runs_once_and_only_while_it_is_open(fake_clock: FakeCl
         ({"poison": "block_and_dead_letter"}, "needs dead_letters="),
         ({"drain": -1}, "drain=-1"),
         ({"retry": 5}, "RetryPolicy"),
+        ({"retry": policy(attempts=0)}, r"retry\.attempts=0"),
+        ({"retry": policy(resend_unknown="no")}, r"retry\.resend_unknown='no': must be True"),
+        ({"retry": policy(max_seconds=math.nan)}, r"retry\.max_seconds=nan"),
+        ({"retry": policy(give_up_after=-1)}, r"retry\.give_up_after=-1"),
+        ({"retry": policy(max_retry_after="5 s")}, r"retry\.max_retry_after='5 s'"),
+        ({"retry": policy(backoff=5)}, r"retry\.backoff=5: must return the wait"),
+        ({"retry": policy(final={"permanent"})}, r"retry\.final=.* set of ErrorClass"),
         ({"concurency": 5}, "concurrency"),
     ],
 )
 def test_a_bad_argument_is_refused(options: dict[str, object], text: str) -> None:
+    """B-T30, batcher/B46, batcher/B47."""
     with pytest.raises(ConfigError, match=text):
         Consumer(MemorySource(MemoryLog()), **options)  # type: ignore[arg-type]
 

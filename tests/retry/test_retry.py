@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -154,11 +155,12 @@ async def test_an_answer_that_does_not_fit_is_never_sent_again(fake_clock: FakeC
     assert isinstance(caught.value.__cause__, ResultMismatch)
 
 
+@pytest.mark.parametrize("asked", [7.0, timedelta(seconds=7)])
 async def test_throttling_waits_at_least_as_long_as_asked_and_does_not_count(
-    fake_clock: FakeClock,
+    fake_clock: FakeClock, asked: Any
 ) -> None:
-    """batcher/4a.6: a floor on the wait, and no attempt used up."""
-    sink = Scripted(*[ThrottledError("slow", retry_after=7.0)] * 4)
+    """batcher/4a.6, batcher/B47: a floor on the wait, and no attempt used up."""
+    sink = Scripted(*[ThrottledError("slow", retry_after=asked)] * 4)
     assert await send(stack(sink, Retry(attempts=1)), RowBatch("x")) == {}
     assert sink.times == [0.0, 7.0, 14.0, 21.0, 28.0]
 
@@ -399,6 +401,7 @@ def test_unlisted_exceptions_ask_the_users_classifier_first() -> None:
         ({"backoff": 3.0}, "backoff=3.0"),
         ({"classify": "x"}, "classify='x'"),
         ({"give_up_after": 0}, "give_up_after=0"),
+        ({"resend_unknown": "no"}, "resend_unknown='no': must be True or False"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
