@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, cast
 
 from . import checks
 from .errors import ErrorClass
@@ -123,6 +123,12 @@ def checked_policy(retry: object) -> RetryPolicy:
 
 
 def _classes(name: str, value: object) -> frozenset[ErrorClass]:
-    if isinstance(value, (set, frozenset)) and all(isinstance(each, ErrorClass) for each in value):
-        return frozenset(value)
-    raise checks.bad(name, value, "must be a set of ErrorClass, such as {ErrorClass.PERMANENT}")
+    if not _is_set_of_classes(value):
+        raise checks.bad(name, value, "must be a set of ErrorClass, such as {ErrorClass.PERMANENT}")
+    return frozenset(cast("set[ErrorClass]", value))
+
+
+def _is_set_of_classes(value: object) -> bool:
+    return isinstance(value, (set, frozenset)) and all(
+        isinstance(each, ErrorClass) for each in cast("set[object]", value)
+    )
