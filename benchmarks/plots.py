@@ -80,7 +80,7 @@ def curves(axes: Any, results: Results) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel(results.case.along)
-    axes.set_ylabel(f"{results.case.unit.title}, less is better")
+    axes.set_ylabel(f"{results.case.unit.title}, lower is better")
     axes.grid(which="major", alpha=0.3)
     axes.legend(frameon=False)
 
@@ -125,7 +125,7 @@ def _finish_bars(axes: Any, results: Results, spreads: Sequence[Spread]) -> None
     if max(medians) > 20 * min(medians):
         axes.set_xscale("log")
     axes.margins(x=0.12)
-    axes.set_xlabel(f"{results.case.unit.title}, less is better")
+    axes.set_xlabel(f"{results.case.unit.title}, lower is better")
 
 
 def _errors(spreads: Sequence[Spread]) -> tuple[list[float], list[float]]:

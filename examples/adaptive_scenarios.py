@@ -3,7 +3,7 @@
 Usage: python adaptive_scenarios.py [--plots FOLDER]
 
 Prints a table; with `--plots`, which needs matplotlib, also draws each run of the adaptive batcher.
-Every run gives the same figures and pictures.
+Every run gives the same figures and plots.
 """
 
 import argparse
@@ -51,25 +51,25 @@ def case(
 CASES = {
     "steady": case("Steady traffic"),
     "knee": case(
-        "Slower by a tenth with each write beyond ten; as much traffic as it takes",
+        "Each write beyond ten slows it by a tenth; saturating traffic",
         (0.0, replace(USUAL, knee=10)),
         traffic=TOO_MUCH,
     ),
     "halved": case(
-        "10,000 items a second, half of that from 20 s on; as much traffic as it takes",
+        "10,000 items/s, half of that from 20 s on; saturating traffic",
         (0.0, replace(USUAL, items_per_second=10_000)),
         (20.0, replace(USUAL, items_per_second=5_000)),
         traffic=TOO_MUCH,
     ),
     "queue": case(
-        "Works on eight writes at once, on two from 15 s to 25 s; as much traffic as it takes",
+        "Eight concurrent writes, two from 15 s to 25 s; saturating traffic",
         (0.0, replace(USUAL, servers=8)),
         (15.0, replace(USUAL, servers=2)),
         (25.0, replace(USUAL, servers=8)),
         traffic=TOO_MUCH,
     ),
     "throttled": case(
-        "Throttles at more than eight writes; as much traffic as it takes",
+        "Throttles above eight concurrent writes; saturating traffic",
         (0.0, replace(USUAL, most_writes=8)),
         traffic=TOO_MUCH,
     ),
@@ -80,7 +80,7 @@ CASES = {
         (25.0, USUAL),
     ),
     "too-large": case(
-        "Refuses more than 50 items at once",
+        "Refuses batches of more than 50 items",
         (0.0, replace(USUAL, most_items=50)),
         traffic=1_500.0,
         decorators=(penstock.Isolate(),),
@@ -93,7 +93,7 @@ CASES = {
         "No traffic from 15 s to 25 s", traffic=((0.0, 6_000.0), (15.0, 0.0), (25.0, 6_000.0))
     ),
     "one-error": case(
-        "All writes of 0.1 s fail for a reason of their own",
+        "All writes within 0.1 s fail for reasons unrelated to load",
         (0.0, USUAL),
         (20.0, replace(USUAL, error=penstock.PermanentError("a bad row"))),
         (20.1, USUAL),

@@ -31,7 +31,7 @@ def main(picture: str | None = None) -> None:
             f"{seen.tally}"
         )
         if scenario.adaptive is not None and picture is not None:
-            seen.plot(picture, "A load of mine")
+            seen.plot(picture, "My load")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 KEY, SETTLED, WAITING = HELD
 CASE = Case(
     name="consumer-held",
-    title="What a consumer holds beside the records themselves",
+    title="Memory of a consumer besides the records themselves",
     prepare=prepare,
     items=200_000,
     quick_items=1_000,

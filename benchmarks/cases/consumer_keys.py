@@ -134,7 +134,7 @@ def _placed(
 
 WAITS_CASE = Case(
     name="consumer-waits",
-    title=f"Handlers that wait 1 ms, {MANY:,} at once",
+    title=f"Handlers that wait 1 ms, {MANY:,} concurrent",
     prepare=prepare_waits,
     items=20_000,
     quick_items=500,
@@ -144,7 +144,7 @@ WAITS_CASE = Case(
 )
 KEYS_CASE = Case(
     name="consumer-keys",
-    title="Handlers that wait 10 ms, 100 at once: time of a record of the other keys",
+    title="Handlers that wait 10 ms, 100 concurrent: time per record of the other keys",
     prepare=prepare_keys,
     items=5_000,
     quick_items=100,

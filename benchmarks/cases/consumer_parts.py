@@ -134,7 +134,7 @@ def _rest(results: Results) -> list[str]:
 
 CASE = Case(
     name="consumer-parts",
-    title="Where the time of a message goes",
+    title="Time of a message, by part",
     prepare=prepare,
     items=50_000,
     quick_items=1_000,

@@ -218,7 +218,7 @@ def prepare_held(count: int) -> Iterator[Sequence[Contender]]:
 CASES = (
     Case(
         name="events-waits",
-        title=f"Jobs of 10 ms over {KEYS:,} keys, {CONCURRENCY} at once",
+        title=f"Jobs of 10 ms over {KEYS:,} keys, {CONCURRENCY} concurrent",
         prepare=prepare_waits,
         items=20_000,
         quick_items=500,
@@ -253,7 +253,7 @@ CASES = (
     ),
     Case(
         name="events-held",
-        title="The most that is held of events far beyond the room of their jobs",
+        title="Peak memory with far more events than capacity for their jobs",
         prepare=prepare_held,
         items=100_000,
         quick_items=1_000,

@@ -104,7 +104,7 @@ def prepare_keys(count: int) -> Iterator[Sequence[Contender]]:
 
 BYTES_CASE = Case(
     name="bounded-bytes",
-    title=f"A bound on the bytes inside: accept items and drain them in batches of {SIZE}",
+    title=f"A limit on pending bytes: accept items and drain them in batches of {SIZE}",
     prepare=prepare_bytes,
     items=200_000,
     quick_items=2_000,

@@ -78,7 +78,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 CASE = Case(
     name="growth",
-    title="Cost of an item, by how many go through one batcher",
+    title="Cost of an item, by the number of items through one batcher",
     prepare=prepare,
     items=ITEMS,
     quick_items=5_000,

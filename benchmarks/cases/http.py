@@ -145,7 +145,7 @@ CASES = (
     ),
     Case(
         name="elasticsearch",
-        title="Documents to a bulk endpoint that answers at once, batches of 500",
+        title="Documents to a bulk endpoint that responds at once, batches of 500",
         prepare=partial(_prepare_elastic, delay=0),
         items=50_000,
         quick_items=2_000,
@@ -155,7 +155,7 @@ CASES = (
     ),
     Case(
         name="elasticsearch-slow",
-        title=f"Documents to a bulk endpoint that answers after {DELAY} ms, batches of 500",
+        title=f"Documents to a bulk endpoint that responds after {DELAY} ms, batches of 500",
         prepare=partial(_prepare_elastic, delay=DELAY),
         items=50_000,
         quick_items=2_000,

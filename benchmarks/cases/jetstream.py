@@ -35,7 +35,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 CASE = Case(
     name="jetstream",
-    title="Messages of JetStream handled, one of twenty at the second try",
+    title="Messages of JetStream handled, one in twenty at the second attempt",
     prepare=prepare,
     items=50_000,
     quick_items=1_000,

@@ -127,7 +127,7 @@ CASES = (
     ),
     Case(
         name="kafka-held",
-        title="What the client holds of partitions that are not read",
+        title="Memory of the client for partitions that are not read",
         prepare=prepare_held,
         items=EACH // LARGE,
         quick_items=1,

@@ -93,7 +93,7 @@ def prepare_partitions(count: int) -> Iterator[Sequence[Contender]]:
 CASES = (
     Case(
         name="kafka-parts",
-        title="Where the time of a record from Kafka goes",
+        title="Time of a record from Kafka, by part",
         prepare=prepare,
         items=ITEMS,
         quick_items=1_000,

@@ -124,7 +124,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 CASE = Case(
     name="loops",
-    title="uvloop beside asyncio",
+    title="uvloop and asyncio",
     prepare=prepare,
     items=200_000,
     quick_items=2_000,

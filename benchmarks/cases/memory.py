@@ -75,7 +75,7 @@ def prepare_held(count: int) -> Iterator[Sequence[Contender]]:
 
 CASE = Case(
     name="memory",
-    title="Most memory that a process held, items of 1 KiB",
+    title="Peak memory of a process, items of 1 KiB",
     prepare=prepare,
     items=ITEMS,
     quick_items=1_000,
@@ -88,7 +88,7 @@ CASE = Case(
 )
 HELD_CASE = Case(
     name="held",
-    title="Memory beside the items themselves",
+    title="Memory besides the items themselves",
     prepare=prepare_held,
     items=10_000,
     quick_items=1_000,

@@ -206,7 +206,7 @@ CASES = (
     ),
     Case(
         name="queue-hot-key",
-        title="A job fetched behind 100,000 jobs of a key that is held",
+        title="A fetch behind 100,000 jobs of a held key",
         prepare=prepare_hot_key,
         items=100_000,
         quick_items=2_000,

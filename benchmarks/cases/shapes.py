@@ -128,7 +128,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 CASE = Case(
     name="shapes",
-    title="A write takes 10 ms: how long the producer and it need together",
+    title="A write takes 10 ms: time of producer and write together",
     prepare=prepare,
     items=25_000,
     quick_items=500,

@@ -176,14 +176,14 @@ CONFLICTS_CASE = _case(
 )
 UPDATES_CASE = _case(
     "updates",
-    "Rows into a table with a key, ON CONFLICT DO UPDATE, every second key stored already",
+    "Rows into a table with a key, ON CONFLICT DO UPDATE, every second key exists",
     {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest"},
     UPDATE,
     _small_notes,
 )
 RETURNING_CASE = _case(
     "returning",
-    "Rows into PostgreSQL, a column of each returned",
+    "Rows into PostgreSQL, with a column returned",
     {OURS: "auto", VALUES: "values", INSERT: "insert", UNNEST: "unnest"},
     RETURNING,
     _small_notes,

@@ -93,7 +93,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 CASE = Case(
     name="waits",
     title=f"{BURST:,} items every {PERIOD * 1000:g} ms, and a write takes {LATENCY * 1000:g} "
-    "ms: how long an item waits",
+    "ms: waiting time of an item",
     prepare=prepare,
     items=30 * BURST,
     quick_items=3 * BURST,

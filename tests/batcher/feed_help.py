@@ -1,4 +1,4 @@
-"""Rows of claims, their slips, and a destination that does as it is told."""
+"""Rows of claims, their receipts, and a scripted destination."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Row(NamedTuple):
 
 @dataclass(eq=False)
 class Slip:
-    """A receipt: of one row, or of several of one claim."""
+    """The receipt of one row, or of several rows of one claim."""
 
     claim: str
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
@@ -67,7 +67,7 @@ def on_virtual_time(main: Callable[[FakeClock], Coroutine[Any, Any, None]]) -> N
 
 class Told:
     """Applies each write as `answers` says, in order: an error, seconds (a float), or an event to
-    wait for; nothing left means success at once. A deaf one ignores cancellations.
+    wait for. Without further answers it succeeds at once. If it is deaf, it ignores cancellations.
     """
 
     def __init__(self, *answers: Any, prefix_safe: bool = False, deaf: bool = False) -> None:
@@ -116,6 +116,6 @@ async def steps(count: int = 10) -> None:
 
 
 def is_empty(batcher: Batcher[Any]) -> bool:
-    """Whether nothing is inside, and no key is busy or held."""
+    """Whether no item is pending, and no key is busy or held."""
     stats = batcher.stats()
     return not (batcher.tally().inside or stats.held_keys)

@@ -45,7 +45,7 @@ HELD = (Outcome.UNKNOWN, Outcome.REJECTED)
 
 
 class Truth:
-    """What has been lost and delivered."""
+    """The lost claims and the delivered rows."""
 
     def __init__(self, *, per_claim: bool) -> None:
         self._per_claim = per_claim
@@ -55,7 +55,7 @@ class Truth:
         """The last delivered number of each key."""
 
     def rule(self, kept: bool, broken: str) -> None:
-        """Note a broken rule: an error of a write would only be a failed one."""
+        """Record a broken rule; an exception would only be a failed write."""
         if not kept:
             self.broken.append(broken)
 
@@ -80,7 +80,7 @@ class Wild:
         self._is_tame = True
 
     def checks_doubt(self, *, yes: bool) -> None:
-        """Whether what is sent again must be marked as perhaps applied."""
+        """Whether a resubmitted row must be marked as possibly applied."""
         self._checks_doubt = yes
 
     def fails(self) -> bool:
@@ -110,7 +110,7 @@ class Wild:
         return self._some(batch) if "items" in answer else None
 
     def _some(self, batch: Batch[Row]) -> WriteResult:
-        """Refuse one item, and what is behind it in its key."""
+        """Refuse one item, and the later items of its key."""
         bad = self._random.randrange(len(batch))
         kind = self._random.choice((TransientError, PermanentError))
         behind = [i for i in range(bad, len(batch)) if batch[i].key == batch[bad].key]
@@ -146,7 +146,7 @@ async def _deaf(seconds: float) -> None:
 
 
 class MachineSlip(Slip):
-    """Tells its source how a row has ended."""
+    """Reports the outcome of a row to its source."""
 
     def __init__(self, row: Row, source: Source) -> None:
         super().__init__(row.claim)
@@ -159,7 +159,7 @@ class MachineSlip(Slip):
 
 
 class Source:
-    """Submits rows of claims, loses claims, and brings back what has ended badly."""
+    """Submits rows of claims, loses claims, and resubmits failed rows."""
 
     def __init__(
         self, random: Random, clock: FakeClock, feed: Feed[Row], truth: Truth, *, keyed: bool
@@ -251,7 +251,7 @@ def stack_of(random: Random, sinks: Callable[[], Wild]) -> tuple[Any, list[Wild]
 
 
 class Letters:
-    """Takes no letter of a lost claim."""
+    """Accepts no dead letter of a lost claim."""
 
     def __init__(self, beside: Wild) -> None:
         self._beside = beside
@@ -264,7 +264,7 @@ class Letters:
 
 
 async def run(clock: FakeClock, random: Random) -> None:
-    """One run; raises `AssertionError` where a rule is broken."""
+    """One run; raises `AssertionError` if a rule is broken."""
     mode = random.choice(("plain", "keyed", "keyed", "keyed", "tenants", "tenants and keys"))
     keyed, tenants = "key" in mode, "tenants" in mode
     truth = Truth(per_claim=tenants)

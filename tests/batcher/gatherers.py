@@ -1,4 +1,4 @@
-"""Gatherers by themselves, each on a ledger of its own, for the tests of what they decide."""
+"""Gatherers alone, each on a ledger of its own, for tests of their decisions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ROOMY = 1 << 40
 
 
 class OneByOne:
-    """What tests ask of any of them."""
+    """The methods that tests call on any of them."""
 
     offer: Any
     seal: Any
@@ -184,13 +184,13 @@ class OfTenants(OneByOne, TenantGatherer[T]):
 
 
 class Moment:
-    """Holds a clock that stands still."""
+    """A clock that stands still."""
 
     clock: Clock = FakeClock()
 
 
 def gathering(**options: Any) -> tuple[Gathering[Any], Ledger]:
-    """What a batcher with these arguments has, and its ledger."""
+    """The gatherer of a batcher with these arguments, and its ledger."""
     setup = checked_setup(Batcher, MemorySink[Any](), **options)
     ledger = Ledger(ROOMY, None)
     made = gathering_for(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Recording:
-    """Keeps every batch; optionally takes `seconds` per write, and answers as `answer` says."""
+    """Keeps every batch; optionally takes `seconds` per write, and returns `answer`."""
 
     def __init__(
         self, seconds: float = 0.0, answer: Callable[[Batch[Any]], WriteResult | None] | None = None

@@ -1,4 +1,4 @@
-"""A destination that knows what order per key means, and writes down where it was broken."""
+"""A destination that checks order per key, and records each violation."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def on_virtual_time(main: Callable[[FakeClock], Coroutine[Any, Any, None]]) -> N
 
 
 class Destination:
-    """Applies what `perform` says; sees to it that no key is in two writes at once, and that a
-    batch has its keys in order.
+    """Applies what `perform` says, and checks that no key is in two concurrent writes and that a
+    batch keeps the order of its keys.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Gate(Destination):
 
     @property
     def waiting(self) -> list[tuple[Item, ...]]:
-        """What the writes that wait hold."""
+        """The items of the waiting writes."""
         return [items for gate, items in self._gates if not gate.done()]
 
     def open(self, place: int = 0, error: BaseException | None = None) -> None:
@@ -123,8 +123,8 @@ class Gate(Destination):
 
 
 class Setting:
-    """A destination that refuses what `bad` says, and dead letters around it. Both take `seconds`
-    per write.
+    """A destination that refuses the items in `bad`, and dead letters around it. Both take
+    `seconds` per write.
     """
 
     def __init__(

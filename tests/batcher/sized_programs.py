@@ -24,7 +24,7 @@ class SizedWrites(Writes):
 
 
 def size_in(item: Thing) -> int:
-    """An item's size: some are nothing, some are larger than a batch may be."""
+    """The size of an item: sometimes 0, sometimes larger than a batch may be."""
     return (0, 1, 2, 3, 7, 40)[item.number * 7 % 6]
 
 
@@ -69,7 +69,7 @@ class SizedProgram(Program):
         return batcher
 
     def _on_time(self, gatherer: KeyedGatherer[Thing]) -> None:
-        """Read the clock where the gatherer uses the time of its last call on the slow path."""
+        """Read the clock where the gatherer reuses the time of its last call on the slow path."""
         pass_by, done = gatherer.pass_by, gatherer.done
 
         def timely(call: Any) -> Any:
@@ -90,7 +90,7 @@ class SizedProgram(Program):
         return 2.5 if item.fault == "type" else size_in(item)
 
     def _meddle(self, item: Thing) -> None:
-        """The function may look at its own batcher, and use it."""
+        """The function may read and use its own batcher."""
         super()._meddle(item)
         if item.number % 11 == 0 and item.fault != "inner":
             self.batcher.try_add(item._replace(number=-item.number, fault="inner"))

@@ -1,4 +1,4 @@
-"""Programs of random calls on a batcher with tenants, and everything that can be seen of a run."""
+"""Programs of random calls on a batcher with tenants, and the complete log of a run."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Thing(NamedTuple):
 
 
 class LookupFailed(Exception):
-    """A user's function has raised."""
+    """Raised by a user's function."""
 
 
 class Writes:
-    """A sink that takes a while, and fails now and then; it logs every try."""
+    """A sink that takes time and sometimes fails; it logs every attempt."""
 
     def __init__(self, log: list[Any], rng: random.Random, clock: FakeClock, *, safe: bool) -> None:
         self.key_prefix_safe = safe
@@ -133,7 +133,7 @@ class Program:
         return 2.0 if tenant == 1 else 1.0
 
     def _meddle(self, item: Thing) -> None:
-        """The tenant function may look at its own batcher; the first call for an item is logged."""
+        """The tenant function may read its own batcher; the first call for an item is logged."""
         if item.number % 5 == 0 and item.number not in self._looked:
             self._looked.add(item.number)
             self.look("inside")
@@ -229,7 +229,7 @@ class Program:
 
 
 def log_of(seed: int) -> list[Any]:
-    """Everything that can be seen of the program of this seed."""
+    """The complete log of the program with this seed."""
     program = Program(seed)
     try:
         return program.clock.run(program.run())
@@ -238,5 +238,5 @@ def log_of(seed: int) -> list[Any]:
 
 
 def _by_number(*columns: Iterable[Thing]) -> list[list[int]]:
-    """Without the order of flights that end at the same time."""
+    """Independent of the order of flights that end at the same time."""
     return [sorted(thing.number for thing in column) for column in columns]

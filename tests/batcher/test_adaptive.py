@@ -1,5 +1,5 @@
-"""What adapts, decided without a clock: the batch size, the workers, and what neither learns
-from.
+"""Adaptive control, decided without a clock: the batch size, the workers, and the attempts that
+change neither.
 """
 
 from __future__ import annotations
@@ -107,14 +107,14 @@ def test_the_size_is_clamped(start: int, items: int, load: Load, after: int) -> 
 
 @pytest.mark.parametrize("start", [1, 2, 3])
 def test_a_small_size_grows_and_shrinks_by_one(start: int) -> None:
-    """B-T29, batcher/1.2-13: a quarter of 3 is nothing, so every step is at least 1."""
+    """B-T29, batcher/1.2-13: a quarter of 3 rounds to 0, so every step is at least 1."""
     assert items_after(start, ten(start)) == start + 1
     assert items_after(start, ten(0)) == max(1, start - 1)
 
 
 def test_a_size_that_was_too_large_is_approached_and_not_tried_again_at_once() -> None:
-    """B-T29: after an answer of too large the size grows back to just below; after a throttle, all
-    the way.
+    """B-T29: after a batch that was too large, the size grows back to just below it; after a
+    throttle, all the way.
     """
     for load, after in ((Load.TOO_LARGE, 99), (Load.TOO_MUCH, 100)):
         control = ItemsControl(start=100, least=1, most=100, patience=PATIENCE)
@@ -140,7 +140,7 @@ def test_a_size_that_was_too_large_is_approached_and_not_tried_again_at_once() -
 
 
 def test_tries_that_began_before_the_size_was_halved_do_not_halve_it_again() -> None:
-    """B-T29: a hundred writes under way that all time out are one objection."""
+    """B-T29: a hundred concurrent writes that all time out count as one signal."""
     flood = [
         Try(ended=5.0 + number / 100, seconds=5.0, items=100, load=Load.TOO_MUCH)
         for number in range(100)
@@ -171,7 +171,7 @@ def test_a_ceiling_holds_and_holds_longer_when_it_is_hit_again() -> None:
 
 
 class Steady:
-    """Feeds a control one round trip after another, a decision each."""
+    """Feeds a control one round trip after another, with a decision for each."""
 
     def __init__(self, control: WorkersControl, items: int = 100) -> None:
         self.control = control
@@ -201,7 +201,7 @@ def grown(to: int, most: int = 64) -> Steady:
 
 
 def test_workers_grow_by_one_in_a_round_trip_up_to_the_limit() -> None:
-    """batcher/4a.11: the first round trip is the measure for the next."""
+    """batcher/4a.11: the first round trip is the reference for the next."""
     steady = grown(5)
     assert steady.trips(1.0) == 6
     assert grown(8, most=8).trips(1.0, 1.0) == 8
@@ -230,8 +230,8 @@ def test_a_slower_round_trip_takes_a_tenth_and_a_little_slower_one_waits() -> No
 
 
 def test_variation_is_not_slowness() -> None:
-    """2.5 standard deviations: what varies by half all the time is not slow when it is half as slow
-    again.
+    """2.5 standard deviations: if round trips always vary by half, one that takes half as long
+    again is not slow.
     """
     steady = grown(20)
     steady.trips(*[0.7, 1.3] * 20)
@@ -240,7 +240,7 @@ def test_variation_is_not_slowness() -> None:
 
 
 def test_half_as_long_again_as_at_best_halves() -> None:
-    """Growing slower bit by bit is not let pass; and the best is found anew after that."""
+    """A gradual slowdown is detected too, and the best round trip is measured again afterwards."""
     steady = grown(20)
     assert steady.trips(*[1.0 + number / 100 for number in range(50)], in_flight=0) == 20
     assert steady.trips(*[1.6] * 20, in_flight=0) == 10
@@ -248,8 +248,8 @@ def test_half_as_long_again_as_at_best_halves() -> None:
 
 
 def test_variation_is_not_half_as_long_again() -> None:
-    """The best of means that vary is low by chance: what is more than it by less than they vary
-    halves nothing.
+    """The best of several varying means is low by chance; an excess within the variation halves
+    nothing.
     """
     steady = grown(20)
     for _ in range(30):
@@ -258,8 +258,8 @@ def test_variation_is_not_half_as_long_again() -> None:
 
 @pytest.mark.parametrize(("silent", "after"), [(0, 22), (2, 22), (3, 21), (5, 21)])
 def test_errors_that_say_nothing_freeze(silent: int, after: int) -> None:
-    """decisions 0.3: a decision is left out if half of its tries or more ended so; with fewer the
-    others tell.
+    """decisions 0.3: no decision is made if at least half of its attempts ended so; with fewer, the
+    others decide.
     """
     control = grown(20).control
     for number in range(7):  # the first is due, and the last is: five in between
@@ -277,8 +277,8 @@ def test_round_trips_of_errors_that_say_nothing_are_not_taken_in() -> None:
 
 
 def test_throttles_of_one_round_trip_take_a_tenth_once() -> None:
-    """batcher/4a.11: they come back at once, so many of them begin and end within one round trip;
-    they are one objection.
+    """batcher/4a.11: throttled writes return at once, so many begin and end within one round trip;
+    they count as one signal.
     """
     control = grown(20).control
     for number in range(100):
@@ -291,7 +291,7 @@ def test_throttles_of_one_round_trip_take_a_tenth_once() -> None:
 
 
 def test_a_larger_batch_is_not_a_slower_destination() -> None:
-    """Each doubling of the size has round trips of its own."""
+    """Each doubling of the size has its own reference round trips."""
     steady = grown(20)
     steady.items = 1000
     assert steady.trips(7.0) == 20  # nothing to compare it with
@@ -319,8 +319,8 @@ def test_it_begins_with_one_worker_and_full_batches() -> None:
 
 
 def test_idle_tries_change_nothing_unless_they_failed_for_load() -> None:
-    """batcher/4a.11, 4c: neither grows nor shrinks on low traffic; the next burst finds what the
-    last one had.
+    """batcher/4a.11, 4c: low traffic neither grows nor shrinks the settings; the next burst begins
+    with those of the last one.
     """
     control = control_of(Limits(max_items=500, workers=8))
     for load in (Load.FINE, Load.SILENT):
@@ -347,7 +347,7 @@ def test_too_large_says_nothing_about_the_workers() -> None:
 def test_no_sequence_leaves_the_bounds(
     seed: int, workers: int, max_items: int, min_items: int
 ) -> None:
-    """B-T29: clamped, whatever is heard; equal sequences give equal settings."""
+    """B-T29: clamped for any sequence; equal sequences give equal settings."""
     limits = Limits(
         max_items=max_items, workers=workers, max_pending_items=(workers + 1) * max_items
     )
@@ -379,7 +379,7 @@ def test_no_sequence_leaves_the_bounds(
 
 
 def busy() -> UnavailableError:
-    """As of HTTP 503 with `Retry-After`."""
+    """An error like HTTP 503 with `Retry-After`."""
     error = UnavailableError("shedding load")
     error.retry_after = 2.0
     return error
@@ -402,8 +402,8 @@ def busy() -> UnavailableError:
     ],
 )
 def test_what_an_error_says_about_load(error: Exception, load: Load) -> None:
-    """decisions 0.3, adaptive size: timeouts, throttles and too-large answers count; what says
-    nothing about load does not.
+    """decisions 0.3, adaptive size: timeouts, throttles and too-large errors count; errors
+    unrelated to load do not.
     """
     assert load_of(error) is load
     wrapped = RuntimeError("a client's own")
@@ -413,8 +413,8 @@ def test_what_an_error_says_about_load(error: Exception, load: Load) -> None:
 
 
 def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting:
-    """The setting after one try, which comes after a pause, and ten more without any between them.
-    All are of one item.
+    """The setting after one attempt that follows a pause, and ten more without a pause. Each has
+    one item.
     """
     governor = Governor(Adaptive(), Limits(max_items=100, workers=8), MemorySink())
     for number in range(1 + TRIES):
@@ -425,7 +425,7 @@ def governed(*, rests: bool, told: bool, errors: list[BaseException]) -> Setting
 
 
 def test_which_tries_are_told() -> None:
-    """batcher/4b.10: one that only waited was no try, and a shutdown is no objection."""
+    """batcher/4b.10: an attempt that only waited does not count, nor does a shutdown."""
     throttled: list[BaseException] = [ThrottledError("slow down")]
     assert governed(rests=False, told=True, errors=[]) == Setting(2, 75)
     assert governed(rests=True, told=True, errors=[]) == Setting(1, 100)
@@ -434,8 +434,8 @@ def test_which_tries_are_told() -> None:
 
 
 def test_what_a_tenant_tells() -> None:
-    """batcher/4b.6: its throttle and its sparse batches are its own; its timeouts and its full
-    batches count.
+    """batcher/4b.6: throttles and sparse batches of a tenant affect only that tenant; its timeouts
+    and full batches count.
     """
     for error, full, after in (
         (ThrottledError("slow down"), True, Setting(1, 100)),

@@ -1,4 +1,4 @@
-"""A batcher that adapts: what it hears of its writes, and how a new setting is applied."""
+"""An adaptive batcher: the signals of its writes, and how a new setting is applied."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def fill(batcher: Batcher[int], batches: int) -> None:
 
 
 async def test_workers_grow_while_all_are_busy(fake_clock: FakeClock) -> None:
-    """batcher/4a.11: from one to the limit, seen in `stats()` and at the destination; the limits
-    stay what they are.
+    """batcher/4a.11: from one to the limit, visible in `stats()` and at the destination; the limits
+    stay unchanged.
     """
     sink = Recording(0.1)
     async with Batcher(sink, limits=LIMITS, adaptive=Adaptive()) as batcher:
@@ -87,7 +87,7 @@ async def test_without_it_everything_stays(fake_clock: FakeClock) -> None:
 
 
 async def test_one_worker_keeps_order_while_the_size_changes(fake_clock: FakeClock) -> None:
-    """batcher/B22, B-T14: with one worker only the size adapts, and what was sealed larger is cut
+    """batcher/B22, B-T14: with one worker only the size adapts, and larger sealed batches are cut
     in place.
     """
     calls = 0
@@ -109,8 +109,8 @@ async def test_one_worker_keeps_order_while_the_size_changes(fake_clock: FakeClo
 
 
 async def test_throttles_behind_a_retry_are_heard(fake_clock: FakeClock) -> None:
-    """batcher/B45: the batcher sees no failure, since the retry succeeds, and the size halves all
-    the same. Backoffs are no round trips.
+    """batcher/B45: the batcher sees no failure, since the retry succeeds, but the size is halved.
+    Backoffs are not round trips.
     """
     throttled = 0
 
@@ -148,7 +148,7 @@ async def test_timeouts_are_heard(around: bool, fake_clock: FakeClock) -> None:
 async def test_half_of_the_shortest_timeout_is_how_long_a_growing_batch_may_take(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/B45: of the `Timeout` in the stack, not of the flush timeout around it."""
+    """batcher/B45: half of the `Timeout` in the stack, not of the flush timeout around it."""
     for seconds, grown in ((0.4, True), (0.6, False)):
         sink = stack(Recording(seconds), Timeout(1.0))
         async with Batcher(
@@ -175,7 +175,7 @@ async def test_bad_items_change_nothing(fake_clock: FakeClock) -> None:
 
 
 async def test_too_large_is_heard_though_the_batch_is_saved(fake_clock: FakeClock) -> None:
-    """batcher/B45: whoever takes the batch apart also tells what it was."""
+    """batcher/B45: a decorator that splits the batch reports the original error too."""
 
     def answer(batch: Batch[Any]) -> None:
         if len(batch) > 30:
@@ -189,8 +189,8 @@ async def test_too_large_is_heard_though_the_batch_is_saved(fake_clock: FakeCloc
 
 
 async def test_waiting_for_a_rate_limit_is_no_round_trip(fake_clock: FakeClock) -> None:
-    """A try that ends in a wait, and without an error, tells nothing: the destination was not
-    asked.
+    """An attempt that ends in a wait, without an error, is ignored: it did not reach the
+    destination.
     """
     sink = stack(Recording(0.1), RateLimit(2500, burst=100))
     async with Batcher(sink, limits=LIMITS, adaptive=Adaptive()) as batcher:
@@ -264,8 +264,8 @@ def test_bad_arguments_are_refused() -> None:
 
 
 async def test_a_drain_is_not_held_to_the_workers_found_so_far(fake_clock: FakeClock) -> None:
-    """batcher/4b.3: a shutdown right after the start finds the workers that it needs; with one it
-    would take 20 s.
+    """batcher/4b.3: a shutdown right after the start may use all workers; with one it would take 20
+    s.
     """
     sink = Recording(0.1)
     limits = Limits(max_items=10, workers=16, max_pending_items=2000)

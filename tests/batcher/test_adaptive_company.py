@@ -1,4 +1,4 @@
-"""A batcher that adapts together with keys, tenants and a full stack, on virtual time."""
+"""An adaptive batcher with keys, tenants and a full stack, on virtual time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def add_all(batcher: Batcher[Any], tenant: str, items: int) -> None:
 
 
 async def trickle(batcher: Batcher[Any], tenants: int, seconds: float, clock: FakeClock) -> None:
-    """One item each of many tenants, every 20 ms."""
+    """One item of each of many tenants, every 20 ms."""
     for number in range(int(seconds / 0.02)):
         for tenant in range(tenants):
             await batcher.add((f"small {tenant}", number))
@@ -67,8 +67,8 @@ async def trickle(batcher: Batcher[Any], tenants: int, seconds: float, clock: Fa
 
 
 async def test_waiting_for_a_key_is_no_round_trip(fake_clock: FakeClock) -> None:
-    """batcher/4a.10, 4a.11: of eight hot keys eight batches go at once; what waits for its key has
-    no slot, and does not count as slow.
+    """batcher/4a.10, 4a.11: eight batches of eight hot keys are in flight at once; an item that
+    waits for its key has no slot, and does not count as slow.
     """
 
     async def perform(sink: Destination, batch: Batch[Item]) -> None:
@@ -122,8 +122,8 @@ async def test_a_key_that_backs_off_is_no_round_trip_either(fake_clock: FakeCloc
 async def test_a_throttled_tenant_costs_the_others_neither_workers_nor_size(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4b.6: what throttles one tenant is that tenant's own, for the workers and the size as
-    for the retry.
+    """batcher/4b.6: a throttle of one tenant affects only that tenant, for the workers and the size
+    as for the retry.
     """
     throttled = 0
 
@@ -145,7 +145,7 @@ async def test_a_throttled_tenant_costs_the_others_neither_workers_nor_size(
 
 
 async def test_timeouts_of_a_tenant_are_everybodys(fake_clock: FakeClock) -> None:
-    """What is slow holds a worker of everybody's, whoever sent it."""
+    """A slow write occupies a shared worker, whichever tenant it belongs to."""
 
     def answer(batch: Batch[Any]) -> None:
         raise TimeoutError
@@ -165,7 +165,7 @@ async def test_timeouts_of_a_tenant_are_everybodys(fake_clock: FakeClock) -> Non
 async def test_many_small_tenants_do_not_make_the_batches_of_a_large_one_small(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4c: most batches hold three items, since most tenants send little; full ones stay
+    """batcher/4c: most batches have three items, since most tenants send little; full ones stay
     full.
     """
     sink = Recording(0.1)
@@ -181,7 +181,7 @@ async def test_many_small_tenants_do_not_make_the_batches_of_a_large_one_small(
 async def test_a_smaller_size_holds_for_tenants_that_have_items_inside(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4a.11: what a tenant had queued before is cut too."""
+    """batcher/4a.11: batches that a tenant had queued before are cut too."""
     taken: list[tuple[int, int]] = []
 
     def answer(batch: Batch[Any]) -> None:
@@ -208,7 +208,7 @@ async def test_a_smaller_size_holds_for_tenants_that_have_items_inside(
 async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(
     fake_clock: FakeClock,
 ) -> None:
-    """A write of one takes ten times as long as the other's: round trips vary, and that is not
+    """A write of one takes ten times as long as the other's: varying round trips are not
     congestion.
     """
     written: Counter[str] = Counter()
@@ -240,7 +240,7 @@ async def test_tenants_with_destinations_that_differ_tenfold_still_find_workers(
 
 
 class Chaotic:
-    """Fails by chance in every way, and keeps what it has taken, per key and tenant."""
+    """Fails randomly in every way, and keeps the applied items per key and tenant."""
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
@@ -288,8 +288,8 @@ COMPANY = ["nothing", "key", "tenant", "both"]
 
 @pytest.mark.parametrize("of", COMPANY)
 def test_nothing_is_lost_or_out_of_order_in_any_company(of: str) -> None:
-    """B-T29, B-T14, batcher/4b.1: keys, tenants, both, behind a full stack that fails in every way:
-    conservation, order, bounds.
+    """B-T29, B-T14, batcher/4b.1: with keys, tenants or both, behind a full stack that fails in
+    every way: conservation, order, limits.
     """
     with FakeClock() as clock:
         clock.run(_chaos(of, 1))

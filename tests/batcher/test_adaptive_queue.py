@@ -1,9 +1,8 @@
-"""The workers' control before a queueing station: `servers` that each work on one write at a time,
-and a queue before them.
+"""The workers' control before a queueing station: `servers` that each handle one write at a time,
+with a queue in front.
 
-By Little's law so many writes as there are servers carry all that it can do; each further one only
-waits. The control, which sees nothing but round trips, must end near that number, whatever the
-seed.
+By Little's law, as many writes as servers use its full capacity, and each further one only waits.
+The control sees only round trips, and must settle near that number for every seed.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def run(
     timeout: float | None = None,
     silent: float = 0.0,
 ) -> list[Seen]:
-    """As many writes under way as the control allows, all the time."""
+    """Keep as many writes in flight as the control allows."""
     chance = random.Random(seed)
     service = service or exponential(0.05)
     control = WorkersControl(start=1, least=1, most=most)
@@ -92,9 +91,7 @@ def per_second(seen: list[Seen], start: float, end: float) -> float:
 @pytest.mark.parametrize("variation", [0.05, 0.3])
 @pytest.mark.parametrize("servers", [4, 8, 16])
 def test_workers_settle_near_the_number_of_servers(servers: int, variation: float) -> None:
-    """batcher/4a.11, 4b.13: between as many as there are and twice that, and nearly all of the
-    capacity is used.
-    """
+    """batcher/4a.11, 4b.13: between that number and twice it, with nearly all of the capacity used."""
     for seed in SEEDS:
         seen = run(lambda _: servers, seed=seed, service=exponential(variation))
         assert servers <= workers(seen, 10.0, 40.0) <= 2.1 * servers, seed
@@ -103,7 +100,7 @@ def test_workers_settle_near_the_number_of_servers(servers: int, variation: floa
 
 @pytest.mark.parametrize("servers", [1, 2])
 def test_before_one_or_two_servers_a_few_writes_wait(servers: int) -> None:
-    """One more is twice as many there, so the range is wider."""
+    """One more worker is twice as many there, so the range is wider."""
     for seed in SEEDS:
         seen = run(lambda _: servers, seed=seed, service=exponential(0.3))
         assert servers <= workers(seen, 10.0, 40.0) <= servers + 6, seed
@@ -133,8 +130,8 @@ VARYING: dict[str, Callable[[random.Random], float]] = {
 def test_round_trips_that_vary_by_much_do_not_starve_the_destination(
     service: Callable[[random.Random], float],
 ) -> None:
-    """Twice the best of a few means is chance there, and no reason to halve: seven tenths of the
-    capacity are used at least.
+    """Twice the best of a few means is chance here, and no reason to halve: at least seven tenths
+    of the capacity are used.
     """
     mean = statistics.fmean(service(random.Random(seed)) for seed in range(20_000))
     used = [
@@ -145,7 +142,7 @@ def test_round_trips_that_vary_by_much_do_not_starve_the_destination(
 
 
 def test_errors_that_say_nothing_do_not_hold_up_the_others() -> None:
-    """decisions 0.3: a write in five fails for its rows; the other four tell."""
+    """decisions 0.3: one write in five fails because of its rows; the other four count."""
     for seed in SEEDS:
         seen = run(lambda _: 16, seed=seed, silent=0.2)
         assert 16 <= workers(seen, 10.0, 40.0) <= 34, seed
@@ -153,8 +150,8 @@ def test_errors_that_say_nothing_do_not_hold_up_the_others() -> None:
 
 
 def test_fewer_writes_time_out_than_with_fixed_workers() -> None:
-    """batcher/4a.11: 32 workers before two servers wait longer than the timeout; whatever the seed,
-    hardly any of the control's do.
+    """batcher/4a.11: with 32 workers and two servers writes wait longer than the timeout; with the
+    control, hardly any do, for any seed.
     """
     for seed in SEEDS:
         seen = run(lambda _: 2, seed=seed, timeout=1.0, service=exponential(0.3), most=32)

@@ -1,5 +1,5 @@
-"""What the adaptive batcher does under ten loads, on virtual time, with the ranges in which it must
-lie. The scenarios are an example program's.
+"""The adaptive batcher under ten loads, on virtual time, with the published ranges. The scenarios
+are those of an example program.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def test_a_flood_of_timeouts_is_not_made_worse(program: Any) -> None:
 
 
 def trouble(seed: int) -> Scenario:
-    """Six seconds in which writes time out, for a reason and under a load that the seed chooses,
-    with all workers in force before.
+    """Six seconds in which writes time out, with a cause and a load that the seed chooses, after
+    all workers were in use.
     """
     chance = random.Random(seed)
     usual = Destination(seconds=0.05, per_item=0.00025, jitter=chance.choice((0.05, 0.5)))
@@ -156,8 +156,8 @@ def trouble(seed: int) -> Scenario:
     "seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 40))]
 )
 def test_no_flood_of_timeouts_is_made_worse(seed: int) -> None:
-    """B-T29: whatever the flood, neither more writes under way than fixed limits have, nor more
-    writes cut off, nor more items sent again.
+    """B-T29: in any flood there are no more concurrent writes than with fixed limits, no more
+    writes cut off, and no more items resent.
     """
     scenario = trouble(seed)
     adaptive, fixed = simulate(scenario), simulate(replace(scenario, adaptive=None))
@@ -171,8 +171,8 @@ def test_no_flood_of_timeouts_is_made_worse(seed: int) -> None:
 
 
 def test_what_it_is_for(program: Any) -> None:
-    """Where fixed limits are too much for the destination, more is written and less fails; where
-    they are not, nothing is lost by it.
+    """Where fixed limits overload the destination, more is written and less fails; elsewhere
+    nothing is lost by it.
     """
     for name in ("knee", "halved", "throttled"):
         adaptive, fixed = (program.run(name, adaptive=kind) for kind in (True, False))
@@ -204,8 +204,8 @@ def test_the_page_shows_what_the_program_prints(
 
 
 def test_the_pictures_are_of_these_runs(program: Any) -> None:
-    """Each picture carries the digest of the run that it shows; `python
-    examples/adaptive_scenarios.py --plots docs/assets/adaptive` draws them.
+    """Each plot contains the digest of its run; `python examples/adaptive_scenarios.py --plots
+    docs/assets/adaptive` draws them.
     """
     page = (DOCS / PAGE).read_text()
     assert {picture.stem for picture in PICTURES.glob("*.svg")} == {*program.CASES, "my-load"}
@@ -219,7 +219,7 @@ def test_the_pictures_are_of_these_runs(program: Any) -> None:
 def test_the_example_of_a_load_of_ones_own(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Prints what the page says, and has drawn the page's picture."""
+    """It prints the output on the page, and its plot is the one on the page."""
     pytest.importorskip("matplotlib")
     program = load("my_load")
     program.main(tmp_path / "out.svg")

@@ -1,4 +1,4 @@
-"""How items get in, and what happens when there is no room."""
+"""Adding items, and waiting for capacity."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = Limits(max_items=2, max_pending_items=4, max_delay=60.0)
 
 
 async def test_an_add_that_times_out_leaves_no_item(fake_clock: FakeClock) -> None:
-    """B-T8, batcher/B8, batcher/B11: the error carries what to tell the client."""
+    """B-T8, batcher/B8, batcher/B11: the error has the data for the client's response."""
     sink = Gated()
     async with Batcher(sink, limits=SMALL) as batcher:
         await batcher.add_many(range(4))
@@ -33,9 +33,7 @@ async def test_an_add_that_times_out_leaves_no_item(fake_clock: FakeClock) -> No
 
 
 async def test_a_cancelled_add_leaves_no_item_and_hands_its_room_on(fake_clock: FakeClock) -> None:
-    """B-T8, B-T48: cancelled while waiting, and cancelled after the grant but before it could use
-    it.
-    """
+    """B-T8, B-T48: cancelled while waiting, and cancelled after the grant but before using it."""
     sink = Gated()
     async with Batcher(sink, limits=SMALL) as batcher:
         await batcher.add_many(range(4))
@@ -54,7 +52,7 @@ async def test_a_cancelled_add_leaves_no_item_and_hands_its_room_on(fake_clock: 
 async def test_an_add_cancelled_at_any_moment_is_in_once_or_not_at_all(
     fake_clock: FakeClock, steps: int
 ) -> None:
-    """B-T48: cancel after every number of loop steps while the add waits, is granted room, and
+    """B-T48: cancelled after every number of loop steps while the add waits, gets capacity, and
     finishes.
     """
     sink = Recording(seconds=0.5)
@@ -110,7 +108,7 @@ async def test_a_full_ledger_blocks_producers_and_a_free_worker_never_waits(
 
 
 async def test_producers_go_on_at_full_speed_after_a_full_ledger(fake_clock: FakeClock) -> None:
-    """4b.9: room that was granted to one of them does not make the others wait for the linger."""
+    """4b.9: capacity granted to one producer does not make the others wait for the linger."""
     sink = Recording(seconds=0.01)
     async with Batcher(sink, limits=SMALL) as batcher:
         await asyncio.gather(*(batcher.add_from(range(200)) for _ in range(4)))
@@ -158,7 +156,7 @@ async def test_add_many_is_all_or_none(fake_clock: FakeClock) -> None:
 
 
 async def test_add_from_takes_async_and_plain_iterables(fake_clock: FakeClock) -> None:
-    """As fast as the sink takes them."""
+    """As fast as the sink accepts them."""
 
     async def numbers() -> AsyncIterator[int]:
         for i in range(25):
@@ -172,7 +170,7 @@ async def test_add_from_takes_async_and_plain_iterables(fake_clock: FakeClock) -
 
 
 async def test_a_tight_producer_starves_neither_timers_nor_workers(fake_clock: FakeClock) -> None:
-    """batcher/4b.9: a producer that never has to wait lets others run all the same."""
+    """batcher/4b.9: a producer that never has to wait still lets other tasks run."""
     sink = Recording()
     ran: list[int] = []
 
@@ -223,7 +221,7 @@ async def test_a_closed_batcher_takes_nothing(fake_clock: FakeClock, way: str) -
 
 
 async def test_waiting_producers_are_told_of_the_shutdown(fake_clock: FakeClock) -> None:
-    """Design 4, step 1 of the shutdown."""
+    """design 4, step 1 of the shutdown: they get `ClosedError`."""
     sink = Recording(seconds=1.0)
     async with Batcher(sink, limits=SMALL) as batcher:
         await batcher.add_many(range(4))

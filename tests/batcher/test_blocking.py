@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from itertools import chain
 from types import FrameType
@@ -85,7 +86,7 @@ def full(sink: Plain, **options: Any) -> Iterator[BlockingBatcher[Any]]:
 
 @contextmanager
 def restless() -> Iterator[None]:
-    """Threads change as often as they can."""
+    """Switch threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -95,7 +96,7 @@ def restless() -> Iterator[None]:
 
 
 def waits(batcher: BlockingBatcher[Any], producers: int) -> None:
-    """Return when so many producers wait for room; each look is a round trip to the loop."""
+    """Return when this many producers wait for capacity; each check is a round trip to the loop."""
     while batcher.stats().waiting_producers < producers:
         pass
 
@@ -104,7 +105,7 @@ def waits(batcher: BlockingBatcher[Any], producers: int) -> None:
 
 
 def test_threads_share_one_batcher_and_each_keeps_its_order() -> None:
-    """Design 4: many threads, one ledger, nothing lost or doubled."""
+    """design 4: many threads, one ledger, nothing lost or doubled."""
     sink = Plain()
     with (
         restless(),
@@ -125,8 +126,8 @@ def test_threads_share_one_batcher_and_each_keeps_its_order() -> None:
 
 
 def test_the_ledger_bounds_what_threads_hand_in() -> None:
-    """Design 4: the inbox lies inside the ledger. The sum is never above it, whoever looks,
-    whenever.
+    """design 4: the inbox is part of the ledger. The sum never exceeds it, at any moment, for any
+    observer.
     """
     sink = Plain(shut=True)
     limits = Limits(max_items=5, max_pending_items=20)
@@ -146,7 +147,7 @@ def test_the_ledger_bounds_what_threads_hand_in() -> None:
 
 
 def test_the_loop_is_woken_once_for_many_items() -> None:
-    """Design 4: one append and at most one wake-up per add."""
+    """design 4: one append and at most one wake-up per add."""
     woken: list[int] = []
     inbox: Inbox[int] = Inbox(lambda: woken.append(1))
     inbox.lend(10, 0)
@@ -163,7 +164,7 @@ def test_the_loop_is_woken_once_for_many_items() -> None:
 @pytest.mark.parametrize("operation", ["put", "put_all", "take", "lend"])
 def test_an_item_may_come_in_between_any_two_steps(operation: str) -> None:
     """A signal handler or a finalizer that logs interrupts an `add` in its own thread; nothing
-    hangs and nothing is left lying.
+    hangs, and no item is left behind.
     """
     for step in range(100):
         woken: list[int] = []
@@ -191,7 +192,7 @@ def test_an_item_may_come_in_between_any_two_steps(operation: str) -> None:
 
 @contextmanager
 def interrupted(step: int, interrupt: Callable[[], object]) -> Iterator[list[int]]:
-    """Interrupt the inbox once, before its so-manieth line."""
+    """Interrupt the inbox once, before its n-th line."""
     seen = 0
     interruptions: list[int] = []
 
@@ -217,7 +218,7 @@ def interrupted(step: int, interrupt: Callable[[], object]) -> Iterator[list[int
 
 @pytest.mark.parametrize("admit", [True, False])
 def test_an_add_that_races_a_shutdown_is_written_or_refused(admit: bool) -> None:
-    """B-T7 with threads: whatever was accepted is in the sink, and nothing is in twice."""
+    """B-T7 with threads: every accepted item is in the sink, and none is in twice."""
     for _ in range(20):
         sink = Plain()
         accepted: list[tuple[int, int]] = []
@@ -273,7 +274,7 @@ def test_items_are_written_when_they_are_due_and_by_flush() -> None:
 
 
 def test_add_waits_for_room_and_its_timeout_leaves_nothing_behind() -> None:
-    """batcher/B8: errors come up in the thread that called."""
+    """batcher/B8: errors are raised in the calling thread."""
     sink = Plain(shut=True)
     with full(sink) as batcher:
         with pytest.raises(AddTimeout) as caught:
@@ -293,8 +294,8 @@ def test_add_waits_for_room_and_its_timeout_leaves_nothing_behind() -> None:
 async def test_nothing_comes_in_beside_an_item_that_takes_the_long_way(
     fake_clock: FakeClock,
 ) -> None:
-    """It has looked for room; whatever came in before its append would take the ledger over its
-    bound.
+    """It has checked the capacity; an item accepted before its append would exceed the ledger's
+    limit.
     """
     beside: list[bool] = []
 
@@ -336,7 +337,7 @@ def test_a_full_ledger_can_drop_the_newest() -> None:
 
 
 def test_a_full_ledger_can_drop_the_oldest() -> None:
-    """B-T9: the new ones survive; what a worker has taken stays."""
+    """B-T9: the new ones survive; items in flight stay."""
     sink = Plain(shut=True)
     with full(sink, overflow="drop_oldest") as batcher:
         batcher.add(4)
@@ -351,8 +352,8 @@ def test_a_full_ledger_can_drop_the_oldest() -> None:
 def test_a_loop_that_does_not_keep_up_is_not_waited_for(
     overflow: Any, answer: bool, dropped: int
 ) -> None:
-    """`try_add` may be called in a signal handler, or on an event loop: it neither waits nor piles
-    up what the loop has to look at.
+    """`try_add` may be called in a signal handler, or on an event loop: it neither waits nor
+    accumulates work for the loop.
     """
     gate, called = threading.Event(), threading.Event()
     items: list[int] = []
@@ -378,7 +379,7 @@ def test_a_loop_that_does_not_keep_up_is_not_waited_for(
 
 
 def test_bytes_are_bounded_too() -> None:
-    """batcher/B6: measured in the thread that adds."""
+    """batcher/B6: measured in the adding thread."""
     sink = Plain(shut=True)
     limits = Limits(max_items=2, max_bytes=6, max_pending_bytes=12, max_delay=60.0)
     with BlockingBatcher(sink, limits=limits, oversize="reject") as batcher:
@@ -399,13 +400,14 @@ def test_bytes_are_bounded_too() -> None:
 
 
 def test_a_receipt_blocks_until_the_outcome() -> None:
-    """batcher/B54: any number of threads may wait, each gets its own error."""
+    """batcher/B54, batcher/B47: any number of threads may wait, each gets its own error."""
     sink = Plain(shut=True)
     with BlockingBatcher(sink, limits=Limits(max_items=1, max_pending_items=10)) as batcher:
         receipt = batcher.submit("item")
         assert not receipt.done
-        with pytest.raises(TimeoutError):
-            receipt.result(0.01)
+        for timeout in (0.01, timedelta(milliseconds=10)):
+            with pytest.raises(TimeoutError, match=r"no outcome after 0\.01 s"):
+                receipt.result(timeout)
         with ThreadPoolExecutor(3) as threads:
             waiting = [threads.submit(receipt.result) for _ in range(3)]
             sink.gate.set()
@@ -423,11 +425,21 @@ def test_a_receipt_blocks_until_the_outcome() -> None:
     assert repr(failed) == "BlockingReceipt(rejected)"
 
 
+@pytest.mark.parametrize("timeout", ["1", True, -1.0, float("nan")])
+def test_a_bad_timeout_of_a_result_is_refused(timeout: Any) -> None:
+    """B-T30, batcher/B47: also if the item has its outcome."""
+    with BlockingBatcher(Plain()) as batcher:
+        receipt = batcher.submit("item")
+        with pytest.raises(ConfigError, match=r"timeout=.*: must be at least 0 seconds"):
+            receipt.result(timeout)
+        assert receipt.result(PATIENCE) is Outcome.DELIVERED
+
+
 # -- opening and closing ---------------------------------------------------------------------------
 
 
 def test_use_before_opening_and_after_closing_says_so() -> None:
-    """Each message tells what to do."""
+    """Each message says what to do."""
     batcher: BlockingBatcher[int] = BlockingBatcher(Plain(), name="audit")
     for call in (
         lambda: batcher.add(1),
@@ -482,7 +494,7 @@ def test_all_who_shut_down_get_the_one_report_and_waiting_producers_an_error() -
 
 
 def test_a_sink_that_does_not_end_cannot_hold_the_shutdown() -> None:
-    """batcher/4b.2 with threads: leaving the block says what was left."""
+    """batcher/4b.2 with threads: leaving the block reports the remaining items."""
     sink = Plain(shut=True)
     limits = Limits(max_items=1, max_pending_items=9)
     batcher: BlockingBatcher[str] = BlockingBatcher(sink, limits=limits, shutdown_deadline=0.05)
@@ -503,7 +515,7 @@ def test_a_sink_that_does_not_end_cannot_hold_the_shutdown() -> None:
 
 
 def test_a_loop_that_is_stuck_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An `async def` that blocks stops the loop itself: the shutdown ends all the same, and says
+    """An `async def` that blocks stops the loop itself: the shutdown still ends, and its error says
     what to change.
     """
     monkeypatch.setattr(thread_run, "SLACK", 0.05)
@@ -523,7 +535,7 @@ def test_a_loop_that_is_stuck_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_sink_that_cannot_be_opened_leaves_nothing_running() -> None:
-    """The error comes up in the thread that starts it."""
+    """The error is raised in the thread that starts it."""
 
     class Unopenable:
         async def __aenter__(self) -> None:
@@ -543,7 +555,7 @@ def test_a_sink_that_cannot_be_opened_leaves_nothing_running() -> None:
 
 
 def test_a_broken_batcher_tells_every_thread(caplog: pytest.LogCaptureFixture) -> None:
-    """`on_failure="crash"`: what is inside is handed back, and nothing hangs."""
+    """`on_failure="crash"`: pending items are returned, and nothing hangs."""
     sink = Plain(error=PermanentError("no"))
     batcher: BlockingBatcher[int] = BlockingBatcher(
         sink, limits=Limits(max_items=1, max_pending_items=9), on_failure="crash"
@@ -567,7 +579,7 @@ def test_a_broken_batcher_tells_every_thread(caplog: pytest.LogCaptureFixture) -
 
 
 async def test_it_refuses_to_block_an_event_loop(real_clock: Clock) -> None:
-    """Only `try_add` may be called where a loop runs."""
+    """Only `try_add` may be called on an event loop."""
     sink = Plain()
     batcher: BlockingBatcher[str] = BlockingBatcher(sink)
     with pytest.raises(ConfigError, match="would block the event loop"):
@@ -591,7 +603,7 @@ async def test_it_refuses_to_block_an_event_loop(real_clock: Clock) -> None:
 
 
 def test_a_bad_argument_is_told_at_once() -> None:
-    """As a `Batcher`'s: nothing has been started."""
+    """As with `Batcher`: nothing has been started."""
     with pytest.raises(ConfigError, match="overflow='wait': must be one of"):
         BlockingBatcher(Plain(), overflow="wait")  # type: ignore[arg-type]  # that is the point
 
@@ -600,7 +612,7 @@ def test_a_bad_argument_is_told_at_once() -> None:
 
 
 def script(text: str) -> str:
-    """Run a program; what it prints. Whatever it complains of is a failure."""
+    """Run a program and return its output. Any output on stderr is a failure."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
         capture_output=True,
@@ -614,7 +626,7 @@ def script(text: str) -> str:
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
 def test_it_is_drained_at_the_interpreters_exit(kind: str) -> None:
-    """Design 4. A plain function still gets a thread to write in."""
+    """design 4. A plain function still gets a thread to write in."""
     out = script(f"""
         from penstock import BlockingBatcher, Limits
 
@@ -630,8 +642,8 @@ def test_it_is_drained_at_the_interpreters_exit(kind: str) -> None:
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="nothing forks here")
 def test_a_forked_child_starts_empty() -> None:
-    """batcher/4b.14: what is inside belongs to the parent, which goes on; the child has a tally of
-    its own.
+    """batcher/4b.14: pending items belong to the parent, which continues; the child has its own
+    tally.
     """
     out = script("""
         import os, threading, warnings
@@ -695,7 +707,7 @@ def test_a_child_of_multiprocessing_drains_at_its_exit() -> None:
 
 
 def test_an_item_that_finds_no_older_one_to_replace_is_dropped_once() -> None:
-    """The ledger's bytes are all in flight, so nothing can make way."""
+    """All bytes of the ledger are in flight, so no item can be evicted."""
     release = threading.Event()
 
     def write(batch: Batch[bytes]) -> None:

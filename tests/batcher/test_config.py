@@ -89,7 +89,7 @@ async def test_a_bad_argument_is_named_and_nothing_is_started(
 
 
 def test_more_workers_than_the_sink_takes_are_refused() -> None:
-    """Design 3.2."""
+    """design 3.2."""
 
     class Single(Recording):
         capabilities = Capabilities(max_concurrency=1)
@@ -99,7 +99,7 @@ def test_more_workers_than_the_sink_takes_are_refused() -> None:
 
 
 def test_a_decorator_that_was_not_called_is_named() -> None:
-    """The commonest slip with stacks."""
+    """The most common mistake with stacks."""
 
     class NotCalled:
         pass
@@ -120,7 +120,7 @@ async def test_a_bad_timeout_is_refused_at_the_call(fake_clock: FakeClock) -> No
 
 
 async def test_an_item_that_cannot_be_measured_is_refused_alone(fake_clock: FakeClock) -> None:
-    """The producer hears of it; the item was not accepted."""
+    """The producer gets the error; the item was not accepted."""
     async with Batcher(Recording(), limits=Limits(max_bytes=10)) as batcher:
         with pytest.raises(TypeError, match="items must be bytes-like to be measured, not dict"):
             await batcher.add({})
@@ -136,7 +136,7 @@ async def test_entering_twice_is_refused(fake_clock: FakeClock) -> None:
 
 
 def test_a_batcher_needs_no_loop_until_it_is_entered() -> None:
-    """It can be made at import time, looked at and printed."""
+    """It can be constructed at import time, inspected and printed."""
     batcher = Batcher(Recording(), name="audit")
     assert "Batcher(name='audit', state='new'" in repr(batcher)
     assert batcher.stats().state == "new"

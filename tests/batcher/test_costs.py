@@ -1,7 +1,7 @@
-"""What a batch and an item cost, counted in calls and objects, not in seconds.
+"""The cost of a batch and of an item, counted in calls and objects, not in seconds.
 
-The ceilings stand in one table, a little above what was counted when they were set. A change that
-makes the work cheaper should lower them; one that needs more has to say what for.
+One table has the ceilings, a little above the counts when they were set. A change that makes the
+work cheaper should lower them; one that needs more has to justify it.
 """
 
 from __future__ import annotations

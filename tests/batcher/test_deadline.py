@@ -1,4 +1,4 @@
-"""A shutdown uses its deadline: tries go on while there is time, and the verdicts come at its
+"""A shutdown uses its deadline: attempts continue while there is time, and the verdicts come at its
 end.
 """
 
@@ -75,7 +75,7 @@ class Destination:
 async def drained(
     clock: FakeClock, destination: Destination, *, workers: int, deadline: float = 8.0
 ) -> tuple[ShutdownReport[int], Letters]:
-    """Shut down with 200 items inside, at the moment in which the fault begins."""
+    """Shut down with 200 pending items, when the fault begins."""
     letters = Letters()
     limits = Limits(max_items=50, workers=workers, max_delay=5.0)
     sink = stack(destination, Retry(attempts=1_000), DeadLetter(letters))
@@ -113,8 +113,8 @@ async def test_what_a_fault_delays_is_delivered_while_time_is_left(
 async def test_the_time_is_used_to_its_end_and_then_what_is_left_has_its_verdict(
     fake_clock: FakeClock, fault: str, workers: int
 ) -> None:
-    """batcher/4b.2, batcher/4b.3: never dead-lettered; unknown only where a try was cut off at the
-    destination.
+    """batcher/4b.2, batcher/4b.3: never dead-lettered; unknown only if an attempt was cut off at
+    the destination.
     """
     destination = Destination(fake_clock, 10.0, 1e9, FAULTS[fault], 0.01)
     report, letters = await drained(fake_clock, destination, workers=workers)
@@ -138,9 +138,7 @@ async def test_the_time_is_used_to_its_end_and_then_what_is_left_has_its_verdict
 
 
 async def test_no_try_is_begun_that_would_be_cut_off(fake_clock: FakeClock) -> None:
-    """A try that is expected to last longer than the time left would turn unsent items into unknown
-    ones.
-    """
+    """An attempt that is expected to exceed the remaining time would make unsent items unknown."""
     destination = Destination(fake_clock, 10.0, 1e9, TransientError("slow to fail"), 1.5)
     report, _ = await drained(fake_clock, destination, workers=1)
     assert report.tally.unknown == 0
@@ -151,8 +149,8 @@ async def test_no_try_is_begun_that_would_be_cut_off(fake_clock: FakeClock) -> N
 async def test_what_was_tried_early_for_a_shutdown_is_not_used_up_by_it(
     fake_clock: FakeClock,
 ) -> None:
-    """Five attempts a hundred seconds apart are no ten tries in eight seconds: the item is handed
-    back, and no dead letter.
+    """Five attempts a hundred seconds apart are not ten attempts in eight seconds: the item is
+    returned, and not dead-lettered.
     """
     letters = Letters()
 
@@ -172,7 +170,7 @@ async def test_what_was_tried_early_for_a_shutdown_is_not_used_up_by_it(
 async def test_a_wait_that_the_destination_asked_for_is_kept_if_it_fits(
     fake_clock: FakeClock, retry_after: float, tries: list[float]
 ) -> None:
-    """`Retry-After` ends before the deadline, or not: then it is tried at once, and after shortened
+    """If `Retry-After` ends after the deadline, the batch is tried at once and after shortened
     waits.
     """
     steps = iter([ThrottledError("slow down", retry_after=retry_after)])

@@ -1,4 +1,4 @@
-"""Items that end unknown hold their key, until they come again or are given up."""
+"""Items with an unknown outcome hold their key until they are resubmitted or given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random runs, and planted bugs that they find."""
+"""Random runs, and planted bugs that they detect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Feed.submit`: many items with the caller's receipts, as there is room."""
+"""`Feed.submit`: many items with the caller's receipts, as capacity allows."""
 
 from __future__ import annotations
 

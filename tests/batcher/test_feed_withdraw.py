@@ -1,4 +1,4 @@
-"""`Feed.withdraw`: items go back to their source, wherever they are."""
+"""`Feed.withdraw`: items return to their source, wherever they are."""
 
 from __future__ import annotations
 

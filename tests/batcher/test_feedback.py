@@ -1,4 +1,4 @@
-"""A batcher that carries log records does not feed itself, and one that is forgotten says so."""
+"""A batcher of log records does not batch its own, and an abandoned batcher is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ client = logging.getLogger("client_library")
 
 
 class ToBatcher(logging.Handler):
-    """Gives records to a batcher."""
+    """Passes records to a batcher."""
 
     def __init__(self, batcher: Batcher[str] | BlockingBatcher[str]) -> None:
         super().__init__()
@@ -45,13 +45,13 @@ def installed(handler: logging.Handler) -> Iterator[None]:
 
 
 def fail(batch: Batch[str]) -> None:
-    """As a sink: complains, in the thread it runs in, and fails."""
+    """Log and fail like a sink, in the sink's thread."""
     client.warning("cannot write %d records", len(batch))
     raise PermanentError("no such index")
 
 
 class Failing:
-    """Complains at every occasion, and fails."""
+    """Logs and fails in every method."""
 
     async def __aenter__(self) -> None:
         client.info("opened")
@@ -72,8 +72,8 @@ class Failing:
 def test_a_sink_that_logs_and_fails_does_not_feed_its_own_batcher(
     sink: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """batcher/4b.14: the program's records go in, those of the writes and of Penstock do not; other
-    handlers get them all.
+    """batcher/4b.14: records of the program are batched, those of the writes and of Penstock are
+    not; other handlers get all of them.
     """
     batcher: BlockingBatcher[str] = BlockingBatcher(
         sink, limits=Limits(max_items=2, max_pending_items=100), name="logs"
@@ -109,7 +109,7 @@ async def test_an_asyncio_batcher_does_not_feed_itself_either(fake_clock: FakeCl
 def test_a_batcher_that_is_forgotten_with_items_inside_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Design 3.7: its name, what was inside, and what to do."""
+    """design 3.7: its name, the number of pending items, and what to do."""
     forgotten: list[Batcher[int]] = []
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A forked child has nothing of its parent's running: batchers say so, sinks may be opened
+"""Nothing of a parent process runs in its forked child: batchers raise, and sinks may be opened
 again.
 """
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks h
 
 
 def script(text: str) -> str:
-    """Run a program; what it prints. Whatever it complains of is a failure."""
+    """Run a program and return its output. Any output on stderr is a failure."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(text)],
         capture_output=True,
@@ -65,8 +65,8 @@ PARENT = """
 
 
 def test_a_batcher_used_in_a_forked_child_says_so() -> None:
-    """batcher/4b.14: every way in raises `ForkedError`, nothing is written twice, and the parent
-    goes on.
+    """batcher/4b.14: every call raises `ForkedError`, nothing is written twice, and the parent
+    continues.
     """
     out = script(
         PARENT
@@ -169,8 +169,8 @@ def test_a_fork_while_the_sink_is_being_opened_leaves_that_to_the_parent(mode: s
 
 @pytest.mark.parametrize("start", ["pass", "batcher.start()"])
 def test_a_sink_is_opened_again_by_the_child_of_a_threaded_program(start: str) -> None:
-    """batcher/4b.14: the connection of the parent is neither used nor closed. The first call opens
-    it, and so does the hook of a server for its workers.
+    """batcher/4b.14: the parent's connection is neither used nor closed. The first call opens a new
+    one, and so does a server's hook for its workers.
     """
     out = script(
         PARENT

@@ -1,4 +1,4 @@
-"""Items that observers and handlers add from inside the batcher, and order at equal times."""
+"""Items that observers and handlers add during a callback, and order at equal times."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Adds(Observer):
 
 
 async def test_an_item_added_while_a_batch_is_sealed_is_not_lost(fake_clock: FakeClock) -> None:
-    """The open batch has just been sealed: the item belongs to the next one."""
+    """The open batch has just been sealed, so the item belongs to the next one."""
     sink: MemorySink[str] = MemorySink()
     observer = Adds("sealed")
     async with Batcher(sink, limits=Limits(max_items=3, max_delay=0.1), observers=[observer]) as it:
@@ -100,7 +100,7 @@ async def test_tenants_of_one_call_have_their_turns_in_the_order_of_their_items(
 
 
 async def test_a_release_of_nothing_tells_the_time_all_the_same(fake_clock: FakeClock) -> None:
-    """An item that waits behind a busy key counts its age from its own time."""
+    """The age of an item behind a busy key counts from its own acceptance."""
     written: list[tuple[float, str]] = []
 
     async def sink(batch: Batch[str]) -> None:

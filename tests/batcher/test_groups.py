@@ -1,6 +1,4 @@
-"""Items that are handed in together: batches, errors and keys of their own, and an end for all of
-them.
-"""
+"""Items that are added together: batches, errors and keys per item, and one end for all of them."""
 
 from __future__ import annotations
 
@@ -60,8 +58,8 @@ keyed = pytest.mark.parametrize(
 async def test_nothing_handed_in_is_no_batch_and_waits_for_nobody(
     fake_clock: FakeClock, options: Any
 ) -> None:
-    """G-T7, as far as it speaks of batches: the sink is not called for it, also where it comes
-    behind others and the ledger is full.
+    """G-T7, for batches: the sink is not called for it, even behind other items and with a full
+    ledger.
     """
     sink: BlockingSink[Item] = BlockingSink()
     batcher = Batcher(
@@ -132,8 +130,8 @@ async def test_each_item_has_the_error_that_the_sink_gave_it(
 async def test_who_waits_for_a_group_is_told_once_all_of_it_has_ended(
     fake_clock: FakeClock,
 ) -> None:
-    """G-T11: five keys, one of which is tried again, under its own key and before what comes behind
-    it.
+    """G-T11: five keys, one of which is retried, under its own key and before later items of that
+    key.
     """
     tried: list[tuple[list[object], float]] = []
 
@@ -158,9 +156,7 @@ async def test_who_waits_for_a_group_is_told_once_all_of_it_has_ended(
 async def test_a_group_that_is_larger_than_a_batch_spans_batches_in_order(
     fake_clock: FakeClock, *, prefix_safe: bool
 ) -> None:
-    """consumer/C:Ba6, consumer/G16, as far as they speak of batches: whoever waits for all of it is
-    told after the last.
-    """
+    """consumer/C:Ba6, consumer/G16, for batches: the waiter resumes after the last one."""
     sink = Gate(prefix_safe=prefix_safe)
     async with Batcher(sink, key=key_of, limits=limits(), clock=fake_clock) as batcher:
         receipts = await all_of(batcher, [Item("k", number) for number in range(12)])
@@ -188,7 +184,7 @@ ANSWERS: dict[str, Callable[[Batch[Item]], Any]] = {
 async def test_an_answer_that_fits_no_batch_leaves_it_unknown_and_its_keys_free(
     fake_clock: FakeClock, options: Any, answer: str
 ) -> None:
-    """B-T44, batcher/4a.4: it is not sent again by itself, whatever is behind it goes on."""
+    """B-T44, batcher/4a.4: it is not sent again by itself, and later items continue."""
     calls: list[int] = []
 
     async def write(batch: Batch[Item]) -> Any:
@@ -213,8 +209,8 @@ async def test_an_answer_that_fits_no_batch_leaves_it_unknown_and_its_keys_free(
 async def test_an_item_that_makes_its_batch_raise_ends_alone(
     fake_clock: FakeClock, *, prefix_safe: bool
 ) -> None:
-    """consumer/C:Ba2, as far as it speaks of batches: no livelock; halving finds it, and its
-    neighbours are delivered, each key in order.
+    """consumer/C:Ba2, for batches: no livelock; halving finds the item, and its neighbours are
+    delivered, each key in order.
     """
     poison = Item("c", 0)
 
@@ -248,7 +244,7 @@ async def test_an_item_that_makes_its_batch_raise_ends_alone(
 async def test_what_is_handed_in_after_the_end_is_refused_and_never_called_done(
     fake_clock: FakeClock, options: Any
 ) -> None:
-    """G-T14: what was inside has been drained or is reported; later items get an error."""
+    """G-T14: pending items have been drained or are reported; later ones get an error."""
     sink: BlockingSink[Item] = BlockingSink()
     batcher = Batcher(sink, limits=limits(), clock=fake_clock, shutdown_deadline=2.0, **options)
     async with batcher:

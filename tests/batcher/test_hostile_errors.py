@@ -1,5 +1,5 @@
-"""Exceptions that raise when they are shown, and callbacks that raise what is no `Exception`:
-neither stops a batcher.
+"""Exceptions whose `str()` raises, and callbacks that raise a `BaseException`: neither stops a
+batcher.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ONE = Limits(max_items=1)
 
 
 class Unspeakable(Exception):
-    """Raises whatever is asked of it."""
+    """Raises from each of its methods."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -55,7 +55,7 @@ class Unspeakable(Exception):
 
 
 class UnspeakableSinkError(PermanentError):
-    """The same, of one of our classes."""
+    """The same, as a subclass of a Penstock error."""
 
     summary: Any = property(lambda self: 1 / 0)
 
@@ -64,7 +64,7 @@ class UnspeakableSinkError(PermanentError):
 
 
 class Beyond(BaseException):
-    """What no `except Exception` catches."""
+    """Not caught by `except Exception`."""
 
 
 BEYOND = [asyncio.CancelledError(), GeneratorExit(), Beyond()]
@@ -82,7 +82,7 @@ async def test_an_error_that_cannot_be_shown_fails_its_item_only(
     error: Exception,
     wrap: Callable[[Any], Any],
 ) -> None:
-    """The next item goes on, and the log says as much as can be said."""
+    """The next item continues, and the log has as much of the error as possible."""
 
     async def write(batch: Batch[int]) -> None:
         if batch[0] == 1:
@@ -130,7 +130,7 @@ async def test_a_log_line_holds_no_value_of_a_row(
 def test_a_filter_that_raises_does_not_reach_the_batcher(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Logging lets a filter's exception through."""
+    """Logging does not catch a filter's exception."""
 
     def refuse(record: logging.LogRecord) -> bool:
         raise RuntimeError("a filter of the program")
@@ -174,7 +174,7 @@ async def test_an_unlisted_exception_is_logged_once_per_kind_with_its_traceback(
 async def test_an_unlisted_exception_is_logged_though_a_retry_gets_over_it(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would be seen nowhere otherwise."""
+    """It would be visible nowhere otherwise."""
     sink = stack(ScriptedSink[int]([fail(KeyError("k"))]), Retry(backoff=Backoff()))
     async with Batcher(sink, limits=ONE) as batcher:
         assert await batcher.deliver(1) is Outcome.DELIVERED
@@ -206,7 +206,7 @@ async def test_an_exception_that_the_sink_lists_has_no_traceback(
 async def test_what_a_function_of_an_item_raised_inside_the_stack_is_logged(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The item's error is permanent; its cause is a bug, and would stay in a receipt."""
+    """The item's error is permanent; its cause is a bug, and would remain hidden in a receipt."""
 
     def key(item: dict[str, int]) -> int:
         return item["id"]
@@ -260,7 +260,7 @@ def test_the_kinds_that_are_remembered_are_bounded(caplog: pytest.LogCaptureFixt
 async def test_what_a_failure_handler_raises_stops_the_batcher_and_reaches_nobody_else(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    """As an `Exception` does: producers are told, and the shutdown ends with a true report."""
+    """As with an `Exception`: producers get the error, and the shutdown ends with a true report."""
     given: list[Any] = []
 
     def handler(items: list[Any], cause: BaseException) -> None:
@@ -287,7 +287,7 @@ async def test_what_a_failure_handler_raises_stops_the_batcher_and_reaches_nobod
 async def test_what_an_observer_raises_reaches_nobody(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    """Whatever it raises, in whatever callback."""
+    """Any exception, from any callback."""
 
     class Hostile(Observer):
         def __getattribute__(self, name: str) -> Any:

@@ -56,9 +56,7 @@ def exits_on(
 def test_a_sink_that_exits_on_a_batchers_own_thread_ends_only_its_write(
     error: BaseException, is_async: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """From a thread nothing can end the process; the write's outcome is unknown, and the thread
-    goes on.
-    """
+    """A thread cannot end the process; the write's outcome is unknown, and the thread continues."""
     applied, plain, coroutine = exits_on(2, error)
     batcher = BlockingBatcher(
         coroutine if is_async else plain, limits=Limits(max_items=1), name="audit"
@@ -86,9 +84,7 @@ def test_a_sink_that_exits_on_a_batchers_own_thread_ends_only_its_write(
 def test_a_sink_that_exits_ends_the_loop_and_every_item_is_accounted_for(
     runner: Callable[[Any], Any], error: BaseException
 ) -> None:
-    """On the program's own loop it means what it says: the program ends, and its batchers are shut
-    down on the way.
-    """
+    """On the program's own loop the program ends, and its batchers are shut down first."""
     applied, _, write = exits_on(1, error)
     batcher = Batcher(write, limits=Limits(max_items=1, workers=2))
 
@@ -124,7 +120,7 @@ class Exiting(Observer):
 def test_a_callback_that_exits_ends_the_loop_when_the_batchers_step_is_done(
     runner: Callable[[Any], Any], error: BaseException, where: str
 ) -> None:
-    """The batch that it was told of has its outcome, and the shutdown on the way out is exact."""
+    """The batch of that callback has its outcome, and the shutdown on the way out is exact."""
 
     async def write(batch: Batch[int]) -> None:
         if 1 in batch:
@@ -155,7 +151,7 @@ def test_a_callback_that_exits_ends_the_loop_when_the_batchers_step_is_done(
 def test_a_callback_that_exits_on_a_batchers_own_thread_hangs_nobody(
     where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its thread lives, so producers get an answer and the shutdown its report."""
+    """The thread survives, so producers get a result and the shutdown its report."""
 
     async def write(batch: Batch[int]) -> None:
         if 1 in batch:
@@ -198,8 +194,8 @@ def is_with(frame: FrameType) -> bool:
 
 @contextmanager
 def interrupted(step: int) -> Iterator[list[int]]:
-    """Raise `KeyboardInterrupt` in this thread once, before its so-manieth line or call in the
-    files that threads go through.
+    """Raise `KeyboardInterrupt` in this thread once, before its n-th line or call in the files used
+    by threads.
     """
     seen = 0
     strikes: list[int] = []
@@ -247,8 +243,8 @@ def calls(batcher: BlockingBatcher[int]) -> dict[str, Callable[[], object]]:
 def test_an_interrupt_between_any_two_steps_of_a_call_leaves_nothing_stuck(
     call: str, overflow: Any, is_full: bool
 ) -> None:
-    """In a call that fits, and in one that finds the ledger full. The batcher goes on, and its
-    report is exact.
+    """In a call with capacity, and in one with a full ledger. The batcher continues, and its report
+    is exact.
     """
     for step in itertools.count():
         applied: list[int] = []
@@ -292,8 +288,8 @@ def test_an_interrupt_between_any_two_steps_of_a_call_leaves_nothing_stuck(
 
 @pytest.mark.parametrize("call", ["add", "try_add", "submit", "add_many"])
 def test_what_an_interrupted_call_has_put_in_is_written_at_the_next_wake_up(call: str) -> None:
-    """At the latest with the next item: no interrupt leaves a batcher that believes it was woken
-    and was not.
+    """At the latest with the next item: after an interrupt, no batcher waits for a wake-up that was
+    not sent.
     """
     for step in itertools.count():
         with BlockingBatcher[int](lambda batch: None, limits=Limits(max_items=1)) as batcher:
@@ -306,8 +302,8 @@ def test_what_an_interrupted_call_has_put_in_is_written_at_the_next_wake_up(call
 
 @pytest.mark.parametrize("step", range(0, 80, 2))
 def test_an_interrupt_as_a_batcher_starts_leaves_none_running(step: int) -> None:
-    """What was opened by then is closed again, unless the batcher is open: then it can be shut
-    down, and is at exit.
+    """Opened parts are closed again, unless the batcher is open: then it can be shut down, and is
+    at exit.
     """
     events: list[str] = []
 
@@ -331,7 +327,7 @@ def test_an_interrupt_as_a_batcher_starts_leaves_none_running(step: int) -> None
 
 
 def test_an_interrupt_at_exit_means_now_and_every_batcher_is_ended() -> None:
-    """Those that come after the interrupted one as well."""
+    """Including those after the interrupted one."""
     program = """
         import os, signal, threading
         from penstock import BlockingBatcher, Limits
@@ -422,7 +418,7 @@ def test_a_storm_of_interrupts_leaves_no_call_stuck_and_no_item_uncounted(
     seed: int, overflow: str
 ) -> None:
     """A timer's signal raises `KeyboardInterrupt` in the main thread thousands of times a second,
-    wherever that is.
+    at any line.
     """
     program = [sys.executable, "-c", textwrap.dedent(STORM), str(seed), overflow]
     done = subprocess.run(program, capture_output=True, text=True, timeout=60, check=False)

@@ -1,9 +1,8 @@
-"""A sink that does anything, under producers that do anything, from a seed: what is known of every
-item stays true.
+"""A sink and producers with random behaviour from a seed: the accounts of every item stay true.
 
-The ground truth is what the sink applied, what it said coherently, and of which items it said
-something that does not fit. At every step the tally adds up; every receipt resolves; an item ends
-as a success only if the sink said so; and nothing is sent again after an answer that does not fit.
+The ground truth is the set of items that the sink applied, its consistent answers, and the items
+with an inconsistent one. At every step the tally adds up; every receipt resolves; an item succeeds
+only if the sink said so; and nothing is sent again after an inconsistent answer.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ LONG = 3000
 
 
 class Beyond(BaseException):
-    """What no `except Exception` catches."""
+    """Not caught by `except Exception`."""
 
 
 class Unspeakable(Exception):
@@ -103,7 +102,7 @@ MISANSWERS: list[Callable[[Any, Any], object]] = [
 
 
 class Hostile:
-    """Applies, settles, answers and raises at random; writes down what is true."""
+    """Applies, settles, returns and raises at random; records the truth."""
 
     def __init__(self, rng: random.Random, *, safe: bool) -> None:
         self.rng = rng

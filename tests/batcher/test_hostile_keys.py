@@ -1,5 +1,5 @@
-"""Keys and tenants with a hash or an equality of their own: refused at `add`, or each kept apart;
-never another one's trouble.
+"""Keys and tenants with their own hash or equality: refused by `add` or kept apart, and never a
+problem of another one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Changing:
 
 
 class Quarrelsome:
-    """Raises when it is compared with another one, once `angry`; all have one hash."""
+    """Raises when it is compared with another one, once `angry`; all have the same hash."""
 
     angry = False
 
@@ -54,7 +54,7 @@ class Quarrelsome:
 
 
 class Restless:
-    """Another hash each time."""
+    """A different hash each time."""
 
     count = 0
 
@@ -72,7 +72,7 @@ class NoEquality:
 
 
 class Vague:
-    """Its equality is something that is no truth value, as an array's is."""
+    """Its equality is not a truth value, as with arrays."""
 
     class Answer:
         def __bool__(self) -> bool:
@@ -110,7 +110,7 @@ REFUSED = [
 async def test_what_cannot_be_told_from_others_is_refused_at_add(
     fake_clock: FakeClock, name: str, value: object
 ) -> None:
-    """With a clear error, and nothing of it is inside."""
+    """With a clear error, and no item is accepted."""
     sink: FakeSink[Any] = FakeSink()
     arguments: Any = {name: lambda item: value if item == "odd" else item}
     async with Batcher(sink, limits=Limits(max_items=5), **arguments) as batcher:
@@ -134,7 +134,7 @@ async def test_what_cannot_be_told_from_others_is_refused_at_add(
 async def test_one_whose_hash_changes_while_its_items_are_inside_hurts_nobody(
     fake_clock: FakeClock, name: str, arguments: dict[str, Any]
 ) -> None:
-    """It counts as another one from then on; what is inside of the first leaves as it came."""
+    """It counts as another key from then on; pending items of the first one leave as usual."""
     if "tenants" in arguments and name == "key":
         pytest.skip("tenants need tenant=")
     sink: BlockingSink[tuple[Changing, int]] = BlockingSink()
@@ -167,7 +167,7 @@ async def test_one_whose_hash_changes_while_its_items_are_inside_hurts_nobody(
 async def test_one_that_raises_when_it_is_compared_with_others_is_a_key_of_its_own(
     fake_clock: FakeClock, name: str
 ) -> None:
-    """Also if it only begins to as its items are inside."""
+    """Even if it begins to raise while its items are pending."""
     sink: BlockingSink[tuple[Quarrelsome, int]] = BlockingSink()
     several = [Quarrelsome() for _ in range(4)]
     given: Any = {name: lambda item: item[0]}
@@ -189,7 +189,7 @@ async def test_one_that_raises_when_it_is_compared_with_others_is_a_key_of_its_o
 async def test_a_key_that_changes_while_it_is_held_stays_held(
     fake_clock: FakeClock, policy: Any
 ) -> None:
-    """A shutdown hands back what waits behind it, and nothing hangs."""
+    """A shutdown returns the items behind it, and nothing hangs."""
 
     async def write(batch: Batch[tuple[Changing, int]]) -> WriteResult:
         return WriteResult.failed(
@@ -213,7 +213,7 @@ async def test_a_key_that_changes_while_it_is_held_stays_held(
 async def test_the_last_resort_is_given_one_tenant_at_a_time_though_they_cannot_be_compared(
     fake_clock: FakeClock,
 ) -> None:
-    """It would not come to an end otherwise."""
+    """It would not end otherwise."""
     several = [Quarrelsome() for _ in range(3)]
     taken: list[list[int]] = []
 
@@ -239,7 +239,7 @@ async def test_the_last_resort_is_given_one_tenant_at_a_time_though_they_cannot_
 
 
 def test_keys_that_only_look_alike_lead_no_other_in_a_write() -> None:
-    """As everywhere: `1` and `True` are two keys. And one that has changed since leads itself."""
+    """`1` and `True` are two keys, as everywhere. A key that has changed precedes itself."""
     changed = Changing("one")
     keys = [1, True, 1, changed, NoEquality(), changed]
     batch = RowBatch(range(6), keys=keys, delivery=Delivery(6, keeps_prefix=True))
@@ -249,7 +249,7 @@ def test_keys_that_only_look_alike_lead_no_other_in_a_write() -> None:
 
 
 def test_an_odd_key_is_one_object_for_as_long_as_it_is_known() -> None:
-    """So that nothing which is kept by it has to be compared; nothing is left of it then."""
+    """So that no entry stored by it has to be compared; no entry remains afterwards."""
     known = identity(Changing("one"))
     assert identity(Changing("one")) is known
     assert identity(Changing("two")) is not known

@@ -1,4 +1,4 @@
-"""Order per key: what goes into which batch, and when."""
+"""Order per key: which items enter which batch, and when."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_sink_that_is_safe_for_prefixes_gets_a_key_several_times_in_a_batch() 
 
 
 def test_a_hot_key_fills_whole_batches_beside_others() -> None:
-    """G-T22, as far as it speaks of batches: no batch of a hot key is smaller than it could be."""
+    """G-T22, for batches: no batch of a hot key is smaller than it could be."""
     sink = Gate(prefix_safe=True)
 
     async def main(clock: FakeClock) -> None:
@@ -120,7 +120,7 @@ def test_a_hot_key_fills_whole_batches_beside_others() -> None:
 
 
 def test_as_many_batches_as_workers_are_on_their_way() -> None:
-    """G-T9: and no batch is longer than max_items."""
+    """G-T9: and no batch is longer than `max_items`."""
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
@@ -169,7 +169,7 @@ def test_an_item_whose_key_is_busy_neither_starts_the_time_nor_fills_a_batch() -
 
 
 def test_what_has_waited_for_its_key_does_not_linger_again() -> None:
-    """batcher/4a.2: the age of a batch is that of its oldest item, from when that was accepted."""
+    """batcher/4a.2: the age of a batch is that of its oldest item, from its acceptance."""
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
@@ -196,7 +196,7 @@ def test_what_has_waited_for_its_key_does_not_linger_again() -> None:
 
 
 def test_bytes_bound_a_keyed_batch() -> None:
-    """batcher/B6: and what does not fit waits in order."""
+    """batcher/B6: items that do not fit wait in order."""
     sink = Gate(prefix_safe=True)
 
     async def main(clock: FakeClock) -> None:
@@ -220,8 +220,8 @@ def test_bytes_bound_a_keyed_batch() -> None:
 
 
 def test_a_key_that_backs_off_holds_back_only_itself() -> None:
-    """batcher/4a.10, consumer/C:O2: also with one worker, and the keys that shared its batch go
-    on.
+    """batcher/4a.10, consumer/C:O2: also with one worker, and the keys that shared its batch
+    continue.
     """
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult | None:
@@ -256,7 +256,7 @@ def test_a_key_that_backs_off_holds_back_only_itself() -> None:
 
 
 def test_a_branch_that_nobody_waits_for_keeps_the_order_too() -> None:
-    """I4: what has its outcome may still be on its way to a best-effort branch."""
+    """I4: an item with an outcome may still be in flight to a best-effort branch."""
     slow, fast = Gate(), Destination()
 
     async def main(clock: FakeClock) -> None:
@@ -278,7 +278,9 @@ def test_a_branch_that_nobody_waits_for_keeps_the_order_too() -> None:
 
 
 def test_what_was_cut_off_keeps_its_key_until_its_write_has_ended() -> None:
-    """I5: it may still take effect, so nothing of its key goes beside it; other keys do."""
+    """I5: it may still take effect, so no other item of its key is written meanwhile; other keys
+    are.
+    """
 
     async def deaf(sink: Destination, batch: Batch[Item]) -> None:
         if len(sink.batches) == 1:
@@ -313,9 +315,7 @@ def test_what_was_cut_off_keeps_its_key_until_its_write_has_ended() -> None:
 
 
 def test_a_flush_covers_what_waits_behind_its_keys_and_nothing_later() -> None:
-    """batcher/4b.4, batcher/B55: generation after generation, without linger, and later items
-    linger.
-    """
+    """batcher/4b.4, batcher/B55: generation after generation, without linger; later items linger."""
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
@@ -397,9 +397,7 @@ def test_the_oldest_item_that_no_worker_has_taken_is_dropped_wherever_it_waits()
 
 
 def test_a_shutdown_writes_what_waits_behind_its_keys() -> None:
-    """batcher/B12, batcher/4a.10: accepted items are not cancelled by a close before the
-    deadline.
-    """
+    """batcher/B12, batcher/4a.10: accepted items are not cancelled by a close before the deadline."""
     sink = Gate()
 
     async def main(clock: FakeClock) -> None:
@@ -422,8 +420,8 @@ def test_a_shutdown_writes_what_waits_behind_its_keys() -> None:
 
 
 def test_what_comes_after_an_item_that_is_handed_back_is_handed_back_too() -> None:
-    """I4: the last try of a stopping batcher fails, and nothing of the key overtakes it; other keys
-    go on.
+    """I4: the last attempt of a stopping batcher fails, and no later item of the key overtakes it;
+    other keys continue.
     """
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult | None:
@@ -455,9 +453,7 @@ def test_what_comes_after_an_item_that_is_handed_back_is_handed_back_too() -> No
 
 
 def test_an_item_whose_key_cannot_be_one_is_refused_alone() -> None:
-    """consumer/C:O3: whatever way it takes, nothing of it is left, and a receipt goes to nobody
-    else.
-    """
+    """consumer/C:O3: on every path, it leaves no trace, and its receipt goes to no other item."""
     sink = Destination()
 
     async def main(clock: FakeClock) -> None:
@@ -515,7 +511,7 @@ def test_a_key_function_is_looked_at_before_anything_starts(kind: Any) -> None:
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
 def test_what_waits_behind_its_key_takes_room(prefix_safe: bool) -> None:
-    """batcher/I1: the ledger is as full of one key's items as of anything else."""
+    """batcher/I1: items of one key fill the ledger like any others."""
     sink = Gate(prefix_safe=prefix_safe)
 
     async def main(clock: FakeClock) -> None:
@@ -537,7 +533,7 @@ def test_what_waits_behind_its_key_takes_room(prefix_safe: bool) -> None:
 
 
 def test_receipts_belong_to_their_items_whatever_way_these_take() -> None:
-    """B-T35: into the open batch, into a lane, and by the long way."""
+    """B-T35: into the open batch, into a lane, and on the slow path."""
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult:
         return WriteResult.from_outcomes(batch, [None] * len(batch), details=dict(enumerate(batch)))
@@ -555,8 +551,8 @@ def test_receipts_belong_to_their_items_whatever_way_these_take() -> None:
 
 
 def test_threads_add_to_a_keyed_batcher() -> None:
-    """batcher/4a.10: BlockingBatcher passes the key on, and refuses what cannot be one in the
-    thread that adds it.
+    """batcher/4a.10: `BlockingBatcher` passes the key on, and refuses an invalid one in the adding
+    thread.
     """
     sink = Destination()
     with BlockingBatcher(sink, key=key_of, limits=limits()) as batcher:
@@ -615,7 +611,7 @@ def test_a_million_keys_that_come_once_leave_nothing_behind() -> None:
 
 
 def _bytes_per_active_key(count: int) -> float:
-    """With one item of each key at the destination, and one that waits for it."""
+    """With one item of each key in flight, and one waiting."""
 
     async def main(clock: FakeClock) -> float:
         is_open = asyncio.Event()
@@ -643,7 +639,7 @@ def _bytes_per_active_key(count: int) -> float:
 
 
 def test_an_active_key_is_small() -> None:
-    """field-notes S10: less than 600 bytes, with everything that the batcher keeps of its two
+    """consumer/C:O6: less than 600 bytes, including everything that the batcher keeps for its two
     items.
     """
     assert _bytes_per_active_key(2_000) < 600
@@ -651,12 +647,12 @@ def test_an_active_key_is_small() -> None:
 
 @pytest.mark.soak
 def test_each_of_many_active_keys_is_small() -> None:
-    """field-notes S10."""
+    """consumer/C:O6."""
     assert _bytes_per_active_key(100_000) < 600
 
 
 class Looked(Waiting[Any]):
-    """Counts how often somebody looks at what is behind it in its lane."""
+    """Counts how often the entries behind it in its lane are examined."""
 
     __slots__ = ("_behind",)
     looks = 0
@@ -676,7 +672,7 @@ class Looked(Waiting[Any]):
 def test_a_hot_key_has_at_most_three_items_looked_at_for_each(
     count: int, repeats: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """consumer/4.5: in whatever batches they go, and however many wait."""
+    """consumer/4.5: in any batches, and however many wait."""
     monkeypatch.setattr(penstock.batcher.gathering.keyed, "Waiting", Looked)
     Looked.looks = 0
     gatherer = Keyed[Item](key=key_of, max_items=50, repeats=repeats, evicts=False)
@@ -693,7 +689,7 @@ def test_a_hot_key_has_at_most_three_items_looked_at_for_each(
 @settings(max_examples=60, deadline=None)
 @given(keys=st.lists(st.integers(0, 3), max_size=40), max_items=st.integers(1, 5))
 def test_one_worker_and_one_key_is_arrival_order(keys: list[int], max_items: int) -> None:
-    """B-T14: the keyed gatherer with everything under one key does what a single worker does."""
+    """B-T14: the keyed gatherer with one key behaves like a single worker."""
     sink = Destination(prefix_safe=True)
     spec = [Item("k", number) for number in range(len(keys))]
 
@@ -711,8 +707,8 @@ def test_one_worker_and_one_key_is_arrival_order(keys: list[int], max_items: int
 
 
 def test_a_batch_that_has_become_too_large_is_cut_between_keys() -> None:
-    """consumer/C:Ba3: batches may become smaller while one waits; what is behind the cut and has
-    its key before it waits for that.
+    """consumer/C:Ba3: the batch size may shrink while a batch waits; items behind the cut wait for
+    items of their key before it.
     """
     gatherer = Keyed[Item](key=key_of, max_items=6, sized=True, repeats=True, evicts=False)
     for item in items(*"aabacb"):

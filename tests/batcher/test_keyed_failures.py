@@ -1,4 +1,4 @@
-"""What becomes of a key when one of its items has failed for good."""
+"""The state of a key after one of its items has failed for good."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ IN_THREADS = Limits(max_items=10, max_delay=0.001, workers=4)
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
 def test_skip_goes_on_with_the_next(*, prefix_safe: bool) -> None:
-    """batcher/4a.10: and what stood behind the bad item in its batch is delivered after it, in
-    order.
-    """
+    """batcher/4a.10: items behind the bad one in its batch are delivered after it, in order."""
     setting = Setting(Item("a", 1), Item("a", 3), prefix_safe=prefix_safe)
 
     async def main(clock: FakeClock) -> None:
@@ -59,8 +57,8 @@ def test_skip_goes_on_with_the_next(*, prefix_safe: bool) -> None:
 @pytest.mark.parametrize("prefix_safe", [False, True])
 @pytest.mark.parametrize("dead_letters", [False, True])
 def test_pause_holds_the_key_until_it_is_resumed(*, prefix_safe: bool, dead_letters: bool) -> None:
-    """batcher/4a.10: whether the item was dead-lettered or rejected, also for what stood behind it
-    in its batch; other keys flow.
+    """batcher/4a.10: whether the item was dead-lettered or rejected, including later items of its
+    batch; other keys flow.
     """
     setting = Setting(Item("a", 1), prefix_safe=prefix_safe, dead_letters=dead_letters)
 
@@ -112,8 +110,8 @@ def test_a_paused_key_without_items_is_remembered() -> None:
 
 
 def test_park_holds_so_many_and_spills_the_oldest_in_order() -> None:
-    """batcher/4a.10, consumer/C:N4: the dead letters have what comes before, the ledger what comes
-    after; unparking goes on with that.
+    """batcher/4a.10, consumer/C:N4: the dead letters have the earlier items, the ledger the later
+    ones; unparking continues with those.
     """
     setting = Setting(Item("a", 0))
 
@@ -147,8 +145,8 @@ def test_park_holds_so_many_and_spills_the_oldest_in_order() -> None:
 
 @pytest.mark.parametrize("policy", ["park", "pause"])
 def test_a_flush_does_not_wait_for_what_went_back_out_of_its_own_batch(policy: Any) -> None:
-    """batcher/4b.1: all of a key were in one batch; those behind the bad one are held now, and the
-    flush says so.
+    """batcher/4b.1: all items of a key were in one batch; those behind the bad one are held now,
+    and the flush says so.
     """
     setting = Setting(Item("a", 1), prefix_safe=True)
 
@@ -169,7 +167,7 @@ def test_a_flush_does_not_wait_for_what_went_back_out_of_its_own_batch(policy: A
 
 
 def test_a_parked_key_never_holds_more_than_it_may_for_long() -> None:
-    """I6: whatever comes, and however long."""
+    """I6: for any arrivals, and any duration."""
     setting = Setting(Item("a", 0))
 
     async def main(clock: FakeClock) -> None:
@@ -190,7 +188,9 @@ def test_a_parked_key_never_holds_more_than_it_may_for_long() -> None:
 
 
 def test_a_key_that_is_unparked_while_it_spills_waits_for_the_spill() -> None:
-    """I5: the dead letters and the destination never have a key at the same time."""
+    """I5: a key is never in a write to the dead letters and in one to the destination at the same
+    time.
+    """
     setting = Setting(Item("a", 0))
 
     async def main(clock: FakeClock) -> None:
@@ -213,7 +213,7 @@ def test_a_key_that_is_unparked_while_it_spills_waits_for_the_spill() -> None:
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
 def test_fail_rejects_what_comes_after(*, prefix_safe: bool) -> None:
-    """batcher/4a.10: what is inside ends rejected, and what comes is refused, until the key is
+    """batcher/4a.10: pending items end rejected, and later ones are refused, until the key is
     resumed.
     """
     setting = Setting(Item("a", 1), prefix_safe=prefix_safe)
@@ -269,7 +269,7 @@ def test_what_is_held_is_handed_back_by_a_shutdown(policy: Any) -> None:
 
 
 def test_what_waits_behind_an_item_that_is_handed_back_is_not_parked() -> None:
-    """batcher/4b.1: nothing has failed for good."""
+    """batcher/4b.1: no item has failed for good."""
 
     async def refuse(sink: Destination, batch: Batch[Item]) -> None:
         raise TransientError("not now")
@@ -291,7 +291,7 @@ def test_what_waits_behind_an_item_that_is_handed_back_is_not_parked() -> None:
 
 
 def test_threads_let_keys_go() -> None:
-    """batcher/4a.10: the blocking batcher has the same."""
+    """batcher/4a.10: `BlockingBatcher` has the same methods."""
     setting = Setting(Item("a", 0), seconds=0.0)
     with BlockingBatcher(
         setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="park"
@@ -307,7 +307,7 @@ def test_threads_let_keys_go() -> None:
 
 
 def test_threads_are_told_that_a_key_has_failed() -> None:
-    """batcher/4a.10: as the loop's producers are, and it counts."""
+    """batcher/4a.10: like producers on the loop, and the refusal is counted."""
     setting = Setting(Item("a", 0), seconds=0.0)
     with BlockingBatcher(
         setting.stack, key=key_of, limits=IN_THREADS, on_key_failure="fail"

@@ -1,4 +1,4 @@
-"""Groups of items with keys: they land in the batches in which their items would land one by one."""
+"""Groups of items with keys: they land in the batches in which their items would land individually."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def compared(first: int, count: int) -> None:
 
 
 def test_a_group_makes_the_batches_that_its_items_would_make() -> None:
-    """As with a bound on bytes, where each item is looked at by itself, also after a landing."""
+    """As with a limit on bytes, where each item is examined individually, also after a landing."""
     compared(0, 400)
 
 
@@ -90,7 +90,7 @@ def test_a_group_makes_the_batches_that_its_items_would_make() -> None:
 async def test_keys_of_a_group_are_told_apart_as_single_ones(
     fake_clock: FakeClock, kind: Any
 ) -> None:
-    """Keys of any type; mixed with those that represent themselves."""
+    """Keys of any type, mixed with those that represent themselves."""
 
     def key(item: int) -> object:
         return {0: 1, 1: True, 2: 1.0}.get(item % 4, ("1", kind(str(item % 2))))
@@ -126,7 +126,7 @@ async def test_a_group_with_a_key_that_is_none_is_refused_as_a_whole(fake_clock:
 async def test_a_group_with_an_item_of_a_failed_key_is_refused_as_a_whole(
     fake_clock: FakeClock,
 ) -> None:
-    """Nothing of it is inside."""
+    """None of its items is accepted."""
     sink: FakeSink[int] = FakeSink([fail()])
     async with Batcher(
         sink, key=lambda item: item % 3, on_key_failure="fail", clock=fake_clock
@@ -142,7 +142,7 @@ async def test_a_group_with_an_item_of_a_failed_key_is_refused_as_a_whole(
 
 
 def test_an_item_joins_the_batch_in_which_its_key_goes_on() -> None:
-    """Behind those that waited in its lane, if the sink is safe for prefixes."""
+    """Behind those of its lane, if the sink is safe for prefixes."""
     gatherer: Keyed[Row] = Keyed(key=lambda row: row[0], max_items=5, repeats=True)
     for now in range(3):
         gatherer.offer(AddGroup(((1, now),), None, None, (1,)), float(now))
@@ -160,7 +160,7 @@ def test_an_item_joins_the_batch_in_which_its_key_goes_on() -> None:
 async def test_a_group_fills_the_lane_of_a_parked_key_up_to_its_bound(
     fake_clock: FakeClock,
 ) -> None:
-    """What is beyond goes to the dead letters, oldest first."""
+    """The excess goes to the dead letters, oldest first."""
     letters: FakeSink[Any] = FakeSink()
     sink: FakeSink[Row] = FakeSink([fail(PermanentError("no"))])
     async with Batcher(

@@ -1,5 +1,5 @@
-"""Planted bugs in what keeps a key in order: each a small change, and each is found within some
-hundred seeds.
+"""Planted bugs in the code that keeps a key in order: each is a small change, and is detected
+within some hundred seeds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SEEDS = 400
 
 
 def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All keys of a batch are let go as soon as any of them waits."""
+    """All keys of a batch are released as soon as one of them backs off."""
 
     def backs_off(self: Dispatcher[Any], flight: Any) -> None:
         self.window.close()
@@ -38,7 +38,7 @@ def a_key_is_free_while_it_backs_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the write goes on."""
+    """Although the write is still running."""
     real = Dispatcher.settled
 
     def settled(
@@ -53,7 +53,7 @@ def a_key_is_free_once_its_write_is_cut(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes last goes first."""
+    """Last in, first out."""
 
     def wait(self: Lanes[Any], entry: Any) -> None:
         lane = self._lanes.setdefault(entry.lane_key, Lane(None))
@@ -69,7 +69,7 @@ def a_lane_is_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def what_is_put_back_comes_back_turned_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The prefix rule puts a key's items back in the wrong order."""
+    """The prefix rule puts a key's items back in reverse order."""
     real = Lanes.put_back
     monkeypatch.setattr(
         Lanes, "put_back", lambda self, key, entries: real(self, key, entries[::-1])
@@ -87,12 +87,12 @@ def what_stands_behind_a_failed_item_fails_with_it(monkeypatch: pytest.MonkeyPat
 
 
 def a_key_goes_on_behind_what_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And behind what failed for good, whatever the policy."""
+    """And behind an item that failed for good, whatever the policy."""
     monkeypatch.setattr(KeyHolds, "stop", lambda self, batch, indices: None)
 
 
 def a_tenant_is_forgotten_with_its_held_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once nothing of it is inside."""
+    """Once it has no pending items."""
 
     def forget(self: TenantGatherer[Any], queue: Any) -> None:
         ledger = queue.ledger
@@ -103,7 +103,7 @@ def a_tenant_is_forgotten_with_its_held_keys(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def what_fails_behind_its_key_keeps_its_tenants_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is rejected, and still counts as inside of its tenant."""
+    """It is rejected, and still counts as pending for its tenant."""
     real = KeyHolds.look_at
 
     def look_at(self: KeyHolds[Any], key: Any) -> None:
@@ -119,8 +119,8 @@ OUT_OF_ORDER = "(applied|a batch|handed back) out of order|is settled after"
 
 
 def complaints() -> Iterator[AssertionError]:
-    """What the seeds complain of. A bug may break several rules, and which is seen first depends on
-    the dice of the Python that runs.
+    """The violations that the seeds report. A bug may break several rules, and the first violation
+    depends on the random numbers of the Python version.
     """
     for seed in range(SEEDS):
         try:
@@ -152,9 +152,7 @@ def complaints() -> Iterator[AssertionError]:
 def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I4, I5, batcher/4a.10: and the complaint is about what it breaks, and says how to see it
-    again.
-    """
+    """I4, I5, batcher/4a.10: the report names the broken rule, and how to reproduce it."""
     plant(monkeypatch)
     error = next(error for error in complaints() if re.search(complaint, str(error)))
     (again,) = re.findall("python -c '(.*)'", error.__notes__[0])

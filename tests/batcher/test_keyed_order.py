@@ -1,4 +1,4 @@
-"""Order per key under everything that can happen to a batch, over many seeds."""
+"""Order per key under every event that can affect a batch, over many seeds."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ MANY = 5_000
 
 
 class Chaos:
-    """A destination that does anything, one item at a time where it promises to be safe for
-    prefixes.
-    """
+    """A destination with random behaviour; item by item if it claims to be safe for prefixes."""
 
     def __init__(self, rng: random.Random, *, prefix_safe: bool) -> None:
         self._rng = rng
@@ -260,7 +258,7 @@ class Run(Observer):
             let_go(lane)
 
     def check_caps(self, batcher: Batcher[Item]) -> None:
-        """I10: no tenant has more inside than it may, nor have all together."""
+        """I10: no tenant exceeds its limit, nor do all together."""
         self.inside = [item for item in self.inside if not self.receipts[item].done]
         most = (self.tenants and self.caps.max_pending_items) or batcher.limits.ledger_items
         each = Counter(map(tenant_of, self.inside))
@@ -268,7 +266,7 @@ class Run(Observer):
             self.broken.append(f"{each} are inside")
 
     def on_outcome(self, batch: Batch[Item], outcome: Outcome, indices: Sequence[int]) -> None:
-        """What is settled is settled in order, and after a failure only the dead letters go on."""
+        """Items are settled in order, and after a failure only dead letters continue."""
         if outcome in {Outcome.UNSENT, Outcome.UNKNOWN}:
             return
         for lane, number in [batch[index] for index in indices]:
@@ -305,7 +303,7 @@ class Run(Observer):
         await clock.advance(100.0)
 
     async def come_to_rest(self, batcher: Batcher[Item]) -> None:
-        """Whatever is inside in the end is held, and nobody is forgotten for whom something is."""
+        """All items pending at the end are held, and every tenant with pending items is known."""
         await batcher.flush(timeout=10_000.0)
         await asyncio.sleep(
             100.0
@@ -356,7 +354,7 @@ class Run(Observer):
             self._check_ends(lane)
 
     def _check_ends(self, lane: Any) -> None:
-        """Once an item is handed back, so is everything after it that was not dropped."""
+        """Once an item is returned, so are all later ones that were not dropped."""
         ends = {
             item.number: receipt.outcome
             for item, receipt in self.receipts.items()

@@ -1,4 +1,4 @@
-"""What was delivered is let go at once: it does not wait for the garbage collector."""
+"""Delivered items are freed at once: they do not wait for the garbage collector."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 
 class Item:
-    """Something that can be watched."""
+    """An item that can have a weak reference."""
 
 
 class Forgetful:
-    """Keeps nothing."""
+    """Keeps no batch."""
 
     async def write(self, batch: Batch[Item]) -> None:
         return None
@@ -70,7 +70,7 @@ async def test_a_delivered_batch_is_freed_while_the_batcher_runs_on(
 async def test_a_delivered_batch_of_a_tenant_is_freed(
     fake_clock: FakeClock, *, keyed: bool, held: bool
 ) -> None:
-    """Although the tenant's fast path appended to it, and also while the tenant stays."""
+    """Although the tenant's fast path appended to it, and while the tenant still exists."""
     bad = Item()
 
     async def write(batch: Batch[Item]) -> WriteResult:

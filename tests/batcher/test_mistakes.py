@@ -1,4 +1,4 @@
-"""Mistakes of somebody who tries it for the first time: each error says what to change."""
+"""Mistakes of first-time users: each error says what to change."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ def test_a_wrong_argument_is_named_with_the_right_one(
     ],
 )
 def test_what_is_no_sink_is_told_at_construction(sink: Any, message: str) -> None:
-    """Before anything is accepted."""
+    """Before any item is accepted."""
     with pytest.raises(ConfigError, match=message):
         new(sink)
 
 
 def test_a_coroutine_is_no_sink() -> None:
-    """And it is closed, so that nobody complains that it was never awaited."""
+    """It is closed, so that Python does not warn that it was never awaited."""
     with pytest.raises(
         ConfigError, match="is a coroutine; pass the function itself, without calling it"
     ):
@@ -115,7 +115,7 @@ def test_a_duration_as_text_is_refused_with_what_it_may_be() -> None:
 
 
 async def test_a_bad_timeout_is_refused_though_there_is_room(fake_clock: FakeClock) -> None:
-    """Not only on the day on which the ledger is full."""
+    """Not only when the ledger is full."""
     async with Batcher(write) as batcher:
         add: Any = batcher.add
         with pytest.raises(ConfigError, match="timeout='1': must be at least 0 seconds"):
@@ -123,7 +123,7 @@ async def test_a_bad_timeout_is_refused_though_there_is_room(fake_clock: FakeClo
 
 
 async def test_a_plain_function_that_blocks_does_not_hold_the_loop(real_clock: LoopClock) -> None:
-    """It runs in a thread: the loop goes on, and could not open the gate otherwise."""
+    """It runs in a thread: the loop continues, and only so can open the gate."""
     gate, called = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -164,7 +164,7 @@ async def test_a_plain_function_that_blocks_does_not_hold_the_loop(real_clock: L
 async def test_a_sink_that_returns_nonsense_is_told(
     fake_clock: FakeClock, answer: Callable[[Batch[int]], Any], message: str
 ) -> None:
-    """Nothing can be said of any item then: unknown, and loud."""
+    """The outcome of each item is unknown, and the error is logged."""
 
     async def nonsense(batch: Batch[int]) -> Any:
         return answer(batch)
@@ -192,7 +192,7 @@ async def test_a_write_that_is_not_async_is_told(fake_clock: FakeClock) -> None:
 
 
 async def test_entering_twice_is_refused(fake_clock: FakeClock) -> None:
-    """And leaves the batcher as it was."""
+    """And leaves the batcher unchanged."""
     async with Batcher(write, name="audit") as batcher:
         with pytest.raises(
             ConfigError, match="batcher 'audit' is open; enter it once, and share the object"
@@ -225,7 +225,7 @@ async def test_use_before_opening_and_after_closing_is_refused(fake_clock: FakeC
 
 
 async def test_another_event_loop_is_refused(fake_clock: FakeClock) -> None:
-    """A batcher belongs to the loop on which it was opened."""
+    """batcher/B18, I2: a batcher belongs to the loop on which it was opened."""
 
     async def use(call: Callable[[], Any]) -> None:
         with pytest.raises(
@@ -250,7 +250,7 @@ async def test_another_event_loop_is_refused(fake_clock: FakeClock) -> None:
 
 
 async def test_a_forgotten_await_is_named(fake_clock: FakeClock) -> None:
-    """By Python itself; nothing was added."""
+    """Python warns; nothing was added."""
     async with Batcher(write) as batcher:
         with pytest.warns(RuntimeWarning, match=r"coroutine 'Batcher\.add' was never awaited"):
             batcher.add(1)  # type: ignore[unused-coroutine]  # that is the point
@@ -258,7 +258,7 @@ async def test_a_forgotten_await_is_named(fake_clock: FakeClock) -> None:
 
 
 def test_run_takes_a_coroutine_outside_any_loop() -> None:
-    """And leaves none behind that was never awaited."""
+    """And leaves no coroutine that was never awaited."""
     run_anything: Any = run
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""`max_delay=0`: a batch is due at once, and gathers items while no worker is free."""
+"""`max_delay=0`: a batch is due at once, and gathers items while all workers are busy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_items_of_one_step_go_together_and_no_time_passes(
 async def test_while_no_worker_is_free_items_gather_up_to_max_items(
     fake_clock: FakeClock, kind: str
 ) -> None:
-    """And go as soon as one is, whatever the batch holds."""
+    """And leave as soon as a worker is free, whatever the size of the batch."""
     sink = Recording(seconds=1.0)
     async with batcher_of(sink, fake_clock, kind) as batcher:
         await batcher.add(0)
@@ -72,7 +72,7 @@ async def test_while_no_worker_is_free_items_gather_up_to_max_items(
 
 
 async def test_one_timer_per_step_and_none_while_workers_are_busy(fake_clock: FakeClock) -> None:
-    """Nothing is done again and again until a worker is free."""
+    """No work is repeated until a worker is free."""
     timers = 0
     real = fake_clock.call_at
 

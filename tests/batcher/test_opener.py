@@ -74,7 +74,7 @@ class Destination:
 
 
 class Seen(Observer):
-    """Keeps states and destinations."""
+    """Records states and destinations."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -364,7 +364,7 @@ async def test_an_empty_batcher_that_is_not_open_ends_at_once(fake_clock: FakeCl
 
 
 async def test_a_cancelled_opening_breaks_the_batcher_and_is_told(fake_clock: FakeClock) -> None:
-    """The program may cancel every task at its end, and then nothing would open the sink."""
+    """A program may cancel all tasks at its end; then nothing would open the sink."""
     sink = Destination(down=FOREVER)
     batcher = Batcher(sink, open="lazy", clock=fake_clock)
     await batcher.__aenter__()

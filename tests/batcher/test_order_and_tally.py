@@ -5,13 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers import Recording
-from penstock import AddTimeout, Batch, Batcher, Limits, Observer, Outcome, Reason, WriteResult
+from helpers import Gated, Recording
+from penstock import (
+    AddTimeout,
+    Batch,
+    Batcher,
+    Limits,
+    Observer,
+    Outcome,
+    Reason,
+    Tally,
+    WriteResult,
+)
 from penstock.testing import FakeClock
 
 if TYPE_CHECKING:
@@ -84,7 +96,7 @@ class Ledger(Observer):
 
 
 async def unruly(batch: Batch[int], rng: random.Random) -> WriteResult | None:
-    """A destination that does anything."""
+    """A destination with random behaviour."""
     await asyncio.sleep(rng.choice([0.0, 0.01, 0.5, 3.0]))
     kind = rng.choice(["ok", "ok", "fail", "partial", "settle", "hang", "deaf", "short"])
     if kind == "fail":
@@ -116,8 +128,8 @@ async def unruly(batch: Batch[int], rng: random.Random) -> WriteResult | None:
 def test_the_tally_adds_up_at_every_moment_whatever_the_sink_does(
     seed: int, workers: int, max_items: int, deadline: float
 ) -> None:
-    """batcher/4b.1, I1, I10: every accepted item has exactly one outcome, its receipt says the
-    same, nothing is left behind.
+    """batcher/4b.1, I1, I10: every accepted item has exactly one outcome, its receipt agrees, and
+    nothing remains.
     """
     rng = random.Random(seed)
     ledger = Ledger()
@@ -178,8 +190,43 @@ def test_the_tally_adds_up_at_every_moment_whatever_the_sink_does(
     assert ledger.broken == []
 
 
-def test_every_reason_is_a_word_of_the_contract() -> None:
+def test_the_reasons_are_a_closed_set() -> None:
     """batcher/B7."""
     assert {reason.value for reason in Reason} == {
         "size", "bytes", "time", "manual", "shutdown", "shutdown_request", "pressure",
     }  # fmt: skip
+
+
+def test_the_tally_has_eight_outcomes_and_three_states() -> None:
+    """design 3.5, batcher/B14: an accepted item is counted in exactly one of them."""
+    outcomes = {
+        "delivered", "duplicate", "spooled", "dead_lettered",
+        "rejected", "dropped", "unsent", "unknown",
+    }  # fmt: skip
+    assert {outcome.value for outcome in Outcome} == outcomes
+    counts = dict.fromkeys([*outcomes, "queued", "in_flight", "backing_off"], 1)
+    tally = Tally(accepted=11, **counts)
+    tally.verify()
+    assert (tally.settled, tally.inside) == (8, 3)
+    for name in counts:
+        with pytest.raises(AssertionError, match="does not add up"):
+            replace(tally, **{name: 2}).verify()
+
+
+async def test_stats_are_a_snapshot_and_the_repr_has_the_essential_figures(
+    fake_clock: FakeClock,
+) -> None:
+    """batcher/B15: a snapshot adds up, and does not change while writes continue."""
+    sink = Gated()
+    async with Batcher(sink, name="audit", limits=Limits(max_items=2)) as batcher:
+        await batcher.add_many([1, 2, 3])
+        before = batcher.stats().tally
+        counts = "queue=1, enq=3, ok=0, fail=0, drop=0"
+        assert repr(batcher) == f"Batcher(name='audit', state='open', {counts})"
+        sink.gate.set()
+    after = batcher.stats().tally
+    for tally in (before, after):
+        tally.verify()
+    assert (before.queued, before.in_flight, before.delivered) == (1, 2, 0)
+    assert (after.inside, after.delivered) == (0, 3)
+    assert "state='closed', queue=0, enq=3, ok=3," in repr(batcher)

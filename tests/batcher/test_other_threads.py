@@ -1,4 +1,6 @@
-"""A batcher is for the loop on which it is open: other threads and loops are always refused."""
+"""A batcher belongs to the loop on which it is open: calls from other threads and loops are always
+refused.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ REFUSED = (
 
 
 class Rows:
-    """A destination with a count of its own."""
+    """A destination with its own counts."""
 
     def __init__(self) -> None:
         self.rows: Counter[str] = Counter()
@@ -36,7 +38,9 @@ class Rows:
 
 
 def intrude(batcher: Batcher[str], start: threading.Barrier, calls: int) -> int:
-    """Try each way in from this thread, which has a loop of its own; return how many got in."""
+    """Try each method from this thread, which has a loop of its own; return the number of accepted
+    items.
+    """
     got_in = 0
 
     async def through(call: Callable[[], Any]) -> None:
@@ -93,7 +97,7 @@ async def hammered(calls: int, **given: Any) -> None:
     ids=["plain", "keys", "tenants"],
 )
 def test_no_item_of_another_thread_gets_in(given: dict[str, Any]) -> None:
-    """While the batcher's own thread adds all the time, and its counts stay exact."""
+    """batcher/B18, I2: while the batcher's own thread adds all the time, and its counts stay exact."""
     asyncio.run(hammered(CALLS, **given))
 
 
@@ -119,7 +123,9 @@ async def by(way: str, batcher: Batcher[str]) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_another_loop_of_the_same_thread_is_refused(way: str) -> None:
-    """Though nothing else runs then: without its own loop nothing would write the item."""
+    """batcher/B18: although no other loop runs then: without its own loop nothing would write the
+    item.
+    """
     rows = Rows()
     batcher = Batcher[str](rows, limits=Limits(max_delay=60.0))
     with asyncio.Runner() as own, asyncio.Runner() as other:
@@ -135,7 +141,7 @@ def test_another_loop_of_the_same_thread_is_refused(way: str) -> None:
 
 
 def test_a_coroutine_that_a_thread_starts_on_the_batchers_loop_is_taken() -> None:
-    """It is what the error says to use."""
+    """The way that the error recommends."""
     rows = Rows()
 
     async def main() -> None:
@@ -152,7 +158,7 @@ def test_a_coroutine_that_a_thread_starts_on_the_batchers_loop_is_taken() -> Non
 
 
 def test_a_loop_of_another_library_is_told_apart_as_well() -> None:
-    """One that does not tell its thread: the stand-in asks whether it runs."""
+    """A loop that is unknown to its thread: the stand-in checks whether it runs."""
 
     class Loop:
         running = True

@@ -1,4 +1,4 @@
-"""Dropping instead of waiting: who survives, and that every loss is counted."""
+"""Dropping instead of waiting: which items survive, and that every loss is counted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_drop_newest_keeps_the_old(fake_clock: FakeClock) -> None:
 
 
 async def test_drop_oldest_keeps_the_new(fake_clock: FakeClock) -> None:
-    """B-T9: of what no worker has taken; what is at the destination stays."""
+    """B-T9: among items that no worker has taken; items in flight stay."""
     sink, drops = Gated(), Drops()
     async with Batcher(sink, limits=SMALL, overflow="drop_oldest", observers=[drops]) as batcher:
         receipts = [await batcher.submit(i) for i in range(8)]
@@ -65,7 +65,7 @@ async def test_drop_oldest_keeps_the_new(fake_clock: FakeClock) -> None:
 
 
 async def test_drop_oldest_drops_the_new_where_nothing_else_can_go(fake_clock: FakeClock) -> None:
-    """Everything inside is at the destination."""
+    """All pending items are in flight."""
     sink = Gated()
     limits = Limits(max_items=2, max_pending_items=6, workers=2, max_delay=0.1)
     async with Batcher(sink, limits=limits, overflow="drop_oldest") as batcher:
@@ -87,9 +87,7 @@ async def test_drop_oldest_drops_the_new_where_nothing_else_can_go(fake_clock: F
     workers=st.integers(1, 3),
 )
 def test_dropping_follows_a_simple_model(policy: Any, steps: list[str], workers: int) -> None:
-    """B-T9: every item that was accepted is delivered or dropped; nobody ever waits; fences
-    pass.
-    """
+    """B-T9: every accepted item is delivered or dropped; no producer waits; fences pass."""
     sink = Gated()
 
     async def main() -> None:

@@ -36,7 +36,7 @@ async def test_a_receipt_gives_the_items_outcome(fake_clock: FakeClock) -> None:
 async def test_each_await_of_a_failed_receipt_raises_an_error_of_its_own(
     fake_clock: FakeClock,
 ) -> None:
-    """With the cause of that item, and only its neighbours' success."""
+    """With the cause of that item."""
 
     def answer(batch: Batch[Any]) -> WriteResult:
         return WriteResult.failed(batch, {1: PermanentError("bad row")})
@@ -54,7 +54,7 @@ async def test_each_await_of_a_failed_receipt_raises_an_error_of_its_own(
 
 
 async def test_details_reach_the_receipt(fake_clock: FakeClock) -> None:
-    """Design 3.2: a returned row, an offset, an id."""
+    """design 3.2: a returned row, an offset, an id."""
 
     def answer(batch: Batch[Any]) -> WriteResult:
         return WriteResult.from_outcomes(
@@ -85,7 +85,7 @@ async def test_cancelling_one_waiter_touches_nobody_else(fake_clock: FakeClock) 
 
 
 async def test_a_cancelled_deliver_leaves_the_item_on_its_way(fake_clock: FakeClock) -> None:
-    """B-T32: a producer's cancellation never cancels a write that holds others' items."""
+    """B-T32: a producer's cancellation never cancels a write with others' items."""
     sink = Gated()
     async with Batcher(sink, limits=Limits(max_items=2)) as batcher:
         first = asyncio.create_task(batcher.deliver("a"))
@@ -99,7 +99,7 @@ async def test_a_cancelled_deliver_leaves_the_item_on_its_way(fake_clock: FakeCl
 
 
 async def test_receipts_of_items_that_were_never_sent_say_so(fake_clock: FakeClock) -> None:
-    """B-T35 as far as the shutdown goes: every receipt resolves."""
+    """B-T35, for shutdowns: every receipt resolves."""
     sink = Gated()
     async with Batcher(sink, limits=Limits(max_items=1)) as batcher:
         receipts = [await batcher.submit(i) for i in range(3)]

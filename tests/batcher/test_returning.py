@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class Waking:
-    """The first batch waits for the end of the second's write, which takes a second as all do."""
+    """The first batch waits for the end of the second's write, which takes a second like all
+    writes.
+    """
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock

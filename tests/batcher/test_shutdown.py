@@ -32,8 +32,8 @@ SINGLES = Limits(max_items=1, max_pending_items=200)
 
 
 async def test_a_slow_sink_and_a_short_deadline_give_an_exact_report(fake_clock: FakeClock) -> None:
-    """B-T5, batcher/B14: what never reached the sink is handed back, what was cut off is
-    unknown.
+    """B-T5, batcher/B14: items that never reached the sink are returned, items whose write was cut
+    are unknown.
     """
     sink = Recording(seconds=1.0)
     batcher = Batcher(
@@ -72,7 +72,7 @@ async def test_ten_shutdowns_at_once_are_one(fake_clock: FakeClock) -> None:
 
 
 async def test_the_earliest_deadline_wins(fake_clock: FakeClock) -> None:
-    """Design 4."""
+    """design 4."""
     async with Batcher(Gated()) as batcher:
         await batcher.add("a")
         slow = asyncio.create_task(batcher.shutdown(deadline=20.0))
@@ -97,8 +97,8 @@ def test_adds_racing_a_shutdown_are_written_or_in_the_report(
     write_seconds: float,
     deadline: float,
 ) -> None:
-    """B-T7: whatever the interleaving, an add that returned is in the sink or in the report, and
-    nothing is in twice.
+    """B-T7: in any interleaving, an add that returned is in the sink or in the report, and no item
+    is in twice.
     """
     accepted: list[tuple[int, int]] = []
     sink = Recording(seconds=write_seconds)
@@ -136,9 +136,7 @@ def test_adds_racing_a_shutdown_are_written_or_in_the_report(
 async def test_a_sink_that_ignores_cancellation_cannot_hold_the_shutdown(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4b.2: it ends exactly at its deadline, and what the sink does later changes
-    nothing.
-    """
+    """batcher/4b.2: it ends exactly at its deadline, and later results of the sink change nothing."""
     sink = Deaf(seconds=100.0)
     batcher = Batcher(sink, limits=SINGLES)
     async with batcher:
@@ -159,7 +157,7 @@ async def test_a_sink_that_ignores_cancellation_cannot_hold_the_shutdown(
 async def test_shutdown_in_a_cancelled_body_still_drains_and_a_second_cancellation_means_now(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 4."""
+    """design 4."""
     sink = Recording(seconds=3.0)
     batcher = Batcher(sink, limits=SINGLES)
 
@@ -185,7 +183,7 @@ async def test_shutdown_in_a_cancelled_body_still_drains_and_a_second_cancellati
 
 
 async def test_a_body_that_fails_keeps_its_error_and_gets_a_note(fake_clock: FakeClock) -> None:
-    """The report does not hide what went wrong first."""
+    """The report does not hide the first error."""
     with pytest.raises(RuntimeError, match="mine") as caught:
         async with Batcher(Gated(), shutdown_deadline=1.0) as batcher:
             await batcher.add("a")
@@ -194,7 +192,7 @@ async def test_a_body_that_fails_keeps_its_error_and_gets_a_note(fake_clock: Fak
 
 
 async def test_the_flush_timeout_ends_a_hung_write(fake_clock: FakeClock) -> None:
-    """B-T32, batcher/B16: its items are unknown, the next batch goes on."""
+    """B-T32, batcher/B16: its items are unknown, and the next batch continues."""
     calls: list[int] = []
 
     async def write(batch: Batch[int]) -> None:
@@ -245,7 +243,7 @@ async def test_whatever_a_sink_raises_fails_its_batch_and_nothing_else(
 async def test_a_nonsense_answer_is_unknown_and_says_what_to_return(
     fake_clock: FakeClock, answer: Any
 ) -> None:
-    """B-T44: nothing is called delivered."""
+    """B-T44: no item counts as delivered."""
 
     async def write(batch: Batch[int]) -> Any:
         return answer
@@ -280,7 +278,9 @@ async def test_crash_stops_everything_for_everyone(fake_clock: FakeClock) -> Non
 
 
 async def test_a_failure_handler_gets_the_items_and_their_error(fake_clock: FakeClock) -> None:
-    """B-T50 in part; a handler that raises breaks the batcher, loudly, and loses nothing."""
+    """B-T50 in part; a handler that raises breaks the batcher, with an error in the log, and loses
+    nothing.
+    """
     seen: list[tuple[list[int], str]] = []
 
     async def write(batch: Batch[int]) -> None:
@@ -303,7 +303,7 @@ async def test_a_failure_handler_gets_the_items_and_their_error(fake_clock: Fake
 
 
 async def test_nothing_is_left_running_after_a_shutdown(fake_clock: FakeClock) -> None:
-    """I9: no task and no timer of ours."""
+    """I9: no task and no timer of the batcher."""
     async with Batcher(Recording(seconds=0.1), limits=Limits(max_items=3, workers=2)) as batcher:
         await batcher.add_many(range(10))
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -311,7 +311,7 @@ async def test_nothing_is_left_running_after_a_shutdown(fake_clock: FakeClock) -
 
 
 async def test_a_batcher_can_be_opened_again(fake_clock: FakeClock) -> None:
-    """With a tally of its own."""
+    """With a new tally."""
     sink = Recording()
     batcher = Batcher(sink)
     for _ in range(2):
@@ -388,8 +388,8 @@ print("returned", penstock.run(main()), flush=True)
     ("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGTERM", "SIGINT"), ("SIGINT", "SIGINT")]
 )
 def test_a_second_signal_means_now(first: str, second: str) -> None:
-    """Design 4: the first begins to drain, within an hour if need be; the second ends that, and the
-    tally is told all the same.
+    """design 4: the first signal begins a drain, here with an hour of time; the second ends it, and
+    the tally is still reported.
     """
     child = subprocess.Popen(  # our own script
         [sys.executable, "-c", textwrap.dedent(SLOW)],
@@ -409,8 +409,8 @@ def test_a_second_signal_means_now(first: str, second: str) -> None:
 
 
 async def test_a_shutdown_can_let_in_who_was_waiting(fake_clock: FakeClock) -> None:
-    """B-T12, batcher/B5: what is buffered goes at once with a reason of its own, the waiting items
-    follow as `shutdown`.
+    """B-T12, batcher/B5: the open batch is written at once with a reason of its own, and the
+    waiting items follow as `shutdown`.
     """
     sink = Recording(seconds=1.0)
     async with Batcher(
@@ -436,7 +436,7 @@ async def test_a_shutdown_can_let_in_who_was_waiting(fake_clock: FakeClock) -> N
 
 
 async def test_who_was_waiting_is_turned_away_at_the_deadline(fake_clock: FakeClock) -> None:
-    """`admit_waiting` is bounded like everything else."""
+    """`admit_waiting` is bounded by the deadline too."""
     async with Batcher(Gated(), limits=Limits(max_items=2, max_pending_items=4)) as batcher:
         await batcher.add_many(range(4))
         late = asyncio.create_task(batcher.add("late"))
@@ -451,8 +451,8 @@ async def test_who_was_waiting_is_turned_away_at_the_deadline(fake_clock: FakeCl
 async def test_a_last_resort_gets_what_is_known_not_to_be_applied(
     fake_clock: FakeClock, takes: bool
 ) -> None:
-    """Design 4, step 5: within a fifth of the deadline; what it takes is dead-lettered, the rest
-    handed back.
+    """design 4, step 5: within a fifth of the deadline; accepted items are dead-lettered, the
+    others returned.
     """
     saved: list[tuple[float, int]] = []
 
@@ -477,7 +477,7 @@ async def test_a_last_resort_gets_what_is_known_not_to_be_applied(
 
 
 async def test_a_last_resort_that_hangs_does_not_hold_the_shutdown(fake_clock: FakeClock) -> None:
-    """Every wait has a bound; conservation holds while items are held."""
+    """Every wait is bounded; conservation holds while items are held."""
 
     async def hang(batch: Batch[int]) -> None:
         batcher.tally().verify()
@@ -493,7 +493,7 @@ async def test_a_last_resort_that_hangs_does_not_hold_the_shutdown(fake_clock: F
 
 
 async def test_the_error_says_what_ended_the_shutdown(fake_clock: FakeClock) -> None:
-    """Not the deadline, where the batcher had failed or the shutdown was cancelled before it."""
+    """Not the deadline, if the batcher had failed or the shutdown was cancelled before it."""
     sink = Gated()
     batcher = Batcher(sink, limits=Limits(max_items=1), clock=fake_clock)
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The fast path of measured items: what it does must be what the slow path does, only sooner."""
+"""The fast path of measured items has the same effects as the slow path."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def batcher_of(sink: Any, clock: FakeClock, *, size_of: Any = abs, **given: Any)
 
 
 def log_of(seed: int) -> tuple[list[Any], int]:
-    """Everything that can be seen of the program of this seed, and the calls of `size_of`."""
+    """The complete log of the program with this seed, and the calls of `size_of`."""
     program = SizedProgram(seed)
     try:
         return program.clock.run(program.run()), program.measured
@@ -51,7 +51,9 @@ def window_of(opened: Any) -> Any:
 
 
 def compared(first: int, count: int) -> int:
-    """Run programs on the fast path and on the slow one; return how many items took the fast."""
+    """Run programs on the fast path and on the slow one; return the number of items on the fast
+    path.
+    """
     fast = 0
     real = Scale.weigh
 
@@ -91,7 +93,7 @@ def test_programs_have_the_same_batches_bytes_counts_and_errors_on_either_path()
 async def test_bytes_are_exact_between_any_two_items(
     fake_clock: FakeClock, given: dict[str, Any]
 ) -> None:
-    """In the ledger, and in the batches: those of items in lanes too."""
+    """In the ledger and in the batches, including items in lanes."""
     sink: BlockingSink[int] = BlockingSink()
     added: list[int] = []
     async with batcher_of(sink, fake_clock, max_bytes=40, **given) as batcher:
@@ -114,7 +116,9 @@ async def test_bytes_are_exact_between_any_two_items(
 async def test_size_of_is_called_once_per_accepted_item(
     fake_clock: FakeClock, given: dict[str, Any]
 ) -> None:
-    """Also for one that the fast path declines: it completes a batch, or finds the ledger full."""
+    """Also for an item that the fast path declines: one that completes a batch, or finds the ledger
+    full.
+    """
     calls: list[int] = []
 
     def size_of(item: int) -> int:
@@ -139,7 +143,7 @@ async def test_size_of_is_called_once_per_accepted_item(
 async def test_an_odd_size_is_judged_as_on_the_slow_path(
     fake_clock: FakeClock, given: dict[str, Any], size: Any
 ) -> None:
-    """Whatever is no whole number of at least 0 is refused; the next item is not affected."""
+    """Anything but a whole number of at least 0 is refused; the next item is not affected."""
     sizes: list[Any] = [3, size, 4]
     sink: FakeSink[int] = FakeSink()
     async with batcher_of(sink, fake_clock, size_of=lambda _: sizes.pop(0), **given) as batcher:
@@ -226,7 +230,7 @@ async def test_size_of_may_use_its_batcher(fake_clock: FakeClock, inner: str) ->
 
 
 async def test_an_item_that_fills_max_bytes_ends_its_batch(fake_clock: FakeClock) -> None:
-    """At once, as without the fast path; one that exceeds it begins the next."""
+    """At once, as without the fast path; an item that exceeds it begins the next batch."""
     sink: FakeSink[int] = FakeSink()
     async with batcher_of(sink, fake_clock, max_bytes=10) as batcher:
         for size in (4, 6, 4, 5, 2, 3, 11, 1):
@@ -237,7 +241,7 @@ async def test_an_item_that_fills_max_bytes_ends_its_batch(fake_clock: FakeClock
 
 
 async def test_the_ledgers_bytes_bound_the_fast_path(fake_clock: FakeClock) -> None:
-    """Between two items nothing else looks at them."""
+    """No other code checks them between two items."""
     sink: BlockingSink[int] = BlockingSink()
     async with batcher_of(sink, fake_clock, max_items=100, max_pending_bytes=50) as batcher:
         assert [batcher.try_add(size) for size in (20, 20, 10, 1, 0)] == [True] * 3 + [False, True]
@@ -251,7 +255,7 @@ async def test_the_ledgers_bytes_bound_the_fast_path(fake_clock: FakeClock) -> N
 async def test_a_measured_item_costs_a_few_calls(
     fake_clock: FakeClock, given: dict[str, Any], ceiling: float
 ) -> None:
-    """Of Python functions, with what its batch costs; the slow path needs some fifty."""
+    """Of Python functions, including the share of its batch; the slow path needs about fifty."""
     needed = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:

@@ -31,7 +31,7 @@ RATE = 1000
 
 
 class Hiccups:
-    """Takes a moment per write, fails now and then, and refuses an item now and then."""
+    """Takes a moment per write, and sometimes fails or refuses an item."""
 
     def __init__(self, clock: FakeClock) -> None:
         self.clock = clock
@@ -51,13 +51,13 @@ class Hiccups:
 
 
 def items() -> Iterator[bytes]:
-    """Small ones, and a burst of large ones every now and then."""
+    """Small ones, with occasional bursts of large ones."""
     for number in itertools.count():
         yield bytes(4000 if number % 5000 < 200 else 20)
 
 
 async def load(clock: FakeClock, seconds: int) -> tuple[list[int], list[int], Hiccups, Any]:
-    """The number of tasks and of objects after each tenth of the time."""
+    """The numbers of tasks and objects after each tenth of the time."""
     sink = Hiccups(clock)
     limits = Limits(
         max_items=200, max_delay=0.1, max_bytes=64_000, workers=2, max_pending_items=1000

@@ -1,6 +1,4 @@
-"""Tenants in one batcher: nothing is mixed, nobody is starved, and what is full is one tenant's own
-part.
-"""
+"""Tenants in one batcher: no batch mixes them, none is starved, and limits apply to each by itself."""
 
 from __future__ import annotations
 
@@ -66,8 +64,8 @@ def limits(**given: Any) -> Limits:
 
 
 class Watched:
-    """Takes `seconds` per write; knows when each item was written, by whom, and refuses to be given
-    a mixture.
+    """Takes `seconds` per write, records the time and tenant of each item, and refuses a batch of
+    several tenants.
     """
 
     def __init__(self, clock: FakeClock, seconds: float = 0.0) -> None:
@@ -140,7 +138,7 @@ async def test_a_flush_covers_every_tenant_and_nothing_later(fake_clock: FakeClo
 
 
 async def delays(clock: FakeClock, *, flood: int) -> list[float]:
-    """How long B's items take, one a second, beside what A adds at once."""
+    """The delays of B's items, one per second, beside A's flood."""
     sink = Watched(clock, seconds=0.05)
     accepted: dict[Item, float] = {}
     most = limits(max_items=100, max_delay=0.1, max_pending_items=200_000)
@@ -172,7 +170,7 @@ def test_a_flood_of_one_tenant_does_not_delay_another() -> None:
 
 
 async def test_a_throttled_tenant_costs_the_others_nothing(fake_clock: FakeClock) -> None:
-    """batcher/4b.6: it gives its slot up, and the pause is its own."""
+    """batcher/4b.6: it releases its slot, and only it pauses."""
 
     class Throttles:
         async def write(self, batch: Batch[Item]) -> None:
@@ -203,7 +201,7 @@ async def test_a_throttled_tenant_costs_the_others_nothing(fake_clock: FakeClock
 async def test_a_full_tenant_waits_for_its_own_room_and_others_do_not(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/B44: a smaller cap per tenant."""
+    """batcher/B44: a smaller limit per tenant."""
     sink: BlockingSink[Item] = BlockingSink()
     caps = Tenants(max_pending_items=10)
     async with Batcher(
@@ -227,7 +225,7 @@ async def test_a_full_tenant_waits_for_its_own_room_and_others_do_not(
 
 
 async def test_a_tenant_that_waits_does_not_linger(fake_clock: FakeClock) -> None:
-    """A cap below the batch size would otherwise make every producer wait for the time."""
+    """A limit below the batch size would otherwise make every producer wait for `max_delay`."""
     sink: FakeSink[Item] = FakeSink()
     caps = Tenants(max_pending_items=3)
     began = fake_clock.now()
@@ -241,7 +239,7 @@ async def test_a_tenant_that_waits_does_not_linger(fake_clock: FakeClock) -> Non
 
 
 async def test_a_tenant_that_many_wait_for_does_not_linger(fake_clock: FakeClock) -> None:
-    """Those who are let in together are sent together, at once, while more wait."""
+    """Items admitted together are sent together, at once, while more wait."""
     sink: FakeSink[Item] = FakeSink()
     began = fake_clock.now()
     batcher = Batcher(
@@ -265,7 +263,7 @@ async def test_a_tenant_that_many_wait_for_does_not_linger(fake_clock: FakeClock
 async def test_what_a_full_tenant_does_instead_of_waiting(
     fake_clock: FakeClock, overflow: Any
 ) -> None:
-    """B-T28: reject; and the two that drop."""
+    """B-T28: it rejects, or drops the newest or the oldest."""
     sink: BlockingSink[Item] = BlockingSink()
     caps = Tenants(max_pending_items=10)
     batcher = Batcher(
@@ -303,7 +301,7 @@ async def test_what_a_full_tenant_does_instead_of_waiting(
 async def test_nothing_is_dropped_for_what_does_not_get_in_all_the_same(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/B10: no older item of one tenant goes where the other has none to give."""
+    """batcher/B10: no older item of one tenant is dropped if the other has none to drop."""
     sink: BlockingSink[Any] = BlockingSink()
     caps = Tenants(max_pending_items=4)
     most = limits(max_items=2)
@@ -322,7 +320,7 @@ async def test_nothing_is_dropped_for_what_does_not_get_in_all_the_same(
 
 
 async def test_a_full_ledger_flushes_the_oldest_tenant(fake_clock: FakeClock) -> None:
-    """B-T28, batcher/B44: the global cap."""
+    """B-T28, batcher/B44: the global limit."""
     sink: FakeSink[Item] = FakeSink()
     most = limits(max_items=5, workers=1, max_pending_items=10, max_delay=60.0)
     async with Batcher(sink, tenant=tenant_of, limits=most, clock=fake_clock) as batcher:
@@ -395,8 +393,8 @@ async def test_who_gives_up_waiting_leaves_no_tenant_behind(fake_clock: FakeCloc
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([1, 3]), st.booleans())
 def test_order_holds_within_a_tenant_whatever_fails(seed: int, workers: int, keyed: bool) -> None:
-    """B-T28, B-T14, I4: with one worker per tenant, with keys per key; tenants are never mixed and
-    nothing is lost.
+    """B-T28, B-T14, I4: with one worker per tenant, or per key with keys; tenants are never mixed
+    and nothing is lost.
     """
     dice = random.Random(seed)
     applied: dict[Any, list[int]] = defaultdict(list)
@@ -443,7 +441,7 @@ def test_order_holds_within_a_tenant_whatever_fails(seed: int, workers: int, key
 async def test_a_weight_that_cannot_be_refuses_all_of_what_comes_in_together(
     fake_clock: FakeClock,
 ) -> None:
-    """I10: none of it is in, or all of it."""
+    """I10: all items of the group are accepted, or none."""
     shares = Tenants(weights=lambda tenant: -1.0 if tenant == "bad" else 1.0)
     async with Batcher(
         FakeSink[Item](), tenant=tenant_of, tenants=shares, limits=limits(), clock=fake_clock
@@ -457,7 +455,7 @@ async def test_a_weight_that_cannot_be_refuses_all_of_what_comes_in_together(
 async def test_what_finds_no_room_leaves_no_tenant_behind(
     fake_clock: FakeClock, overflow: Any
 ) -> None:
-    """Though its own part had room, the ledger had not."""
+    """Its own part had capacity, but the ledger had none."""
     sink: BlockingSink[Item] = BlockingSink()
     most = limits(workers=1, max_pending_items=10)
     caps = Tenants(max_pending_items=10)
@@ -476,8 +474,8 @@ async def test_what_finds_no_room_leaves_no_tenant_behind(
 async def test_a_cap_holds_for_who_waits_for_several_tenants(
     fake_clock: FakeClock, tries: int
 ) -> None:
-    """At every instant: a tenant may have gone, and come again, while its neighbour was waited
-    for.
+    """At every moment: a tenant may have gone and returned while the producer waited for the other
+    one.
     """
     sink = Watched(fake_clock, seconds=0.3)
     batcher = Batcher(

@@ -1,5 +1,5 @@
-"""Tenants where something is odd: sizes and weights far from one, keys, waiting, and tenants that
-back off.
+"""Tenants in unusual cases: sizes and weights far from one, keys, waiting producers, and tenants in
+backoff.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def limits(**given: Any) -> Limits:
 
 
 async def test_what_follows_a_dropped_item_of_its_key_is_due_in_time(fake_clock: FakeClock) -> None:
-    """batcher/4a.2: also where another tenant's item took the place."""
+    """batcher/4a.2: also if another tenant's item took the capacity."""
     sink: FakeSink[Item] = FakeSink()
     most = limits(max_pending_items=10, workers=1, max_delay=1.0)
     async with Batcher(
@@ -68,7 +68,7 @@ async def test_what_follows_a_dropped_item_of_its_key_is_due_in_time(fake_clock:
 async def test_whoever_waits_behind_one_that_comes_in_does_not_linger(
     fake_clock: FakeClock,
 ) -> None:
-    """The items that have just come in go at once, since more wait for their place."""
+    """Newly admitted items are sent at once, since more wait for their capacity."""
     sink: FakeSink[Item] = FakeSink()
     began = fake_clock.now()
     caps = Tenants(max_pending_items=5)
@@ -81,7 +81,7 @@ async def test_whoever_waits_behind_one_that_comes_in_does_not_linger(
 
 
 async def test_pressure_ends_the_batch_of_a_tenant_that_may_send(fake_clock: FakeClock) -> None:
-    """B-T28, batcher/B44: one that backs off, with one worker, could not use it."""
+    """B-T28, batcher/B44: a tenant in backoff, with one worker, could not use it."""
 
     class Throttles:
         async def write(self, batch: Batch[Item]) -> None:
@@ -119,7 +119,7 @@ async def test_who_does_not_wait_makes_no_pressure(fake_clock: FakeClock) -> Non
 
 
 async def test_producers_that_wait_for_a_tenants_room_are_seen(fake_clock: FakeClock) -> None:
-    """batcher/B15."""
+    """batcher/B44."""
     sink: BlockingSink[Item] = BlockingSink()
     caps = Tenants(max_pending_items=5)
     async with Batcher(
@@ -140,7 +140,7 @@ async def test_producers_that_wait_for_a_tenants_room_are_seen(fake_clock: FakeC
 async def test_nothing_is_dropped_for_what_finds_no_room_all_the_same(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T9: one tenant could make room, the other cannot."""
+    """B-T9: one tenant could drop items, the other cannot."""
     sink: BlockingSink[Item] = BlockingSink()
     caps = Tenants(max_pending_items=5)
     async with Batcher(
@@ -167,9 +167,7 @@ async def test_nothing_is_dropped_for_what_finds_no_room_all_the_same(
 
 
 async def test_a_batch_far_larger_than_a_turn_is_paid_for_at_once(fake_clock: FakeClock) -> None:
-    """batcher/4b.6: a million turns later it is somebody's again, and nobody counts them one by
-    one.
-    """
+    """batcher/4b.6: the next turn comes a million turns later, and they are not counted one by one."""
     sink: FakeSink[Item] = FakeSink()
     shares = Tenants(weights={"small": 0.01})
     most = limits(max_bytes=10, max_delay=1.0)

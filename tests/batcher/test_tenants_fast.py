@@ -1,4 +1,4 @@
-"""The fast path of tenants: what it does must be what the slow path does, only sooner."""
+"""The fast path of tenants has the same effects as the slow path."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def batcher_of(
 
 
 def compared(first: int, count: int) -> int:
-    """Run programs on the fast path and on the slow one; return how many items took the fast."""
+    """Run programs on the fast path and on the slow one; return the number of items on the fast
+    path.
+    """
     fast = 0
     real = TenantRouter.append
 
@@ -82,12 +84,12 @@ def test_programs_have_the_same_batches_times_counts_and_errors_on_either_path_f
 
 
 def stays_open(patch: pytest.MonkeyPatch) -> None:
-    """A tenant's window stays open while its open batch is sealed or evicted from."""
+    """A tenant's window stays open while items of its open batch are sealed or evicted."""
     patch.setattr(TenantQueue, "change", lambda self: self.gatherer)
 
 
 def opens_for_an_empty_batch(patch: pytest.MonkeyPatch) -> None:
-    """The first item of a batch takes the fast path, and its time is not noted."""
+    """The first item of a batch takes the fast path, and its time is not recorded."""
 
     def changed(self: TenantQueue[Any]) -> None:
         self.window.close()
@@ -109,7 +111,7 @@ def overlooks_caps(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_the_time(patch: pytest.MonkeyPatch) -> None:
-    """Items that pass by have the time of their tenant's last change."""
+    """Items on the fast path have the time of their tenant's last change."""
     real = TenantGatherer.queue
 
     def queue(self: TenantGatherer[Any], key: Any) -> TenantQueue[Any]:
@@ -122,7 +124,7 @@ def forgets_the_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def keeps_the_receipt(patch: pytest.MonkeyPatch) -> None:
-    """The receipt of an item stays behind in the whole's pack."""
+    """The receipt of an item stays in the pack of the whole batcher."""
     real = TenantRouter.append
 
     def append(self: TenantRouter[Any], item: Any, /) -> None:
@@ -144,7 +146,7 @@ def keeps_the_receipt(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
-    """By the first programs: another log, or an error on the way."""
+    """By the first programs: a different log, or an error."""
     found = False
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)
@@ -159,7 +161,7 @@ def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None]) -> 
 
 
 async def test_counts_are_exact_between_any_two_items(fake_clock: FakeClock) -> None:
-    """Of the whole and of each tenant, though the fast path books nothing."""
+    """Of the batcher and of each tenant, although the fast path books nothing."""
     sink: BlockingSink[Item] = BlockingSink()
     inside: Counter[Any] = Counter()
     async with batcher_of(sink, fake_clock, size=7) as batcher:
@@ -217,7 +219,7 @@ async def test_something_that_cannot_be_a_tenant_is_refused_as_on_the_slow_path(
 
 
 async def test_each_function_is_called_once_for_an_item(fake_clock: FakeClock) -> None:
-    """Also for one that the fast path declines: the first and the last of a batch."""
+    """Also for an item that the fast path declines: the first and the last of a batch."""
     calls: Counter[str] = Counter()
 
     def tenant(item: Item) -> Any:
@@ -304,7 +306,7 @@ async def test_the_tenant_of_an_item_that_was_not_accepted_is_not_remembered(
 
 
 async def test_a_tenant_function_may_use_its_batcher(fake_clock: FakeClock) -> None:
-    """What it adds comes first, once, and the item finds the room that is left then."""
+    """Items that it adds come first, once, and the item gets the remaining capacity."""
     sink: BlockingSink[Item] = BlockingSink()
 
     def tenant(item: Item) -> Any:
@@ -349,7 +351,7 @@ async def test_a_tenant_at_its_cap_slows_down_itself_alone(fake_clock: FakeClock
 
 
 async def test_nothing_is_kept_of_tenants_that_have_gone(fake_clock: FakeClock) -> None:
-    """Nor does the list that producers append to grow."""
+    """The list that producers append to does not grow either."""
 
     class Thing:
         tenant = "a"
@@ -389,7 +391,7 @@ async def test_nothing_is_kept_of_tenants_that_have_gone(fake_clock: FakeClock) 
 async def test_an_item_costs_a_few_calls(
     fake_clock: FakeClock, given: dict[str, Any], ceiling: float
 ) -> None:
-    """Of Python functions, with what its batch costs; the slow path needs some fifty."""
+    """Of Python functions, including the share of its batch; the slow path needs about fifty."""
     needed = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:

@@ -1,6 +1,4 @@
-"""A key is a key within its tenant: what a failed item stops, and what that costs everybody
-else.
-"""
+"""A key is unique within its tenant: what a failed item stops, and its effect on other tenants."""
 
 from __future__ import annotations
 
@@ -78,8 +76,8 @@ def tenants_inside(batcher: Batcher[Item]) -> int:
 def test_a_key_is_held_in_its_tenant_only(
     policy: Any, *, prefix_safe: bool, dead_letters: bool
 ) -> None:
-    """batcher/4a.10, consumer/C:N4: the same key of another tenant goes on, and so does every other
-    key; no flush waits.
+    """batcher/4a.10, consumer/C:N4: the same key of another tenant continues, and so does every
+    other key; no flush waits.
     """
     setting = Setting(Item(A, 1), prefix_safe=prefix_safe, dead_letters=dead_letters)
     other = Lane("acme", "other")
@@ -154,7 +152,9 @@ def test_two_tenants_fail_and_go_on_each_for_itself() -> None:
 
 
 def test_a_tenant_is_remembered_while_a_key_of_its_is_held() -> None:
-    """batcher/4a.9, 4a.10: though nothing of it is inside; and forgotten when the key is let go."""
+    """batcher/4a.9, 4a.10: although it has no pending item; it is forgotten when the key is
+    released.
+    """
     setting = Setting(Item(A, 0))
 
     async def main(clock: FakeClock) -> None:
@@ -181,8 +181,8 @@ def test_a_tenant_is_remembered_while_a_key_of_its_is_held() -> None:
 
 
 def test_each_tenant_parks_so_many_and_spills_the_oldest_in_order() -> None:
-    """batcher/4a.10, consumer/C:N4: the bound is of a key in its tenant, and letters say whose they
-    are.
+    """batcher/4a.10, consumer/C:N4: the limit applies to a key of one tenant, and letters name the
+    tenant.
     """
     setting = Setting(Item(A, 0), Item(B, 0))
 
@@ -224,7 +224,7 @@ def test_each_tenant_parks_so_many_and_spills_the_oldest_in_order() -> None:
 
 @pytest.mark.parametrize("prefix_safe", [False, True])
 def test_fail_rejects_what_comes_after_in_that_tenant(*, prefix_safe: bool) -> None:
-    """batcher/4a.10: the error names both, and what has failed takes no room."""
+    """batcher/4a.10: the error names both, and failed items take no capacity."""
     setting = Setting(Item(A, 1), prefix_safe=prefix_safe)
 
     async def main(clock: FakeClock) -> None:
@@ -293,7 +293,7 @@ def test_what_tenants_hold_is_handed_back_by_a_shutdown(policy: Any) -> None:
 def full_of_held(
     clock: FakeClock, setting: Setting, *, capped: bool, **options: Any
 ) -> Batcher[Item]:
-    """Room for ten items: in the ledger, or in each tenant's part of it."""
+    """Capacity for ten items: in the ledger, or in each tenant's part of it."""
     if capped:
         return tenanted(
             setting.stack,
@@ -375,7 +375,7 @@ def test_what_is_let_go_does_not_linger_while_somebody_waits_for_its_tenants_roo
 
 @pytest.mark.parametrize("capped", [False, True])
 def test_a_shutdown_does_not_wait_for_room_that_held_items_take(*, capped: bool) -> None:
-    """batcher/4b.1: whoever waits for it cannot be let in, and is told so at once."""
+    """batcher/4b.1: a producer that waits for it cannot be admitted, and gets its error at once."""
     setting = Setting(Item(A, 0))
 
     async def main(clock: FakeClock) -> None:
@@ -397,7 +397,7 @@ def test_a_shutdown_does_not_wait_for_room_that_held_items_take(*, capped: bool)
 @pytest.mark.parametrize("capped", [False, True])
 @pytest.mark.parametrize("overflow", ["reject", "drop_newest", "drop_oldest"])
 def test_what_a_room_full_of_held_items_does_instead(overflow: Any, *, capped: bool) -> None:
-    """batcher/B44: what is dropped is the oldest, which is held; its key stays so."""
+    """batcher/B44: the oldest item is dropped, a held one; its key stays held."""
     setting = Setting(Item(A, 0))
 
     async def main(clock: FakeClock) -> None:
@@ -428,7 +428,7 @@ def test_what_a_room_full_of_held_items_does_instead(overflow: Any, *, capped: b
 
 
 def test_all_that_a_tenant_holds_may_be_dropped_and_its_key_stays_held() -> None:
-    """batcher/4a.10: the newest of all take the places, and the tenant is not forgotten in
+    """batcher/4a.10: the newest items take the capacity, and the tenant is not forgotten in
     between.
     """
     setting = Setting(Item(A, 0))
@@ -454,7 +454,7 @@ def test_all_that_a_tenant_holds_may_be_dropped_and_its_key_stays_held() -> None
 
 
 def test_what_comes_forward_when_an_item_is_dropped_goes_at_its_time() -> None:
-    """I4: though nothing else happens to its tenant."""
+    """I4: without any other event of its tenant."""
     sink = Destination()
     most = Limits(max_items=2, max_delay=1.0, workers=1, max_pending_items=4)
 
@@ -478,8 +478,8 @@ def test_what_comes_forward_when_an_item_is_dropped_goes_at_its_time() -> None:
 
 
 def test_a_batch_takes_all_of_a_tenants_key_and_stops_behind_a_failed_one() -> None:
-    """batcher/4a.10, consumer/G-T8, I5: one write for each tenant where nothing fails; what stands
-    behind the bad one goes after it.
+    """batcher/4a.10, consumer/G-T8, I5: one write for each tenant without failures; items behind
+    the bad one follow it.
     """
     setting = Setting(Item(A, 3), Item(A, 5), prefix_safe=True)
 
@@ -505,7 +505,7 @@ def test_a_batch_takes_all_of_a_tenants_key_and_stops_behind_a_failed_one() -> N
 
 
 def test_what_stands_behind_an_item_that_is_tried_again_is_tried_with_it() -> None:
-    """I5: and only what failed counts its attempts; the other tenant's batch is not waited for."""
+    """I5: only the failed item counts its attempts; the other tenant's batch is not waited for."""
     tries: list[tuple[Item, ...]] = []
 
     async def perform(sink: Destination, batch: Batch[Item]) -> WriteResult | None:
@@ -541,7 +541,7 @@ def test_what_stands_behind_an_item_that_is_tried_again_is_tried_with_it() -> No
 
 
 def test_threads_let_a_tenants_key_go() -> None:
-    """batcher/4a.10: the blocking batcher has the same."""
+    """batcher/4a.10: `BlockingBatcher` has the same methods."""
     setting = Setting(Item(A, 0), seconds=0.0)
     with BlockingBatcher(
         setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="park"
@@ -559,7 +559,7 @@ def test_threads_let_a_tenants_key_go() -> None:
 
 @pytest.mark.parametrize("overflow", ["block", "reject", "drop_newest", "drop_oldest"])
 def test_threads_and_a_ledger_full_of_held_items(overflow: Any) -> None:
-    """batcher/B44: the blocking batcher does the same."""
+    """batcher/B44: `BlockingBatcher` behaves the same."""
     setting = Setting(Item(A, 0), seconds=0.0)
     options: dict[str, Any] = {
         "key": key_of,
@@ -587,7 +587,7 @@ def test_threads_and_a_ledger_full_of_held_items(overflow: Any) -> None:
 
 
 def test_threads_are_told_that_a_tenants_key_has_failed() -> None:
-    """batcher/4a.10: as the loop's producers are."""
+    """batcher/4a.10: like producers on the loop."""
     setting = Setting(Item(A, 0), seconds=0.0)
     with BlockingBatcher(
         setting.stack, key=key_of, tenant=tenant_of, limits=IN_THREADS, on_key_failure="fail"

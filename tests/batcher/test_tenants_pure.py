@@ -1,4 +1,4 @@
-"""Whose turn it is: deficit round robin over tenants, without a clock or a task."""
+"""Turns of tenants: deficit round robin, without a clock or a task."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_weights_are_the_ratio_of_what_is_sent(weights: dict[Any, float], share:
 
 
 def test_shares_are_of_bytes_where_items_are_measured() -> None:
-    """A tenant of large items gets fewer of them through."""
+    """A tenant with large items sends fewer of them."""
     acc = house(size=1000, sized=True)
     fill(acc, "large", 1_000, size=50)
     fill(acc, "small", 10_000, size=5)
@@ -218,7 +218,7 @@ def test_a_cap_is_a_tenants_own() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_nothing_is_lost_or_mixed_and_nothing_stays(seed: int, serial: bool) -> None:
-    """B-T28: whatever is offered, taken, ended, evicted and sealed, in whatever order."""
+    """B-T28: for any sequence of offers, takes, ends, evictions and seals."""
     dice = random.Random(seed)
     acc = house(size=3, serial=serial, evicts=True)
     offered: dict[str, list[int]] = {}
@@ -301,8 +301,8 @@ def offer(acc: Any, item: Item, now: float) -> None:
 
 
 def with_held(held: int) -> tuple[TenantGatherer[Item], Holding, Ledger]:
-    """A tenant `held` of which the first of each of so many keys has failed, with as many more
-    behind them.
+    """A tenant `held` whose first item of each of so many keys has failed, with as many more behind
+    them.
     """
     made, ledger = gathering(
         limits=Limits(max_items=5, workers=4),
@@ -324,7 +324,7 @@ def with_held(held: int) -> tuple[TenantGatherer[Item], Holding, Ledger]:
 
 
 def test_a_tenant_of_which_all_is_held_has_no_turn() -> None:
-    """batcher/4b.6: it is not even looked at."""
+    """batcher/4b.6: it is not even examined."""
     acc, holds, ledger = with_held(12)
     assert (holds.keys, holds.items, ledger.queued) == (12, 12, 12)
     assert (acc.is_ready, acc.due_at(), acc.take(99.0)) == (False, None, None)
@@ -337,7 +337,7 @@ def test_a_tenant_of_which_all_is_held_has_no_turn() -> None:
 
 
 def test_what_one_tenant_holds_costs_the_others_no_turn() -> None:
-    """batcher/4b.6: they send the same, in the same order, as without it."""
+    """batcher/4b.6: the others send the same items in the same order as without it."""
     sent: list[list[object]] = []
     for held in (0, 100):
         acc, _, _ = with_held(held)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 async def test_twice_max_items_makes_two_full_batches(fake_clock: FakeClock) -> None:
-    """B-T1, batcher/B1, batcher/B7."""
+    """batcher/4a.1, B-T1, batcher/B1, batcher/B7."""
     sink = Recording()
     async with Batcher(sink, limits=Limits(max_items=10)) as batcher:
         for i in range(20):
@@ -39,7 +39,7 @@ async def test_twice_max_items_makes_two_full_batches(fake_clock: FakeClock) -> 
 async def test_a_batch_is_written_exactly_when_its_first_item_is_max_delay_old(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T2, batcher/B2: not a moment earlier, and an empty batcher writes nothing."""
+    """batcher/4a.1, B-T2, batcher/B2: not a moment earlier, and an empty batcher writes nothing."""
     sink = Recording()
     async with Batcher(sink, limits=Limits(max_delay=1.0)) as batcher:
         await batcher.add("a")
@@ -90,7 +90,7 @@ async def test_a_drip_never_waits_longer_than_max_delay(fake_clock: FakeClock) -
 async def test_shutdown_writes_the_open_batch_at_once_with_its_own_reason(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T4, batcher/B3, batcher/4b.3: the linger is not waited for."""
+    """batcher/4a.1, B-T4, batcher/B3, batcher/4b.3: without waiting for the linger."""
     sink = Recording()
     async with Batcher(sink, limits=Limits(max_items=10, max_delay=100.0)) as batcher:
         for i in range(9):
@@ -111,7 +111,7 @@ async def test_shutdown_of_an_empty_batcher_writes_nothing(fake_clock: FakeClock
 
 
 async def test_batches_that_a_sink_keeps_never_change(fake_clock: FakeClock) -> None:
-    """B-T10, batcher/B17."""
+    """I3, B-T10, batcher/B17."""
     kept: list[Batch[int]] = []
 
     async def write(batch: Batch[int]) -> None:
@@ -197,8 +197,8 @@ async def test_a_due_batch_goes_on_filling_while_every_worker_is_busy(
 
 
 async def test_flush_is_a_fence_around_what_was_accepted_before_it(fake_clock: FakeClock) -> None:
-    """B-T11, batcher/B4, batcher/4b.4: the linger is skipped, later items are not dragged in, the
-    batcher stays open.
+    """batcher/4a.1, B-T11, batcher/B4, batcher/4b.4: the linger is skipped, later items are not
+    included, and the batcher stays open.
     """
     sink = Recording(seconds=1.0)
     async with Batcher(sink, limits=Limits(max_delay=50.0)) as batcher:
@@ -212,6 +212,26 @@ async def test_flush_is_a_fence_around_what_was_accepted_before_it(fake_clock: F
         assert fake_clock.now() == 1.0
         await batcher.add("c")
         assert batcher.tally().queued == 1
+
+
+async def test_concurrent_flushes_end_with_the_writes_of_their_own_items(
+    fake_clock: FakeClock,
+) -> None:
+    """batcher/B55: each waits for its items in flight, and for no later ones."""
+    sink = Recording(seconds=1.0)
+    async with Batcher(sink, limits=Limits(max_items=1, max_delay=50.0)) as batcher:
+        ended: list[float] = []
+
+        async def flush() -> None:
+            assert await batcher.flush()
+            ended.append(fake_clock.now())
+
+        async with asyncio.TaskGroup() as tasks:
+            for item in "abc":
+                await batcher.add(item)
+                tasks.create_task(flush())
+                await asyncio.sleep(0)
+    assert ended == [1.0, 2.0, 3.0]
 
 
 async def test_an_empty_flush_writes_nothing_and_a_late_one_returns(fake_clock: FakeClock) -> None:
@@ -252,8 +272,8 @@ async def test_a_function_is_a_sink(fake_clock: FakeClock) -> None:
 async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 4, `pressure`: the ledger is full of a batch that backs off, so waiting for the linger
-    would help nobody.
+    """batcher/4a.1: design 4, `pressure`: a batch in backoff fills the ledger, so waiting for the
+    linger would be useless.
     """
 
     async def write(batch: Batch[int]) -> None:
@@ -278,7 +298,7 @@ async def test_waiting_producers_seal_the_open_batch_early_when_a_worker_is_idle
 async def test_a_full_ledger_makes_full_batches_not_crumbs(
     fake_clock: FakeClock, workers: int
 ) -> None:
-    """B-T47: with producers waiting all the time, the median batch holds at least nine tenths of
+    """B-T47: with producers always waiting, the median batch has at least nine tenths of
     `max_items`.
     """
     sink = Recording(seconds=0.01)

@@ -1,5 +1,5 @@
-"""The long way in: it lets others run, refuses what cannot be measured or is too large, and books
-whoever waits.
+"""The slow path: it lets other tasks run, refuses items that cannot be measured or are too large,
+and books waiting producers.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def limits(**given: Any) -> Limits:
 async def test_a_producer_that_never_waits_lets_others_run(
     fake_clock: FakeClock, overflow: Any, settings: dict[str, Any]
 ) -> None:
-    """batcher/4b.9: what is dropped, measured, or goes by its key or tenant counts too."""
+    """batcher/4b.9: dropped and measured items, and items of keys or tenants, count too."""
     others: list[int] = []
     sink: BlockingSink[int] = BlockingSink()
     options: dict[str, Any] = {"limits": limits(), **settings}
@@ -50,7 +50,7 @@ async def test_a_producer_that_never_waits_lets_others_run(
 async def test_a_producer_that_is_refused_again_and_again_lets_others_run(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4b.9: the ledger would never come free otherwise."""
+    """batcher/4b.9: the ledger would never be freed otherwise."""
     async with Batcher(
         FakeSink[int](), overflow="reject", limits=limits(), clock=fake_clock
     ) as batcher:
@@ -66,7 +66,7 @@ async def test_a_producer_that_is_refused_again_and_again_lets_others_run(
 
 @pytest.mark.parametrize("size", [math.nan, 2.5, "5", None])
 async def test_a_size_that_is_no_whole_number_is_refused(fake_clock: FakeClock, size: Any) -> None:
-    """One that is never equal to itself would fill the ledger for ever."""
+    """NaN, which never equals itself, would fill the ledger forever."""
     async with Batcher(
         FakeSink[Any](),
         size_of=lambda _: size,
@@ -81,7 +81,7 @@ async def test_a_size_that_is_no_whole_number_is_refused(fake_clock: FakeClock, 
 
 
 async def test_a_size_below_nothing_is_refused(fake_clock: FakeClock) -> None:
-    """It would make room for others beyond the bound."""
+    """It would admit other items beyond the limit."""
     async with Batcher(
         FakeSink[Any](), size_of=int, limits=limits(max_pending_bytes=10), clock=fake_clock
     ) as batcher:
@@ -101,7 +101,7 @@ async def test_a_size_below_nothing_is_refused(fake_clock: FakeClock) -> None:
 async def test_what_is_too_large_finds_no_way_in_without_waiting_either(
     fake_clock: FakeClock, settings: dict[str, Any]
 ) -> None:
-    """batcher/4a.3, B-T9: it is refused, and takes nobody's place."""
+    """batcher/4a.3, B-T9: it is refused, and evicts no other item."""
     async with Batcher(FakeSink[int](), size_of=int, clock=fake_clock, **settings) as batcher:
         await batcher.add(3)
         with pytest.raises(ItemTooLarge):
@@ -125,8 +125,8 @@ def test_what_is_too_large_finds_no_way_in_from_a_thread_either(overflow: Any) -
 
 
 async def test_what_a_drop_tells_may_add_something(fake_clock: FakeClock) -> None:
-    """The bound holds though an observer uses the moment: the new item is in before anybody hears
-    of the old one.
+    """The limit holds although an observer adds an item during the drop: that item is accepted
+    before the old one is reported.
     """
 
     class AddsMore(Observer):

@@ -98,7 +98,7 @@ def states(cli: Cli, store: str) -> dict[int, str]:
 def test_a_handler_gets_each_record_as_it_was_and_for_the_first_time(
     cli: Cli, tmp_path: Path, text: str, name: str
 ) -> None:
-    """consumer/A:O25: the same handler, attempts reset, and `Ack` consumes the letter."""
+    """consumer/O25: the same handler, attempts reset, and `Ack` consumes the letter."""
     store = keep_in_file(tmp_path / "dead", [letter(number) for number in (4, 2, 7)])
     see = (
         "def see(message):\n"
@@ -133,7 +133,7 @@ def test_a_handler_gets_each_record_as_it_was_and_for_the_first_time(
 def test_a_letter_that_is_not_acknowledged_stays_with_its_new_error(
     cli: Cli, tmp_path: Path, result: str, error_type: str, error_class: str, message: str
 ) -> None:
-    """consumer/A:O25: Nak and Term keep the letter; later ones of its key wait, others go on."""
+    """consumer/O25: Nak and Term keep the letter; later ones of its key wait, others go on."""
     letters = [letter(number, key) for number, key in enumerate(["a", "b", "a", None])]
     store = keep_in_file(tmp_path / "dead", letters)
     text = f"async def handle(message):\n    log(message)\n    if message.offset == 0: {result}"
@@ -232,7 +232,7 @@ async def handle(message):
 def test_an_interrupted_replay_leaves_one_letter_in_doubt_and_goes_on_with_it(
     cli: Cli, tmp_path: Path, sent_signal: signal.Signals, code: int
 ) -> None:
-    """consumer/A:O25: noted before it is handled, and what became of it after."""
+    """consumer/O25: noted before it is handled, and what became of it after."""
     store = keep_in_file(tmp_path / "dead", [letter(number) for number in range(4)])
     text = """
 async def handle(message):
@@ -323,7 +323,7 @@ async def _poisoned(message: Message) -> Terminate | None:
 def test_what_a_consumer_gave_up_is_handled_again(
     cli: Cli, tmp_path: Path, fake_clock: FakeClock
 ) -> None:
-    """consumer/A:O24, consumer/A:O25, from the source to the handler's second chance."""
+    """consumer/O24, consumer/O25, from the source to the handler's second chance."""
     log = MemoryLog([Record("t", 0, n, b"k%d" % (n % 4), b"%d" % n) for n in range(8)])
     consumer = Consumer(
         MemorySource(log, ends=True, clock=fake_clock),

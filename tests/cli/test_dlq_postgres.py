@@ -297,7 +297,7 @@ def test_a_store_that_is_none_is_told_without_the_password(cli: Cli, letters: Le
 def test_the_letters_of_a_consumer_in_a_table_are_handled_again_exactly(
     cli: Cli, letters: Letters, tmp_path: Path
 ) -> None:
-    """consumer/C:F2, consumer/A:O25: a letter written twice is there once, exactly."""
+    """consumer/C:F2, consumer/O25: a letter written twice is there once, exactly."""
     values: list[object] = [b"\x00\xff", "a\0b", None, {"n": [1, b"\xff"]}, "\ud800"]
     log = MemoryLog(
         [

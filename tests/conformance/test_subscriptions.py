@@ -74,11 +74,11 @@ class OfSQLite:
 
 
 class TestSQLiteState(OfSQLite, SubscriptionStateConformance):
-    """S-T9, S-T6, S-T11: positions in a file of SQLite."""
+    """S9, S-T9, S-T6, S-T11: positions in a file of SQLite."""
 
 
 class TestSQLiteLocks(OfSQLite, SubscriptionLocksConformance):
-    """S-T9, S-T8: leases in a file of SQLite."""
+    """S11, S-T9, S-T8: leases in a file of SQLite."""
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +110,7 @@ class OfPostgres:
 
 
 class TestPostgresState(OfPostgres, SubscriptionStateConformance):
-    """S-T9, S-T6, S-T11: positions in the schema of the log."""
+    """S9, S-T9, S-T6, S-T11: positions in the schema of the log."""
 
 
 class TestPostgresLocks(OfPostgres, SubscriptionLocksConformance):
@@ -118,7 +118,7 @@ class TestPostgresLocks(OfPostgres, SubscriptionLocksConformance):
 
 
 class TestPostgresAdvisoryLocks(SubscriptionLocksConformance):
-    """S-T9, S-T8: advisory locks of a session. They are lost with the session."""
+    """S11, S-T9, S-T8: advisory locks of a session. They are lost with the session."""
 
     @pytest.fixture(autouse=True)
     def _place(self, shared_log: Log) -> None:

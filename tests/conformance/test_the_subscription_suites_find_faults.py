@@ -172,7 +172,7 @@ def run(kind: type[Faultless], name: str) -> None:
     ("fault", "name"), FAULTS, ids=lambda value: getattr(value, "__name__", value)
 )
 def test_each_fault_is_found(fault: type[Faultless], name: str) -> None:
-    """S-T9: one that waits for a lock is found by its time."""
+    """S11, S-T9: one that waits for a lock is found by its time."""
     run(Faultless, name)
     with pytest.raises(TimeoutError if fault is Blocks else AssertionError):
         run(fault, name)

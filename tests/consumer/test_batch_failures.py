@@ -66,7 +66,7 @@ def skipping(log: MemoryLog, clock: FakeClock, **options: Any) -> Consumer:
 
 
 async def test_every_message_has_the_result_at_its_position(fake_clock: FakeClock) -> None:
-    """O-T11, consumer/C:Ba1: one result each, and exact counts."""
+    """consumer/O20, O-T11, consumer/C:Ba1: one result each, and exact counts."""
     handler = Batches(lambda batch: [Ack(), Nak(1.0), Terminate("no")][: len(batch)])
     log = log_of(*"abc")
     report = await finite(log, fake_clock, poison="skip").receive_batch(handler)

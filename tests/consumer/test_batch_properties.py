@@ -209,10 +209,11 @@ def check(program: Program) -> None:
 @given(PROGRAMS)
 @settings(max_examples=60, deadline=None)
 def test_every_message_is_settled_once_and_in_order(program: Program) -> None:
-    """O-T1, O-T11, O-T12, G-T8, consumer/C:Ba1 to consumer/C:Ba5: for any keys, limits and results.
+    """consumer/O36, O-T1, O-T11, O-T12, G-T8, consumer/C:Ba1 to consumer/C:Ba5: for any keys,
+    limits and results.
 
     A key is in one running batch at most, in order and within all limits, and only acknowledgements
-    before its first other result count. A message has as many attempts as it has, and no other's.
+    before its first other result count. Each message has exactly its own attempts.
     """
     check(program)
 

@@ -35,7 +35,7 @@ async def test_a_blocked_key_waits_and_others_go_on(fake_clock: FakeClock) -> No
 
 
 async def test_a_nak_of_five_keeps_the_position_at_five(fake_clock: FakeClock) -> None:
-    """O-T5: while 6 to 9 are done, 5 is committed; after 5 is acknowledged, 10."""
+    """consumer/O8, O-T5: while 6 to 9 are done, 5 is committed; after 5 is acknowledged, 10."""
     log, waits = MemoryLog(records("abcdefghij")), [60.0]
 
     async def handle(message: Message) -> Nak | None:

@@ -36,7 +36,7 @@ class Slow(Recorder):
 async def test_a_run_ends_with_its_budget_and_the_next_one_goes_on_there(
     fake_clock: FakeClock,
 ) -> None:
-    """S-T12: the running handler ends; each message is handled once over all runs."""
+    """S16, S-T12: the running handler ends; each message is handled once over all runs."""
     log, handler = log_of(*"aaaaa"), Slow(fake_clock)
     remaining = []
     for least in (3, 5):

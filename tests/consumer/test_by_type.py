@@ -29,7 +29,7 @@ def typed(*types_and_values: tuple[bytes | None, bytes]) -> list[Record]:
 
 
 async def test_each_type_has_its_handler_and_its_decoder(fake_clock: FakeClock) -> None:
-    """G26: async ones and plain ones, in one order per key."""
+    """consumer/G26: async ones and plain ones, in one order per key."""
     handled: list[tuple[str, Any]] = []
 
     async def order(message: Message) -> None:

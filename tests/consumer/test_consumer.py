@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from consumer_help import P0, P1, Recorder, finite, log_of, records
 
-from penstock import ClosedError, ConfigError
+from penstock import ClosedError, ConfigError, RetryPolicy
 from penstock._core.source import Position
 from penstock.consumer import offset_map
 from penstock.consumer.consumer import Consumer
@@ -44,7 +45,7 @@ async def test_every_record_is_handled_and_committed(fake_clock: FakeClock) -> N
 
 
 async def test_a_slow_key_does_not_delay_another(fake_clock: FakeClock) -> None:
-    """O-T2, O-T3: A1 is slow, A2 waits for it, and B1 runs meanwhile."""
+    """consumer/O1, O-T2, O-T3: A1 is slow, A2 waits for it, and B1 runs meanwhile."""
     log = log_of("a", "a", "b")
     events: list[str] = []
 
@@ -58,7 +59,7 @@ async def test_a_slow_key_does_not_delay_another(fake_clock: FakeClock) -> None:
 
 
 async def test_one_worker_means_one_handler(fake_clock: FakeClock) -> None:
-    """O-T2: with `concurrency=1` no two handlers overlap."""
+    """consumer/O3, O-T2: with `concurrency=1` no two handlers overlap."""
     running = most = 0
 
     async def handle(message: Message) -> None:
@@ -107,7 +108,9 @@ async def test_a_restart_runs_only_what_was_unfinished(fake_clock: FakeClock) ->
 async def test_a_failed_message_stays_before_the_later_ones_of_its_key(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:O1: what follows of the key starts after the failed message has settled."""
+    """consumer/O1, consumer/C:O1: what follows of the key starts after the failed message has
+    settled.
+    """
     handled: list[tuple[int, int]] = []
 
     async def handle(message: Message) -> Nak | None:
@@ -120,7 +123,9 @@ async def test_a_failed_message_stays_before_the_later_ones_of_its_key(
 
 
 async def test_the_window_bounds_what_is_inside(fake_clock: FakeClock) -> None:
-    """O-T4, consumer/C:B1: with `max_in_flight=3` nothing is fetched while three are unsettled."""
+    """consumer/O5, O-T4, consumer/C:B1: with `max_in_flight=3` nothing is fetched while three are
+    unsettled.
+    """
     log = log_of(*range(20))
     inside = most = 0
 
@@ -230,7 +235,7 @@ async def test_a_lost_partition_commits_nothing_and_keeps_its_key_until_the_hand
 
 
 async def test_a_cancelled_run_drains_and_commits(fake_clock: FakeClock) -> None:
-    """O-T9, consumer/C:B3: what runs ends and is committed; what is queued is left."""
+    """consumer/O9, O-T9, consumer/C:B3: what runs ends and is committed; what is queued is left."""
     log = log_of("a", "a", "b")
     handled: list[int] = []
 
@@ -358,6 +363,11 @@ async def test_a_consumer_runs_once_and_only_while_it_is_open(fake_clock: FakeCl
     await consumer.__aexit__(None, None, None)
 
 
+def policy(**settings: Any) -> RetryPolicy:
+    """A policy with any settings: they are checked by the consumer."""
+    return RetryPolicy(**settings)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -369,16 +379,24 @@ async def test_a_consumer_runs_once_and_only_while_it_is_open(fake_clock: FakeCl
         ({"poison": "block_and_dead_letter"}, "needs dead_letters="),
         ({"drain": -1}, "drain=-1"),
         ({"retry": 5}, "RetryPolicy"),
+        ({"retry": policy(attempts=0)}, r"retry\.attempts=0"),
+        ({"retry": policy(resend_unknown="no")}, r"retry\.resend_unknown='no': must be True"),
+        ({"retry": policy(max_seconds=math.nan)}, r"retry\.max_seconds=nan"),
+        ({"retry": policy(give_up_after=-1)}, r"retry\.give_up_after=-1"),
+        ({"retry": policy(max_retry_after="5 s")}, r"retry\.max_retry_after='5 s'"),
+        ({"retry": policy(backoff=5)}, r"retry\.backoff=5: must return the wait"),
+        ({"retry": policy(final={"permanent"})}, r"retry\.final=.* set of ErrorClass"),
         ({"concurency": 5}, "concurrency"),
     ],
 )
 def test_a_bad_argument_is_refused(options: dict[str, object], text: str) -> None:
+    """B-T30, batcher/B46, batcher/B47."""
     with pytest.raises(ConfigError, match=text):
         Consumer(MemorySource(MemoryLog()), **options)  # type: ignore[arg-type]
 
 
 def test_the_bounds_have_finite_defaults() -> None:
-    """O-T26, consumer/A:O4: 1,000 messages and 64 MiB."""
+    """O-T26, consumer/O4: 1,000 messages and 64 MiB."""
     settings = Consumer(MemorySource(MemoryLog()))._settings
     assert settings.max_in_flight == 1000
     assert settings.max_in_flight_bytes == 64 << 20

@@ -72,7 +72,7 @@ def offsets(call: Sequence[Any]) -> list[int]:
 
 
 async def test_a_letter_holds_the_record_its_error_and_its_attempts(fake_clock: FakeClock) -> None:
-    """consumer/A:O24: key, value, headers, subject, class, reason, attempts, last error."""
+    """consumer/O24: key, value, headers, subject, class, reason, attempts, last error."""
     sink = ScriptedSink[Any]()
     poison = message(1044)
     start = fake_clock.wall_time()
@@ -118,7 +118,7 @@ async def test_a_try_that_was_not_counted_as_a_failure_is_an_attempt(fake_clock:
 
 
 async def test_the_causes_and_codes_of_errors_are_kept(fake_clock: FakeClock) -> None:
-    """consumer/A:O24."""
+    """consumer/O24."""
 
     class Refused(ValueError):
         sqlstate = "23505"
@@ -178,7 +178,7 @@ async def test_a_record_without_order_has_no_item_key(fake_clock: FakeClock) -> 
 async def test_a_letter_in_a_file_gives_the_record_back_exactly(
     fake_clock: FakeClock, tmp_path: Path, value: object
 ) -> None:
-    """consumer/A:O25: bytes survive, also in headers."""
+    """consumer/O25: bytes survive, also in headers."""
     made = Record("orders", 3, 9, b"\xffk", value, [("h", b"\xff"), ("h", b"")], 12)
     writer = LetterWriter(FileSink(tmp_path / "dlq.jsonl"), "billing", fake_clock)
     async with writer.open():
@@ -218,7 +218,7 @@ async def give_up(message: Message) -> Terminate | ToDeadLetter | None:
 async def test_the_position_passes_a_message_once_its_letter_is_written(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/C:F2, consumer/A:O24: a failed write is repeated, and holds the position."""
+    """consumer/C:F2, consumer/O24: a failed write is repeated, and holds the position."""
     log = log_of("a", "b", "a", "c")
     sink = ScriptedSink[Any]([fail(UnavailableError("down")) for _ in range(3)])
     report = await finite(
@@ -268,7 +268,7 @@ async def test_a_letter_is_confirmed_before_bury_returns(fake_clock: FakeClock) 
 
 
 async def test_a_letter_that_is_not_taken_raises(fake_clock: FakeClock) -> None:
-    """consumer/C:F2, consumer/A:O24: a failed write raises, so the message is not settled."""
+    """consumer/C:F2, consumer/O24: a failed write raises, so the message is not settled."""
     refused = PermanentError("no")
     sink = ScriptedSink[Any]([fail(refused), ok()])
     writer = LetterWriter(sink, "billing", fake_clock)

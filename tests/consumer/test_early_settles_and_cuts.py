@@ -52,7 +52,7 @@ class Store(MemoryParkStore):
 async def test_a_settle_before_the_handler_answers_manual_counts(
     fake_clock: FakeClock, first: Result
 ) -> None:
-    """Another task may be faster than the handler's own return."""
+    """consumer/O20: another task may be faster than the handler's own return."""
     log = log_of("a", "a")
     effects: list[bool] = []
 

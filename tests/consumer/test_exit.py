@@ -40,7 +40,9 @@ class Raising(Recorder):
 async def test_the_exception_of_a_handler_ends_the_run_and_keeps_the_position(
     fake_clock: FakeClock, ordering: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S-T13: the exception itself is raised, and the next run begins with its message."""
+    """consumer/G25, S14, S-T13: the exception itself is raised, and the next run begins with its
+    message.
+    """
     log, handler = log_of(*"aaaaa"), Raising(2)
     options = {"poison": "exit", "retry": ONCE, "ordering": ordering}
     with pytest.raises(BrokenHandler) as raised:
@@ -80,7 +82,7 @@ async def test_other_keys_that_run_are_finished(fake_clock: FakeClock) -> None:
 
 
 async def test_skip_goes_on_where_exit_ends(fake_clock: FakeClock) -> None:
-    """S-T13: IGNORE advances."""
+    """S14, S-T13: IGNORE advances."""
     log, handler = log_of(*"aaaa"), Raising(1)
     report = await finite(log, fake_clock, poison="skip", retry=ONCE).receive(handler)
     assert handler.offsets == [0, 1, 2, 3]
@@ -108,7 +110,7 @@ async def test_dead_letters_get_only_what_a_handler_sends_there(fake_clock: Fake
 async def test_a_batch_with_a_message_that_fails_never_moves_the_position_past_it(
     fake_clock: FakeClock, failing: int, stored: int, ordering: str
 ) -> None:
-    """S-T10: the first one fails: unchanged, and never back; the third one: behind the second.
+    """S12, S-T10: the first one fails: unchanged, and never back; the third one: behind the second.
 
     An acknowledgement behind the gap does not count in the same partition.
     """

@@ -30,7 +30,7 @@ async def _most_at_once(clock: FakeClock, **options: object) -> int:
 async def test_records_without_a_key_are_in_order_and_a_warning_says_so_once(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/C:O3, consumer/A:O2: one at a time, beside other keys."""
+    """consumer/C:O3, consumer/O2: one at a time, beside other keys."""
     assert await _most_at_once(fake_clock) == 2
     said = [
         record.getMessage() for record in caplog.records if "without a key" in record.getMessage()
@@ -42,6 +42,6 @@ async def test_records_without_a_key_are_in_order_and_a_warning_says_so_once(
 async def test_records_without_a_key_run_at_once_if_their_order_does_not_matter(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/C:O3: and nothing is warned of."""
+    """consumer/O2, consumer/C:O3: and nothing is warned of."""
     assert await _most_at_once(fake_clock, keyless="parallel") == 4
     assert "without a key" not in caplog.text

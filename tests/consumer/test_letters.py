@@ -124,7 +124,7 @@ async def test_the_letter_of_used_up_attempts_counts_them(fake_clock: FakeClock)
 async def test_a_dead_letter_by_result_is_of_that_record_only(
     fake_clock: FakeClock, poison: str
 ) -> None:
-    """Its key continues, whatever the strategy for poison is."""
+    """consumer/O20: its key continues, whatever the strategy for poison is."""
     log, letters, handled = log_of(*"aaa"), FakeSink[Any](), []
 
     async def handle(message: Message) -> ToDeadLetter | None:

@@ -62,7 +62,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, str]]:
 async def test_failed_tries_are_logged_for_debugging_only(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/A:O31: what is given up is an error."""
+    """consumer/O31: what is given up is an error."""
     source = MemorySource(MemoryLog(records("a", "nak", "raises")), ends=True, clock=fake_clock)
     found = await logged(fake_clock, caplog, source)
     assert [(level, line.partition(" (")[0]) for level, line in found] == [
@@ -99,7 +99,7 @@ async def test_blocked_messages_and_failing_dead_letters_are_errors(
 async def test_a_failed_commit_is_a_warning_and_so_is_a_drain_without_one(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/A:O31: the run goes on."""
+    """consumer/O31: the run goes on."""
     source = MemorySource(MemoryLog(records("a")), ends=True, clock=fake_clock)
     source.script_commit(OSError("no broker"))
     found = await logged(fake_clock, caplog, source)

@@ -124,7 +124,7 @@ class Raises(ConsumerObserver):
 
 
 async def test_an_observer_hears_of_states_claims_commits_and_poison(fake_clock: FakeClock) -> None:
-    """consumer/A:O32."""
+    """consumer/O32."""
     seen = Events()
     options: dict[str, Any] = {"poison": "skip", "name": "billing", "observers": [seen]}
     async with running(log_of(*"abc"), fake_clock, Poisoned(1), **options) as consumer:
@@ -207,7 +207,7 @@ async def test_a_consumer_that_never_ran_is_closed_too(fake_clock: FakeClock) ->
 
 
 async def test_without_observers_the_handler_is_called_as_it_is(fake_clock: FakeClock) -> None:
-    """consumer/A:O32: no cost per message when off."""
+    """consumer/O32: no cost per message when off."""
     handler = Recorder()
     for observers in ([], [Events()]):
         commons = Commons("c", fake_clock, observers=ConsumerObservers(observers))
@@ -219,7 +219,7 @@ async def test_without_observers_the_handler_is_called_as_it_is(fake_clock: Fake
 async def test_an_observer_is_called_as_often_for_many_messages_as_for_one(
     fake_clock: FakeClock,
 ) -> None:
-    """consumer/A:O32: nothing is called per message, unless an observer asks for it."""
+    """consumer/O32: nothing is called per message, unless an observer asks for it."""
     calls: list[int] = []
     for messages in (1, 500):
         counting = Events()
@@ -324,7 +324,7 @@ class WantsLag(ConsumerObserver):
 
 
 async def test_the_lag_is_sampled_while_an_observer_wants_it(fake_clock: FakeClock) -> None:
-    """consumer/A:O32: the gauge of the lag."""
+    """consumer/O32: the gauge of the lag."""
     log = log_of("a", "b", "c")
     options: dict[str, Any] = {"poison": "block", "observers": [WantsLag(60.0), WantsLag(5.0)]}
     async with running(log, fake_clock, Poisoned(1), **options) as consumer:

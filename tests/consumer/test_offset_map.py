@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHECKSUM = 5
-"""Characters that the sizes of the contract have no place for: a checksum over map and position."""
+"""Characters in addition to the listed sizes: a checksum over map and position."""
 
 numbers = st.one_of(st.integers(1, 3), st.integers(1, 1 << 20))
 pairs = st.lists(st.tuples(numbers, numbers), max_size=400)
@@ -69,8 +69,8 @@ def forged(body: bytes, form: str, position: int = 0) -> str:
         (16_000, 32_000, 5_004),
     ],
 )
-def test_the_sizes_of_the_contract(unfinished: int, span: int, size: int) -> None:
-    """consumer/C:4.3. Give or take a checksum and, in the densest rows, 4 % that a bitmap would
+def test_the_listed_sizes(unfinished: int, span: int, size: int) -> None:
+    """consumer/4.3. Give or take a checksum and, in the densest rows, 4 % that a bitmap would
     save.
     """
     ranges = scattered(unfinished, span)
@@ -87,7 +87,7 @@ def test_no_finished_record_is_no_text() -> None:
 
 
 def test_a_window_of_twenty_thousand_fits() -> None:
-    """consumer/C:4.3: however its finished records are spread."""
+    """consumer/4.3: however its finished records are spread."""
     for unfinished in (10_000, 5_000, 15_000):
         assert not encode(
             1 << 40,

@@ -33,7 +33,7 @@ class Late(MemorySource):
 async def test_a_consumer_is_ready_from_its_first_assignment_to_its_drain(
     fake_clock: FakeClock,
 ) -> None:
-    """O-T10, consumer/C:B4."""
+    """consumer/O9, O-T10, consumer/C:B4."""
     log, gate = log_of("a"), Gate()
     source = Late(log, partitions=[], clock=fake_clock)
     consumer = Consumer(source, clock=fake_clock)

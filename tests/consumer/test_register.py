@@ -90,7 +90,7 @@ ONE = {"order": 1}
 
 
 async def test_each_handler_takes_the_class_of_its_hint(fake_clock: FakeClock) -> None:
-    """S-T14: dataclasses, models, classes with a type name; async handlers and plain ones."""
+    """S15, S-T14: dataclasses, models, classes with a type name; async handlers and plain ones."""
     handlers, handled = HandlerRegister(), list[Any]()
 
     @handlers.register
@@ -369,7 +369,7 @@ async def place_in_envelope(event: Envelope[Placed]) -> None:
 
 @pytest.mark.parametrize("handler", [place_again, place_or_pay, place_in_envelope])
 def test_two_handlers_of_a_class_are_refused(handler: Any) -> None:
-    """S-T14: the error names both, and nothing of the second one is added."""
+    """S15, S-T14: the error names both, and nothing of the second one is added."""
     handlers = HandlerRegister()
     handlers.register(_place)
     told = rf"handler=.*{handler.__name__}.*overlaps with .*_place.*: both take the type 'Placed'"
@@ -462,7 +462,7 @@ async def of_envelope_twice(event: Envelope[Envelope[Placed]]) -> None: ...
     ],
 )
 def test_what_is_no_message_class_is_refused(handler: Any) -> None:
-    """S-T14."""
+    """S15, S-T14."""
     with pytest.raises(ConfigError, match=r"as 'event', which must be a message class"):
         HandlerRegister().register(handler)
 

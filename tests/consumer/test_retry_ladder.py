@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from consumer_help import P0, Recorder, finite, log_of
 
-from penstock import PermanentError, ThrottledError, TransientError, UnavailableError
+from penstock import (
+    ConfigError,
+    PermanentError,
+    ThrottledError,
+    TransientError,
+    UnavailableError,
+)
 from penstock._core.source import Position
 from penstock.consumer import DoublingBackoff, FullJitter, Nak, RetryPolicy
 
@@ -59,7 +66,9 @@ def waits(times: Sequence[float]) -> list[float]:
 async def test_the_delays_double_up_to_the_longest(
     fake_clock: FakeClock, share: float, expected: list[float]
 ) -> None:
-    """O-T19, consumer/C:F1: base * 2 ** (n - 1), at most the longest, with full jitter."""
+    """consumer/O23, O-T19, consumer/C:F1: base * 2 ** (n - 1), at most the longest, with full
+    jitter.
+    """
     backoff = FullJitter(DoublingBackoff(first=0.1, longest=0.5), Fixed(share))
     handler = Failing(fake_clock, TransientError("down"))
     retry = RetryPolicy(attempts=6, backoff=backoff)
@@ -78,7 +87,7 @@ async def test_the_delays_double_up_to_the_longest(
 async def test_the_class_of_the_error_decides_about_the_attempts(
     fake_clock: FakeClock, error: BaseException, tries: int
 ) -> None:
-    """O-T19, consumer/C:F1: attempts per class of exception."""
+    """consumer/O23, O-T19, consumer/C:F1: attempts per class of exception."""
     report = await finite(log_of("a"), fake_clock).receive(handler := Failing(fake_clock, error))
     assert len(handler.tries) == tries
     assert report.blocked[0].error is error
@@ -109,13 +118,43 @@ async def test_an_outage_uses_up_no_attempt(fake_clock: FakeClock) -> None:
     assert len(handler.tries) == 22
 
 
-async def test_an_outage_ends_after_give_up_after(fake_clock: FakeClock) -> None:
-    """A wait that would exceed the limit is not made."""
-    retry = RetryPolicy(give_up_after=10.0, backoff=DoublingBackoff(first=4.0, longest=4.0))
+@pytest.mark.parametrize("delay", [7, timedelta(seconds=7)])
+async def test_a_nak_may_have_a_delay_of_its_own(fake_clock: FakeClock, delay: Any) -> None:
+    """consumer/O20, batcher/B47: in seconds or as a `timedelta`."""
+    times: list[float] = []
+
+    async def handle(message: Message) -> Nak | None:
+        times.append(fake_clock.now())
+        return Nak(delay) if message.attempt == 1 else None
+
+    await finite(log_of("a"), fake_clock).receive(handle)
+    assert waits(times) == [7.0]
+
+
+@pytest.mark.parametrize("delay", [-1.0, float("inf"), "7", True])
+def test_a_bad_delay_is_refused(delay: Any) -> None:
+    """B-T30: when the result is made, so its message counts a failed attempt."""
+    with pytest.raises(ConfigError, match=r"delay=.*: must be at least 0 seconds"):
+        Nak(delay)
+
+
+@pytest.mark.parametrize("limit", [10.0, timedelta(seconds=10)])
+async def test_an_outage_ends_after_give_up_after(fake_clock: FakeClock, limit: Any) -> None:
+    """batcher/B47: a wait that would exceed the limit, in seconds or as a `timedelta`, is not made."""
+    retry = RetryPolicy(give_up_after=limit, backoff=DoublingBackoff(first=4.0, longest=4.0))
     handler = Failing(fake_clock, UnavailableError("down"))
     report = await finite(log_of("a"), fake_clock, retry=retry).receive(handler)
     assert handler.times == [0.0, 4.0, 8.0]
     assert len(report.blocked) == 1
+
+
+@pytest.mark.parametrize("arguments", [{"first": -1.0}, {"longest": "30"}])
+def test_a_bad_backoff_is_refused(arguments: dict[str, Any]) -> None:
+    """B-T30: at its construction."""
+    with pytest.raises(
+        ConfigError, match=r"(first=-1\.0|longest='30'): must be at least 0 seconds"
+    ):
+        DoublingBackoff(**arguments)
 
 
 async def test_max_seconds_does_not_count_outages(fake_clock: FakeClock) -> None:

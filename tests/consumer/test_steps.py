@@ -51,7 +51,7 @@ class Handled:
 
 
 async def test_steps_run_in_order_before_the_handler(fake_clock: FakeClock) -> None:
-    """consumer/A:O28: plain and async ones; each sees what those before it made of the value."""
+    """consumer/O28: plain and async ones; each sees what those before it made of the value."""
     order: list[tuple[str, object]] = []
 
     def first(message: Message) -> None:
@@ -236,7 +236,7 @@ async def test_errors_of_decoders_are_about_the_data(
 
 
 async def test_a_header_chooses_the_decoder(fake_clock: FakeClock) -> None:
-    """consumer/A:O29."""
+    """consumer/O29."""
     handled = Handled()
     step = decode_by("content-type", {"json": json.loads, "text": bytes.decode}, default=bytes.hex)
     headers = [b"json", b"text", b"other", None]
@@ -270,7 +270,7 @@ async def is_positive_later(value: dict[str, int]) -> bool:
 async def test_a_check_refuses_what_is_false_or_raises(
     fake_clock: FakeClock, validator: Callable[[Any], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """consumer/A:O27: the handler is not called for it."""
+    """consumer/O27: the handler is not called for it."""
     handled = Handled()
     given = records(("a", b'{"id": 1}'), ("a", b'{"id": -12345}'), ("a", b'{"no": 1}'))
     ran = await consume(fake_clock, given, handled, steps=[decode(json.loads), check(validator)])
@@ -340,7 +340,7 @@ def with_ids(*ids: bytes | None) -> list[Record]:
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_duplicate_is_skipped_and_counted(fake_clock: FakeClock, is_async: bool) -> None:
-    """O-T20, consumer/A:O26."""
+    """O-T20, consumer/O26."""
     handled, seen = Handled(), Seen()
     step = skip_seen(seen.later if is_async else seen, header="id")
     ran = await consume(fake_clock, with_ids(b"x", b"y", b"x", b"x"), handled, steps=[step])
@@ -370,7 +370,9 @@ async def test_a_failed_or_interrupted_message_is_no_duplicate_of_itself(
 async def test_without_a_key_the_handler_runs(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """O-T20: fails open, logged once. Where both are given, the header stands in for the key."""
+    """consumer/O26, O-T20: fails open, logged once. Where both are given, the header stands in for
+    the key.
+    """
     handled, seen = Handled(), Seen()
     step = skip_seen(seen, key=lambda message: message.value or None, header="id")
     given = [*with_ids(b"x", None, None), Record("orders", 0, 3, "a", 0, (("id", b"x"),))]
@@ -384,7 +386,7 @@ async def test_without_a_key_the_handler_runs(
 async def test_while_the_store_fails_the_handler_runs(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture, is_async: bool
 ) -> None:
-    """O-T20: logged once per outage."""
+    """consumer/O26, O-T20: logged once per outage."""
     handled, seen = Handled(), Seen()
 
     def outage(message: Message) -> None:
@@ -421,7 +423,7 @@ def test_bad_arguments_of_skip_seen_are_refused() -> None:
 
 
 async def test_a_step_settles_its_message_of_a_batch_alone(fake_clock: FakeClock) -> None:
-    """O-T18, consumer/A:O29: the others are shown to the handler, in order, and decoded."""
+    """O-T18, consumer/O29: the others are shown to the handler, in order, and decoded."""
     batches: list[list[Any]] = []
 
     async def handle(messages: list[Message]) -> None:
@@ -465,7 +467,7 @@ async def test_messages_of_a_failed_batch_begin_with_their_own_values(
 
 
 async def test_a_failing_step_of_a_batch_fails_its_message_alone(fake_clock: FakeClock) -> None:
-    """consumer/C:F5, O1: what is behind it in its key is handled after it, and not before."""
+    """consumer/C:F5, consumer/C:O1: later messages of its key are handled after it."""
     seen: list[list[Any]] = []
 
     async def handle(messages: list[Message]) -> None:

@@ -57,7 +57,7 @@ def covered(ranges: Iterable[tuple[int, int]]) -> set[int]:
 
 
 def test_the_position_never_passes_an_unfinished_record() -> None:
-    """consumer/C:C1, consumer/C:C5, O-T5: 5 is refused while 6 to 9 are done; then 5 is done."""
+    """I7, consumer/C:C1, consumer/C:C5, O-T5: 5 is refused while 6 to 9 are done; then 5 is done."""
     tracker = holed(5, 5, 6, 7, 8, 9)
     settle(tracker, 6, 7, 8, 9)
     assert tracker.position() == 5

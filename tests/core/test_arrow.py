@@ -23,7 +23,7 @@ def batch_of(count: int) -> ArrowBatch:
 
 
 def test_it_is_a_batch_of_rows() -> None:
-    """Design 3.1."""
+    """design 3.1."""
     batch = batch_of(3)
     assert (len(batch), batch[1], list(batch)[2]) == (
         3,
@@ -37,7 +37,7 @@ def test_it_is_a_batch_of_rows() -> None:
 
 @pytest.mark.parametrize("indices", [range(1, 3), [3, 0], [], [2]])
 def test_picks_keep_columns_and_origins(indices: Any) -> None:
-    """Design 3.1: and so what a retry or a bisection sends stays columnar."""
+    """design 3.1: and so what a retry or a bisection sends stays columnar."""
     batch = batch_of(4)
     picked = batch.pick(indices)
     assert isinstance(picked, ArrowBatch)
@@ -51,7 +51,7 @@ def test_picks_keep_columns_and_origins(indices: Any) -> None:
 
 
 async def test_a_sink_that_knows_no_columns_iterates(fake_clock: FakeClock) -> None:
-    """Design 3.1."""
+    """design 3.1."""
 
     class Rows:
         async def write(self, batch: Batch[Any]) -> WriteResult:

@@ -38,7 +38,7 @@ def verdicts(batch: Batch[Any]) -> list[str]:
 async def test_success_is_settled_before_send_returns_and_failure_is_returned(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 3.2."""
+    """design 3.2."""
     batch = RowBatch("abc")
 
     class Half:
@@ -81,7 +81,7 @@ async def test_an_empty_batch_is_not_written(fake_clock: FakeClock) -> None:
 
 
 async def test_a_cancelled_write_may_have_been_applied(fake_clock: FakeClock) -> None:
-    """Design 3.3: the mark is seen outside, and outlasts later failures."""
+    """design 3.3: the mark is seen outside, and outlasts later failures."""
 
     class Hangs:
         async def write(self, batch: Batch[str]) -> None:
@@ -125,7 +125,7 @@ async def test_a_sink_whose_write_is_not_async_is_told_so(fake_clock: FakeClock)
 async def test_after_a_cut_nothing_is_sent_and_late_answers_are_only_remembered(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 3.3: a closed delivery raises `CancelledError`, for sends and for backoffs."""
+    """design 3.3: a closed delivery raises `CancelledError`, for sends and for backoffs."""
     sink: MemorySink[str] = MemorySink()
     batch = RowBatch("ab")
     batch.delivery.close()
@@ -146,7 +146,7 @@ async def _begin(batch: Batch[str]) -> None:
 
 
 def test_only_contradictions_among_later_answers_are_counted() -> None:
-    """Design 3.3."""
+    """design 3.3."""
     batch = RowBatch("ab")
     batch.settle([0], Outcome.DELIVERED)
     batch.settle([0, 1], Outcome.DELIVERED)
@@ -195,7 +195,7 @@ def test_groups_must_partition() -> None:
 
 
 async def test_a_dead_letter_is_mapped_not_booked_as_delivered(fake_clock: FakeClock) -> None:
-    """Design 3.3: success there is `dead_lettered`, failure or a cut is `rejected`, and the way has
+    """design 3.3: success there is `dead_lettered`, failure or a cut is `rejected`, and the way has
     a key of its own.
     """
     sink: MemorySink[str] = MemorySink()

@@ -351,7 +351,7 @@ def test_a_million_keys_that_come_once_leave_nothing_behind() -> None:
 
 
 def test_an_active_key_is_small() -> None:
-    """field-notes S10: less than 600 bytes, with one item going and one waiting."""
+    """consumer/4.1: less than 600 bytes, with one item going and one waiting."""
     count = 10_000
     items = [[Item(number, number) for number in range(count)] for _ in range(2)]
     lanes: Lanes[Item] = Lanes()

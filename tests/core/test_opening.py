@@ -128,7 +128,7 @@ async def test_a_sink_pickled_while_open_gives_a_closed_description(fake_clock: 
 
 
 def test_an_argument_that_cannot_travel_is_named() -> None:
-    """Design 3.2."""
+    """design 3.2."""
     with pytest.raises(
         NotPicklableError, match="Door: the argument argument=lock cannot be pickled"
     ):

@@ -1,4 +1,4 @@
-"""The pages have the databases of the examples."""
+"""The pages use the databases of the examples."""
 
 from tests.examples.conftest import database
 

@@ -1,4 +1,4 @@
-"""The Python that stands in a page itself, and how it is run: from top to bottom, as a reader types it."""
+"""The Python snippets of a page, run from top to bottom, as a reader would type them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _DEFINES = (
 
 
 class Snippet(NamedTuple):
-    """A Python block of a page, and what the programs before it define."""
+    """A Python block of a page, and the names that earlier programs define."""
 
     place: str
     text: str
     before: list[str]
 
     def run(self, runner: asyncio.Runner, names: dict[str, Any], **replaced: str) -> None:
-        """Run it in this namespace, with some texts of it replaced.
+        """Run it in this namespace, with some texts replaced.
 
         Fails for a name that one of its functions would not find.
         """
@@ -49,7 +49,7 @@ class Snippet(NamedTuple):
         self._check(code, names)
 
     async def run_within(self, names: dict[str, Any], **replaced: str) -> None:
-        """The same for one that awaits, on the loop that runs."""
+        """The same for a snippet that awaits, on the running loop."""
         code = self._code(names, replaced)
         await eval(code, names)
         self._check(code, names)
@@ -72,7 +72,7 @@ class Snippet(NamedTuple):
 
 
 def snippets(page: str) -> list[Snippet]:
-    """The Python blocks of a page, but for the programs that it includes."""
+    """The Python blocks of a page, except included programs."""
     found: list[Snippet] = []
     before: list[str] = []
     for number, (_, block) in enumerate(_BLOCK.findall((DOCS / page).read_text())):
@@ -85,13 +85,13 @@ def snippets(page: str) -> list[Snippet]:
 
 
 def pages_with_snippets() -> list[str]:
-    """The pages that have any."""
+    """The pages with at least one."""
     pages = [str(path.relative_to(DOCS)) for path in sorted(DOCS.rglob("*.md"))]
     return [page for page in pages if page not in GENERATED and snippets(page)]
 
 
 def _defined_in(program: str) -> str:
-    """The names of a program, without what it runs."""
+    """The names that a program defines, without running its main part."""
     body = ast.parse((ROOT / program).read_text()).body
     return ast.unparse(ast.Module([each for each in body if isinstance(each, _DEFINES)], []))
 
@@ -106,6 +106,6 @@ def _globals_of(code: CodeType) -> Iterator[str]:
 
 
 def _stored_by(code: CodeType) -> list[str]:
-    """Also in a loop without a round."""
+    """Also in a loop without iterations."""
     instructions = dis.get_instructions(code)
     return [each.argval for each in instructions if each.opname == "STORE_NAME"]

@@ -1,4 +1,4 @@
-"""What the build of the docs does to its pages."""
+"""The hooks of the docs build."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Settings(yaml.SafeLoader):
-    """Reads MkDocs' settings; a tag that names a Python object is only a name here."""
+    """Reads MkDocs' settings; a tag that names a Python object is treated as text."""
 
 
 Settings.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)

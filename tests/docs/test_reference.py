@@ -25,7 +25,7 @@ def described() -> list[str]:
 
 
 def public() -> set[str]:
-    """Each name at its home, which is where programs import it from."""
+    """Each name at its public home, from which programs import it."""
     names: set[str] = set()
     for path in sorted(HERE - {*OTHERWISE}):
         module = importlib.import_module(path)

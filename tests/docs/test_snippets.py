@@ -1,4 +1,4 @@
-"""Every Python snippet of every page runs as it stands, with the names that its page takes for granted."""
+"""Every Python snippet of every page runs unchanged, with the names that its page assumes."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ BELOW = {
 
 
 def names(*wanted: str) -> dict[str, Any]:
-    """What a reader would have under these names."""
+    """The objects that a reader would have under these names."""
 
     async def write_rows(batch: Batch[Any]) -> None: ...
 
@@ -294,14 +294,14 @@ def test_work_between_events(runner: asyncio.Runner, database: str) -> None:
 
 
 async def start(context: EventContext) -> Incomplete:
-    """A handler that completes its event at once, from a job's place."""
+    """A handler that completes its event at once, in place of a job."""
     context.store.put(context.key, context.value)
     context.job_complete(done)
     return Incomplete()
 
 
 async def done(context: EventContext) -> None:
-    """A finaliser that keeps nothing."""
+    """A finaliser that stores nothing."""
 
 
 def test_complete_events_later(runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
@@ -353,7 +353,7 @@ def test_keep_state(runner: asyncio.Runner, broker: EmbeddedKafka) -> None:
 
 
 async def values_of(topic: str, broker: EmbeddedKafka, count: int) -> list[Any]:
-    """The first values of a topic, from JSON."""
+    """The first values of a topic, decoded from JSON."""
     options: dict[str, Any] = {"auto_offset_reset": "earliest"}
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=broker.bootstrap, **options)
     async with asyncio.timeout(60.0), consumer:
@@ -361,7 +361,7 @@ async def values_of(topic: str, broker: EmbeddedKafka, count: int) -> list[Any]:
 
 
 async def waited_for(is_so: Callable[[], object]) -> None:
-    """Return when it is so: the loop runs meanwhile."""
+    """Return when the condition holds; the loop runs meanwhile."""
     async with asyncio.timeout(30.0):
         while not is_so():  # noqa: ASYNC110  # nothing tells when a key is blocked or parked
             await asyncio.sleep(0)
@@ -402,7 +402,7 @@ def test_source_into_postgresql(runner: asyncio.Runner, capsys: pytest.CaptureFi
         await running
 
     async def run_parked() -> None:
-        """The three dots are the life of the pipe."""
+        """The three dots are the time in which the pipe runs."""
         given: dict[str, Any] = {**parts(), "flow": flow, "store": MemoryParkStore()}
         made, _, unparked = parked.text.partition("...\n")
         parked._replace(text=made).run(runner, given)

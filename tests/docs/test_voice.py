@@ -1,4 +1,4 @@
-"""Pages and docstrings name producers, workers and callers, and not persons without a name."""
+"""Pages and docstrings name producers, workers and callers instead of unnamed persons."""
 
 from __future__ import annotations
 

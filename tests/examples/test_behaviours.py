@@ -1,9 +1,10 @@
-"""Every id that a test cites is a promise on the page of behaviours."""
+"""Every id that a test cites is a promise on the page of behaviours, and the reverse."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,11 @@ PAGE = DOCS / "explanation" / "behaviours.md"
 CITED = re.compile(
     r"""(?<![\w/.-])(?:
     (?:(?:batcher|consumer|spark)/)?[BGOPQS]-T\d+
-    | (?:batcher|consumer)/(?:C:)?[A-Z][a-z]?\d+
+    | (?:batcher|consumer)/(?:[A-Z]:)?[A-Z][a-z]?\d+
     | (?:batcher|consumer)/\d+[a-c]?(?:\.\d+)?(?:-\d+)?
-    | [BGI]\d+ (?=[,:. ])
-    | (?<!notes\ )[QS]\d+ (?=[,:. ])
-    | (?:design|decisions)\ \d\.\d
+    | (?:batcher|consumer)/[A-Z]:\d\.\d
+    | (?:[BCFGINOPQRS]|Ba)\d+ (?=[,:.]|\ to\ )
+    | (?:design|decisions)\ \d(?:\.\d)?
     )(?![\w/])""",
     re.VERBOSE,
 )
@@ -37,6 +38,17 @@ def cited_in(text: str) -> set[str]:
     return {normal(cited) for part in TEXT.findall(text) for cited in CITED.findall(part)}
 
 
+@cache
+def cited_by_tests() -> dict[str, set[str]]:
+    """The ids that tests cite, each with the files."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(Path(ROOT, "tests").rglob("*.py")):
+        if path != Path(__file__):
+            for cited in cited_in(path.read_text()):
+                found.setdefault(cited, set()).add(str(path.relative_to(ROOT)))
+    return found
+
+
 def promised() -> dict[str, str]:
     """The ids on the page, each with its anchor."""
     return dict(re.findall(r"^- \*\*([^*]+)\*\*\{#([^}]+)\}", PAGE.read_text(), re.MULTILINE))
@@ -44,13 +56,11 @@ def promised() -> dict[str, str]:
 
 def test_every_cited_id_is_on_the_page() -> None:
     known = promised()
-    missing = {
-        f"{path.relative_to(ROOT)}: {cited}"
-        for path in sorted(Path(ROOT, "tests").rglob("*.py"))
-        for cited in cited_in(path.read_text())
-        if cited not in known and path != Path(__file__)
-    }
-    assert missing == set()
+    assert {cited: files for cited, files in cited_by_tests().items() if cited not in known} == {}
+
+
+def test_every_promise_is_cited_by_a_test() -> None:
+    assert promised().keys() - cited_by_tests().keys() == set()
 
 
 def test_an_id_stands_once_and_its_anchor_follows_from_it() -> None:
@@ -73,6 +83,9 @@ def test_an_id_stands_once_and_its_anchor_follows_from_it() -> None:
         ("O-T4, consumer/C:B1: with `max_in_flight=3`", {"O-T4", "consumer/C:B1"}),
         ("batcher/I1: x, batcher/1.2-13: y", {"I1", "batcher/1.2-13"}),
         ("S-T1, S18: x", {"S-T1", "S18"}),
+        ("consumer/C:N12, R1.", {"consumer/C:N12", "R1"}),
+        ("consumer/A:O4, P2: x", {"consumer/A:O4", "P2"}),
+        ("design 4: x, and A1 waits while B1 runs", {"design 4"}),
         ("Q-T9, Q8: refused", {"Q-T9", "Q8"}),
         ("a path as tests/B-T3.py, or acme/42", set()),
     ],

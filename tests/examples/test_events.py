@@ -20,7 +20,7 @@ USERS = TopicPartition("users", 0)
 
 
 def test_the_migration_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    """G-T23, G10: seeded once, booked once, and both have the same; also after a start without state."""
+    """G-T23, consumer/G10: seeded once, booked once, and both have the same; also after a start without state."""
     asyncio.run(load("dual_write").main())
     assert capsys.readouterr().out == printed_on("how-to/complete-events-later.md")[0]
 
@@ -28,7 +28,7 @@ def test_the_migration_prints_what_the_page_shows(capsys: pytest.CaptureFixture[
 def test_each_account_is_seeded_once_and_both_have_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """G-T23, G10: many events of an account are handled before its first one is finalised."""
+    """G-T23, consumer/G10: many events of an account are handled before its first one is finalised."""
     program, log, state = load("dual_write"), MemoryLog(), MemoryState(keep=True)
     path = tmp_path / "old.db"
     program.make_old_database(path)

@@ -143,7 +143,7 @@ async def explained(kafka: EmbeddedKafka, *topics: str, group: str, **options: A
 
 
 async def test_explain_says_what_the_page_says(kafka: EmbeddedKafka, real_clock: LoopClock) -> None:
-    """O33, consumer/C:B4: a broker that is away, a missing topic, another protocol, a missing
+    """consumer/C:N5, consumer/C:B4: a broker that is away, a missing topic, another protocol, a missing
     position, and a time that the broker refuses.
     """
     nowhere = f"127.0.0.1:{free_port()}"

@@ -72,7 +72,7 @@ async def scene(postgres: EmbeddedPostgres, columns: str = COLUMNS) -> AsyncIter
 async def test_the_effects_of_each_message_are_there_once_and_in_order(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """S-T7: effect and position in one transaction."""
+    """S10, P1, S-T7: effect and position in one transaction."""
     async with scene(embedded_postgres) as made:
         log = MemoryLog(records(range(20)))
         report = await made.flow(made.insert, log).run()
@@ -119,7 +119,7 @@ async def test_a_handler_that_raises_leaves_nothing_and_its_message_comes_back(
 
 
 async def test_a_rollback_leaves_the_state_unchanged(embedded_postgres: EmbeddedPostgres) -> None:
-    """S-T7: rollback -> state unchanged, message back."""
+    """S10, S-T7: rollback -> state unchanged, message back."""
     async with scene(embedded_postgres) as made, log_lines() as lines:
 
         async def handle(message: Message) -> None:

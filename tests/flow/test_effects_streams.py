@@ -190,7 +190,7 @@ async def test_messages_of_streams_have_their_effects_once_and_in_order(
 async def test_kills_and_frozen_processes_lose_no_effect_and_transactions_repeat_none(
     embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
 ) -> None:
-    """S-T2, S-T7, S-T11."""
+    """P1, S5, S-T2, S-T7, S-T11."""
     async with scene(embedded_postgres, tmp_path) as made:
         await kill_at_random(made, 10, random.Random(0), leases=leases)
 

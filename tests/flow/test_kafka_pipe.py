@@ -36,7 +36,7 @@ def test_members_that_join_and_leave_write_each_row_once_and_in_order(
     broker: EmbeddedKafka,
 ) -> None:
     """Writes that are at the destination end within the drain; the rows behind them are taken back.
-    consumer/C:N12, C5, R1, R4.
+    consumer/C:N12, consumer/C:C5, consumer/C:R1, consumer/C:R4.
     """
     run(_churn(broker, random.Random(0), "join join leave", records=600))
 
@@ -54,7 +54,7 @@ def test_members_that_join_and_leave_for_long_write_each_row_once(
 def test_members_whose_writes_fail_repeat_only_rows_of_unknown_outcome(
     broker: EmbeddedKafka,
 ) -> None:
-    """A fifth of the writes are refused or cut off, or lose their answers. consumer/C:C5, R1, R4."""
+    """A fifth of the writes are refused or cut off, or lose their answers. consumer/C:C5, consumer/C:R1, consumer/C:R4."""
     run(_churn(broker, random.Random(2), "join join leave", records=600, troubles=0.2))
 
 
@@ -169,7 +169,7 @@ class _Stage:
 
 def test_a_write_that_outlasts_the_drain_repeats_only_its_own_rows(broker: EmbeddedKafka) -> None:
     """The next owner begins with them; nothing behind them begins at the old one, and a key that
-    stays here waits for the write. consumer/C:R1, C5.
+    stays here waits for the write. consumer/C:R1, consumer/C:C5.
     """
 
     async def scenario() -> None:
@@ -278,7 +278,7 @@ def test_a_drain_that_outlasts_the_joining_members_patience_repeats_nothing(
     broker: EmbeddedKafka,
 ) -> None:
     """The joining member gives up waiting for the group, and joins again: the drain that goes on
-    undoes nothing of the newer assignment. consumer/C:R4, N12.
+    undoes nothing of the newer assignment. consumer/C:R4, consumer/C:N12.
     """
 
     async def scenario() -> None:

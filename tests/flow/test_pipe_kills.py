@@ -42,7 +42,7 @@ KILLS = int(os.environ.get("PENSTOCK_KILLS", "10"))
 async def test_two_kills_at_random_moments_repeat_only_what_was_not_stored(
     broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres
 ) -> None:
-    """consumer/C:N1, C5: each record is written at least once, and in order per key."""
+    """consumer/C:N1, consumer/C:C5: each record is written at least once, and in order per key."""
     await _kill_at_random(broker, embedded_postgres, random.Random(0))
 
 

@@ -66,7 +66,7 @@ async def test_rows_and_settled_jobs_are_of_one_transaction(
 async def test_a_job_without_rows_is_settled(
     embedded_postgres: EmbeddedPostgres, kind: Kind
 ) -> None:
-    """Q11: alone and between others."""
+    """Alone and between others."""
     async with flow_queue(embedded_postgres.dsn) as made:
         places = await made.enqueue("k", "skip", "a", "skip", "b")
         await made.enqueue("l", "skip")
@@ -162,7 +162,7 @@ async def test_a_job_that_is_to_be_a_dead_letter_is_one_whatever_the_queue_says(
 async def test_a_spoiled_job_without_a_key_stops_no_other(
     embedded_postgres: EmbeddedPostgres, kind: Kind, poison: str
 ) -> None:
-    """Q5, Q9."""
+    """Q9, Q-T7."""
     async with flow_queue(embedded_postgres.dsn, poison=poison) as made:
         places = await made.enqueue(None, "a", "end", "b")
         await made.flow(kind, spoil).run()

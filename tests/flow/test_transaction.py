@@ -295,7 +295,7 @@ async def test_nothing_is_written_while_the_position_cannot_be_read(
 async def test_nothing_of_a_claim_lands_after_another_owner_has_taken_it_over(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The zombie's commit finds another epoch; it says so once, and waits."""
+    """P2: the zombie's commit finds another epoch; it says so once, and waits."""
     log, rows = MemoryLog(records(range(8))), KeptRows()
     zombie, frozen = KeptSink(rows), asyncio.Event()
     zombie.before_commit = frozen.wait

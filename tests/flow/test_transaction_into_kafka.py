@@ -90,6 +90,7 @@ async def test_offset_and_map_of_an_earlier_consumer_are_carried_on(broker: Embe
 async def test_a_transaction_ends_by_count_bytes_or_age(
     broker: EmbeddedKafka, options: dict[str, Any], commits: int
 ) -> None:
+    """consumer/G22."""
     kept = await kept_topic(broker)
     await produce(broker, kept.source_topic, *[(b"k", b"12")] * 60)
     async with proxied(broker) as proxy:

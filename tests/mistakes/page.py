@@ -17,15 +17,16 @@ TOP = f"""\
 # Mistakes and their messages
 
 {sum(map(len, TOPICS.values()))} mistakes that are easy to make, each with its message. A bad
-argument is a `ConfigError` when the object is made, before anything has been started: it names the
-argument, its value and the rule. A likely mistake that may be meant is a `PenstockWarning` at your
-line; make it an error with `warnings.simplefilter("error", penstock.PenstockWarning)`, or ignore it
-in the same way. A message never shows a password.
+argument raises `ConfigError` when the object is constructed, before anything starts: the message
+names the argument, its value and the rule. A likely mistake that may be intended is a
+`PenstockWarning` at your line. Make it an error with
+`warnings.simplefilter("error", penstock.PenstockWarning)`, or ignore it in the same way. A message
+never shows a password.
 
-A whole number of seconds is taken for milliseconds from 100 on for a delay, and from 1,000 on for a
-timeout or a deadline. A float (`3600.0`) or a `timedelta` says that it is meant.
+A whole number of seconds looks like milliseconds from 100 for a delay, and from 1,000 for a timeout
+or a deadline. A float (`3600.0`) or a `timedelta` causes no warning.
 
-A test runs every program below and compares its message. Before each stands:
+A test runs every program below and compares its message. Each is preceded by:
 
 ```python
 {BEFORE}```

@@ -76,7 +76,7 @@ async def test_bad_settings_are_told_before_a_connection(settings: Any, rule: st
 
 
 async def test_a_queue_is_made_once_with_its_settings(log: Log) -> None:
-    """Equal settings find it; others are named with what to do."""
+    """Q18: equal settings find it; others are named with what to do."""
     async with operated(log) as (_, admin):
         made = await admin.create("mails", **OTHERS)
         assert made.settings == QueueSettings(**dict(OTHERS, keep_dead=timedelta(seconds=60)))
@@ -91,7 +91,7 @@ async def test_a_queue_is_made_once_with_its_settings(log: Log) -> None:
 
 
 async def test_settings_change_in_use_as_far_as_they_may(log: Log) -> None:
-    """What jobs were made by needs an empty queue; combinations are checked as at creation."""
+    """Q18: what jobs were made by needs an empty queue; combinations are checked as at creation."""
     async with operated(log) as (con, admin):
         await admin.create("mails")
         await insert(con, log, "mails", ("a", 1))

@@ -45,7 +45,7 @@ async def test_an_unblocked_key_continues_with_its_attempts_counted(log: Log) ->
 
 
 async def test_a_job_is_skipped_into_the_dead_letters(log: Log) -> None:
-    """The key continues behind it; not while a consumer has a lease of it."""
+    """Q14: the key continues behind it; not while a consumer has a lease of it."""
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="block", max_attempts=1)
         await insert(con, log, "mails", ("a", 1), ("a", 2))
@@ -61,7 +61,7 @@ async def test_a_job_is_skipped_into_the_dead_letters(log: Log) -> None:
 
 
 async def test_a_parked_key_waits_in_order_with_what_comes_meanwhile(log: Log) -> None:
-    """Other keys go on; an unpark begins with attempts from 0."""
+    """Q14: other keys go on; an unpark begins with attempts from 0."""
     async with operated(log) as (con, admin):
         await admin.create("mails", max_attempts=2)
         await insert(con, log, "mails", ("a", 1), ("b", 2))
@@ -246,7 +246,7 @@ async def test_jobs_are_purged_by_kind_key_and_age(log: Log) -> None:
 
 
 async def test_retention_deletes_what_is_kept_no_longer(log: Log) -> None:
-    """By outcome as the queue says; ids of waiting jobs stay, so that none comes twice."""
+    """Q17: by outcome as the queue says; ids of waiting jobs stay, so that none comes twice."""
     async with operated(log) as (con, admin):
         await admin.create("mails", poison="skip", max_attempts=1, keep_done=60, keep_dead=7200)
         await dead_letters(con, log, 2)

@@ -58,6 +58,7 @@ async def _rest(log: Log) -> list[int]:
 async def test_a_dump_keeps_jobs_lanes_and_bells(
     log: Log, dumps: Dumps, real_clock: LoopClock
 ) -> None:
+    """Q21."""
     await _filled(log)
     await dumps.dump()
     restored = await dumps.database("whole")

@@ -77,7 +77,7 @@ async def test_an_unknown_queue_is_told(log: Log, real_clock: LoopClock) -> None
 
 
 async def test_a_replay_is_known_by_numbers_of_a_client(log: Log, real_clock: LoopClock) -> None:
-    """Q-T14."""
+    """Q15, Q-T14."""
     async with log.connected() as con:
         q = await queue(con, log)
         for keys, numbers, states in (
@@ -97,7 +97,7 @@ async def test_a_replay_is_known_by_numbers_of_a_client(log: Log, real_clock: Lo
 async def test_a_replay_is_known_by_ids_also_while_the_first_call_is_open(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T14. A retry after a lost connection waits for what became of the first call."""
+    """Q15, Q-T14. A retry after a lost connection waits for what became of the first call."""
     async with log.connected() as con, log.connected() as first:
         q = await queue(con, log)
         for commits, states in ((True, ["known", "new"]), (False, ["new", "new"])):

@@ -19,7 +19,7 @@ KEYS = pytest.mark.parametrize("key", ["k", None])
 async def test_a_lease_that_has_ended_settles_nothing(
     log: Log, real_clock: LoopClock, key: str | None
 ) -> None:
-    """Q-T13. Whether another consumer has a lease by now or not."""
+    """Q10, Q-T13. Whether another consumer has a lease by now or not."""
     async with log.connected() as con:
         q = await queue(con, log)
         await q.enqueue(con, (key, 1))
@@ -41,7 +41,7 @@ async def test_a_lease_that_has_ended_settles_nothing(
 async def test_a_lease_ends_at_its_time_and_no_earlier(
     log: Log, real_clock: LoopClock, key: str | None
 ) -> None:
-    """Q-T2. No sweeper is needed."""
+    """Q10, Q11, Q-T2. No sweeper is needed."""
     async with log.connected() as con:
         q = await queue(con, log)
         await q.enqueue(con, (key, 1))

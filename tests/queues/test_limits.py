@@ -86,7 +86,7 @@ async def test_jobs_of_a_key_start_no_faster_than_its_rate(log: Log, real_clock:
 
 
 async def test_no_more_leases_than_the_cap_whoever_claims(log: Log, real_clock: LoopClock) -> None:
-    """Claims at once take turns, and what has expired makes room."""
+    """Q16: claims at once take turns, and what has expired makes room."""
     async with log.connected() as con, log.connected() as slow, log.connected() as other:
         q = await queue(con, log, max_in_flight=3)
         await q.enqueue(con, *((f"k{n}", n) for n in range(5)), (None, 5), (None, 6))
@@ -101,6 +101,7 @@ async def test_no_more_leases_than_the_cap_whoever_claims(log: Log, real_clock: 
 
 
 async def test_a_full_queue_takes_no_more(log: Log, real_clock: LoopClock) -> None:
+    """Q16."""
     async with log.connected() as con:
         q = await queue(con, log, max_depth=2)
         await q.enqueue(con, ("k", 1), ("k", 2))

@@ -44,7 +44,7 @@ class Looks(QueueObserver):
 
 
 async def test_figures_are_those_of_each_queue(log: Log) -> None:
-    """Counts up to a limit, pauses, members, slots without an owner, and tables."""
+    """Q20: counts up to a limit, pauses, members, slots without an owner, and tables."""
     async with operated(log) as (con, admin), QueueMonitor(log.dsn, schema=log.schema) as monitor:
         await admin.create("mails", poison="skip", max_attempts=1)
         await admin.create("sticky", sticky=True)

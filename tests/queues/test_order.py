@@ -110,7 +110,7 @@ async def test_no_claim_waits_for_a_transaction_that_has_settled(
 
 
 async def test_claims_at_once_give_out_no_key_twice(log: Log, real_clock: LoopClock) -> None:
-    """Q-T8, Q-T11. The lease of the first is not committed when the second claims."""
+    """Q7, R7, Q-T8, Q-T11. The lease of the first is not committed when the second claims."""
     async with log.connected() as con, log.connected() as first, log.connected() as second:
         for settings in ({}, {"ordering_required": True, "poison": "block"}):
             q = await queue(con, log, **settings)

@@ -31,7 +31,7 @@ async def letters(con: Any, q: Queue) -> list[tuple[str, str, int]]:
 async def test_ordering_and_a_strategy_that_goes_on_exclude_each_other(
     log: Log, real_clock: LoopClock, poison: str
 ) -> None:
-    """Q-T9."""
+    """Q8, Q-T9."""
     async with log.connected() as con:
         with pytest.raises(asyncpg.CheckViolationError):
             await queue(con, log, ordering_required=True, poison=poison)
@@ -41,7 +41,7 @@ async def test_ordering_and_a_strategy_that_goes_on_exclude_each_other(
 async def test_a_lost_job_is_given_up_by_the_claim_after_its_last_attempt(
     log: Log, real_clock: LoopClock, key: str | None
 ) -> None:
-    """Q-T12. Nothing behind it is lost with it."""
+    """Q12, Q-T12. Nothing behind it is lost with it."""
     async with log.connected() as con:
         q = await queue(con, log, poison="skip", max_attempts=2)
         await q.enqueue(con, (key, 1), (key, 2))
@@ -124,7 +124,7 @@ async def test_a_poison_job_behind_a_handled_one_parks_its_key(
 async def test_a_dead_letter_and_its_job_change_in_one_transaction(
     log: Log, real_clock: LoopClock, key: str | None
 ) -> None:
-    """Q-T15. A crash before the commit leaves the job, and no letter."""
+    """Q13, Q-T15. A crash before the commit leaves the job, and no letter."""
     async with log.connected() as con, log.connected() as worker:
         q = await queue(con, log)
         await q.enqueue(con, (key, 1))

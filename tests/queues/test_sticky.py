@@ -27,7 +27,7 @@ async def sticky(con: Any, log: Log) -> Queue:
 
 
 async def test_slots_are_pinned(log: Log, real_clock: LoopClock) -> None:
-    """Q-T6. In SQL, and in another process without SQL."""
+    """Q2, Q-T6. In SQL, and in another process without SQL."""
     pinned = {
         **SLOTS,
         "": 45283,
@@ -65,7 +65,7 @@ async def test_slots_are_uniform(log: Log, real_clock: LoopClock) -> None:
 async def test_a_new_owner_waits_for_the_leases_of_the_earlier_one(
     log: Log, real_clock: LoopClock, ending: str
 ) -> None:
-    """Q-T1, Q-T2, Q-T5. The earlier owner is given nothing new meanwhile."""
+    """Q6, Q-T1, Q-T2, Q-T5. The earlier owner is given nothing new meanwhile."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -127,7 +127,7 @@ async def test_a_merged_range_drains_of_both_owners(log: Log, real_clock: LoopCl
 async def test_a_chain_waits_for_all_before_and_a_range_handed_back_for_none_of_its_own(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T3."""
+    """R4, Q-T3."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -149,7 +149,7 @@ async def test_a_chain_waits_for_all_before_and_a_range_handed_back_for_none_of_
 async def test_groups_are_apart_although_consumers_have_the_same_names(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T4. Neither routing nor draining mixes them up; a key still has one holder."""
+    """Q4, Q-T4. Neither routing nor draining mixes them up; a key still has one holder."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -164,7 +164,7 @@ async def test_groups_are_apart_although_consumers_have_the_same_names(
 
 
 async def test_jobs_without_a_key_are_for_any_consumer(log: Log, real_clock: LoopClock) -> None:
-    """Q-T7. Ranges that drain do not matter, and neither does having none."""
+    """Q5, Q-T7. Ranges that drain do not matter, and neither does having none."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, ALL, "A"))
@@ -180,7 +180,7 @@ async def test_jobs_without_a_key_are_for_any_consumer(log: Log, real_clock: Loo
 async def test_a_reassignment_waits_for_a_claim_that_has_begun(
     log: Log, real_clock: LoopClock, automatic: bool
 ) -> None:
-    """Q-T1. Its leases are not committed, but the new owner sees them."""
+    """R5, Q-T1. Its leases are not committed, but the new owner sees them."""
     async with log.connected() as con, log.connected() as slow, log.connected() as other:
         q = await sticky(con, log)
         if automatic:
@@ -212,6 +212,7 @@ async def test_a_reassignment_waits_for_a_claim_that_has_begun(
 async def test_automatic_ranges_come_to_rest_and_leave_the_gone(
     log: Log, real_clock: LoopClock
 ) -> None:
+    """R6."""
     async with log.connected() as con:
         q = await sticky(con, log)
 
@@ -259,6 +260,7 @@ async def test_ranges_of_an_operator_are_not_balanced(log: Log, real_clock: Loop
 async def test_ranges_that_make_no_sense_are_refused(
     log: Log, real_clock: LoopClock, wrong: list[tuple[int, int, str]]
 ) -> None:
+    """R5."""
     async with log.connected() as con:
         q = await sticky(con, log)
         await q.assign(con, (0, 100, "A"), (101, 200, "B"))

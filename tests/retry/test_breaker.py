@@ -292,7 +292,7 @@ async def test_outside_of_a_retry_it_sees_one_failure_per_series(fake_clock: Fak
 
 
 async def test_an_open_circuit_uses_up_no_attempts(fake_clock: FakeClock) -> None:
-    """Design 3.4: `when_open="raise"` inside a Retry of two attempts; the open time is waited for,
+    """design 3.4: `when_open="raise"` inside a Retry of two attempts; the open time is waited for,
     not tried away.
     """
     inner = FlakySink[Any](1, TransientError("t"))

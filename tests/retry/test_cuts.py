@@ -272,7 +272,7 @@ def test_outcomes_tell_the_truth_over_several_branches(
 async def test_a_backoff_left_by_an_exception_takes_its_slot_at_once_and_gives_it_back_once(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 3.3: over the limit if need be; afterwards there are as many slots as before."""
+    """design 3.3: over the limit if need be; afterwards there are as many slots as before."""
     running = 0
     most = 0
 

@@ -81,7 +81,7 @@ async def test_the_time_that_tries_take_counts(fake_clock: FakeClock) -> None:
 async def test_waiting_for_a_destination_that_is_away_is_no_part_of_the_total_time(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 3.4: an outage and a throttle cost no attempts, and no time of the series."""
+    """design 3.4: an outage and a throttle cost no attempts, and no time of the series."""
     steps: list[Any] = [
         fail(AGAIN),
         *[fail(UnavailableError("gone"))] * 9,
@@ -145,7 +145,7 @@ def test_a_budget_is_filled_by_first_tries_and_emptied_by_further_ones() -> None
 
 
 async def test_an_empty_budget_is_an_outage_with_one_probe(fake_clock: FakeClock) -> None:
-    """Design 3.4: nothing is lost and nothing fails; everybody goes on when the probe has
+    """design 3.4: nothing is lost and nothing fails; everybody goes on when the probe has
     succeeded.
     """
     broken = True

@@ -113,7 +113,7 @@ async def test_a_refusal_of_everything_is_an_outage(
 async def test_the_one_item_that_is_refused_alone_is_given_up_and_no_other(
     fake_clock: FakeClock, workers: int, key: Any, bad: int, size: int
 ) -> None:
-    """Decisions 0.3: one body-specific 403 among 3,000 good items."""
+    """decisions 0.3: one body-specific 403 among 3,000 good items."""
     server = Server(lambda now, items: bad in items)
     taken, dead_letter = letters()
     limits = Limits(max_items=size, workers=workers, max_delay=0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,7 +85,7 @@ async def test_a_permanent_error_is_not_tried_again(fake_clock: FakeClock) -> No
 async def test_tries_are_bounded_and_nothing_is_waited_for_after_the_last(
     fake_clock: FakeClock, error: BaseException, tries: int
 ) -> None:
-    """B-T15, and the class table of design 3.4."""
+    """batcher/B24, B-T15, and the class table of design 3.4."""
     sink = Scripted(*[error] * 9)
     errors = await send(stack(sink, Retry(attempts=5, backoff=fixed(1.0))), RowBatch("x"))
     assert errors == {0: error}
@@ -154,11 +155,12 @@ async def test_an_answer_that_does_not_fit_is_never_sent_again(fake_clock: FakeC
     assert isinstance(caught.value.__cause__, ResultMismatch)
 
 
+@pytest.mark.parametrize("asked", [7.0, timedelta(seconds=7)])
 async def test_throttling_waits_at_least_as_long_as_asked_and_does_not_count(
-    fake_clock: FakeClock,
+    fake_clock: FakeClock, asked: Any
 ) -> None:
-    """batcher/4a.6: a floor on the wait, and no attempt used up."""
-    sink = Scripted(*[ThrottledError("slow", retry_after=7.0)] * 4)
+    """batcher/4a.6, batcher/B47: a floor on the wait, and no attempt used up."""
+    sink = Scripted(*[ThrottledError("slow", retry_after=asked)] * 4)
     assert await send(stack(sink, Retry(attempts=1)), RowBatch("x")) == {}
     assert sink.times == [0.0, 7.0, 14.0, 21.0, 28.0]
 
@@ -290,8 +292,8 @@ async def test_shutdown_ends_a_backoff_with_an_immediate_try_and_tries_on_until_
 
 
 async def test_a_batch_that_backs_off_gives_its_slot_to_others(fake_clock: FakeClock) -> None:
-    """B-T38: two workers, one batch backing off for ten seconds; the other batches flow as without
-    it.
+    """batcher/B27, B-T38: two workers, one batch backing off for ten seconds; the other batches
+    flow as without it.
     """
 
     async def write(batch: Batch[int]) -> None:
@@ -310,7 +312,7 @@ async def test_a_batch_that_backs_off_gives_its_slot_to_others(fake_clock: FakeC
 
 
 async def test_one_worker_keeps_total_order_through_retries(fake_clock: FakeClock) -> None:
-    """Design 3.3: the slot is kept where one worker promises order."""
+    """design 3.3: the slot is kept where one worker promises order."""
     sink = Scripted(TransientError("t"))
     async with Batcher(
         stack(sink, Retry(backoff=fixed(10.0))), limits=Limits(max_items=1)
@@ -399,6 +401,7 @@ def test_unlisted_exceptions_ask_the_users_classifier_first() -> None:
         ({"backoff": 3.0}, "backoff=3.0"),
         ({"classify": "x"}, "classify='x'"),
         ({"give_up_after": 0}, "give_up_after=0"),
+        ({"resend_unknown": "no"}, "resend_unknown='no': must be True or False"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> None:

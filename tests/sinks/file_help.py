@@ -1,4 +1,4 @@
-"""What the tests of `FileSink` share."""
+"""Helpers for the tests of `FileSink`."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def lines(path: Path) -> list[Any]:
 
 
 def writer(path: Path, items: int = 10, most: int = 0, **options: Any) -> subprocess.Popen[str]:
-    """A process that appends batches of numbered items until it is killed, and says after each how
-    many were delivered.
+    """A process that appends batches of numbered items until it is killed, and reports the number
+    of delivered items after each.
     """
     arguments = [str(path), str(items), str(most), repr(options)]
     return subprocess.Popen(
@@ -66,7 +66,7 @@ def writer(path: Path, items: int = 10, most: int = 0, **options: Any) -> subpro
 
 
 def told(process: subprocess.Popen[str]) -> int:
-    """The last number of items that an ended writer called delivered."""
+    """The last number of items that an ended writer reported as delivered."""
     assert process.stdout is not None
     said = process.stdout.read().split("\n")
     return max([int(number) for number in said[:-1]], default=0)
@@ -74,7 +74,7 @@ def told(process: subprocess.Popen[str]) -> int:
 
 @contextmanager
 def room(most: int) -> Iterator[None]:
-    """No file of this process may grow beyond `most` bytes: what a full disk looks like."""
+    """No file of this process may exceed `most` bytes, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))

@@ -1,5 +1,5 @@
-"""A local HTTP server that does what the test says and writes down what it was sent: an ASGI
-application, on loopback or in process.
+"""A local HTTP server with scripted responses, which records the requests: an ASGI application, on
+loopback or in process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Request:
 
     @property
     def body(self) -> bytes:
-        """What was sent, uncompressed."""
+        """The received body, uncompressed."""
         if self.headers.get("content-encoding") == "gzip":
             return gzip.decompress(self.raw)
         if self.headers.get("content-encoding") == "zstd":
@@ -45,7 +45,7 @@ class Request:
 
     @property
     def items(self) -> list[Any]:
-        """What NDJSON says."""
+        """The items in the NDJSON body."""
         return [json.loads(line) for line in self.body.splitlines()]
 
 
@@ -138,7 +138,7 @@ class Server:
         await send({"type": "http.response.body", "body": answer.body, "more_body": answer.cut})
 
     async def _until_disconnected(self, step: Awaitable[Reply], receive: Any) -> Reply | None:
-        """The step's answer, or `None` as soon as the client has gone."""
+        """The step's response, or `None` as soon as the client has disconnected."""
         answering = asyncio.ensure_future(step)
         leaving = asyncio.ensure_future(receive())
         try:
@@ -151,7 +151,7 @@ class Server:
 
 
 def hang() -> Step:
-    """Never answer."""
+    """Never respond."""
 
     async def step(_: Request) -> Reply:
         await asyncio.get_running_loop().create_future()
@@ -181,7 +181,7 @@ async def serving(server: Server | None = None, **options: Any) -> AsyncGenerato
 
 
 def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:
-    """A batch outside a batcher; `maybe` are the items whose earlier try ended unknown."""
+    """A batch outside a batcher; `maybe` are the items whose earlier attempt ended unknown."""
     batch = RowBatch(items)
     batch.delivery.doubt(maybe)
     return batch

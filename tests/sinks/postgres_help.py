@@ -1,5 +1,5 @@
-"""What the tests of `PostgresSink` share: a table of their own, and a proxy that cuts a connection
-at a chosen word.
+"""Helpers for the tests of `PostgresSink`: a table per test, and a proxy that cuts a connection at
+a chosen word.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ async def database(
 
 
 class Role:
-    """A role of its own that may write to a test's table, and what an operator does to it. Dropped
-    with `role`.
+    """A role that may write to a test's table, and an operator's actions on it. Dropped with
+    `role`.
     """
 
     def __init__(self, db: Database) -> None:
@@ -92,7 +92,7 @@ async def role(db: Database) -> AsyncGenerator[Role]:
 
 
 def batch_of(items: Iterable[Any], maybe: Iterable[int] = ()) -> RowBatch[Any]:
-    """A batch outside a batcher; `maybe` are the items whose earlier try ended unknown."""
+    """A batch outside a batcher; `maybe` are the items whose earlier attempt ended unknown."""
     batch = RowBatch(items)
     batch.delivery.doubt(maybe)
     return batch
@@ -119,12 +119,11 @@ def outcomes(batch: RowBatch[Any]) -> list[Outcome]:
 
 
 class Proxy:
-    """Between a client and PostgreSQL: counts the client's statements, and cuts where it is told
-    to.
+    """Between a client and PostgreSQL: counts the client's statements, and cuts on request.
 
-    `cut_answer` is the beginning of a command tag (`COMMIT`, `COPY`): the first answer that says so
-    is not passed on, and both sides are cut. `cut_request` decides on the client's messages by
-    their type and body, before the server sees them.
+    `cut_answer` is the beginning of a command tag (`COMMIT`, `COPY`): the first response with it is
+    not passed on, and both sides are cut. `cut_request` decides on the client's messages by their
+    type and body, before the server sees them.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -229,7 +228,7 @@ async def _message(reader: asyncio.StreamReader) -> tuple[bytes, bytes, bytes]:
 
 @asynccontextmanager
 async def proxied(dsn: str) -> AsyncGenerator[tuple[Proxy, str]]:
-    """A proxy in front of the server, and the DSN that leads through it."""
+    """A proxy in front of the server, and its DSN."""
     parts = urlsplit(dsn)
     assert parts.hostname is not None
     assert parts.port is not None
@@ -244,7 +243,7 @@ async def proxied(dsn: str) -> AsyncGenerator[tuple[Proxy, str]]:
 
 
 async def until_blocked(con: Any, table: str, *, is_blocked: bool = True) -> None:
-    """Return when another session waits for a lock on the table, or none does any more."""
+    """Return when another session waits for a lock on the table, or when none does any more."""
     waiting = (
         "SELECT count(*) > 0 FROM pg_locks WHERE relation = $1::text::regclass AND NOT granted"
     )

@@ -53,7 +53,7 @@ async def outcomes(
 
 
 async def test_the_worst_branch_wins_per_item(fake_clock: FakeClock) -> None:
-    """B-T53: an item that one branch refuses is refused; one that was cut off anywhere is
+    """B-T53: an item that one branch refuses is refused; one that was cut off in any branch is
     unknown.
     """
     one: ScriptedSink[str] = ScriptedSink([partial({1: PermanentError("b")})])
@@ -67,7 +67,7 @@ async def test_the_worst_branch_wins_per_item(fake_clock: FakeClock) -> None:
 
 
 async def test_dead_letters_around_a_fan_out(fake_clock: FakeClock) -> None:
-    """The branch's own tries are in the record."""
+    """The record has the branch's own attempts."""
     letters: MemorySink[Any] = MemorySink()
     one: Any = stack(
         ScriptedSink(default=partial({0: TransientError("t")})), Retry(attempts=3, backoff=FIXED)
@@ -100,7 +100,7 @@ async def test_best_effort_never_fails_an_item_and_is_counted(
 async def test_best_effort_has_one_last_try_when_the_required_ones_are_done(
     fake_clock: FakeClock,
 ) -> None:
-    """Design 3.3: an outage of it holds nothing up."""
+    """design 3.3: its outage delays no other branch."""
     extra: ScriptedSink[str] = ScriptedSink(default=fail(UnavailableError("down")))
     fan = FanOut(
         stack(ScriptedSink(default=slow(3.0))),
@@ -122,7 +122,7 @@ async def test_best_effort_has_one_last_try_when_the_required_ones_are_done(
     ],
 )
 async def test_the_modes(fake_clock: FakeClock, mode: Any, calls: list[int], result: str) -> None:
-    """B-T27, batcher/B42: what is called, and what is cancelled, when a branch fails as a whole."""
+    """B-T27, batcher/B42: the branches that are called and cancelled when one fails as a whole."""
     sinks: list[ScriptedSink[str]] = [
         ScriptedSink(),
         ScriptedSink(default=slow(1.0, fail(PermanentError("no")))),
@@ -148,8 +148,8 @@ async def test_in_sequence_only_what_has_failed_stops(fake_clock: FakeClock) -> 
 
 
 async def test_each_branch_backs_off_by_itself(fake_clock: FakeClock) -> None:
-    """Design 3.3: the slot is held while one branch writes, given up when all of them wait; the
-    flush timeout is a branch's own.
+    """design 3.3: the slot is held while one branch writes, and released when all of them wait;
+    each branch has its own flush timeout.
     """
     flaky: list[Any] = [
         stack(ScriptedSink([fail()] * n), Retry(backoff=tenacity.wait_fixed(4.0))) for n in (1, 2)
@@ -167,8 +167,8 @@ async def test_each_branch_backs_off_by_itself(fake_clock: FakeClock) -> None:
 
 
 async def test_a_deaf_branch(fake_clock: FakeClock) -> None:
-    """B-T58: items resolve, the slot stays taken until the branch ends, nothing is written beside
-    it, the other branch goes on.
+    """B-T58: items resolve, the slot stays occupied until the branch ends, no other write uses it,
+    and the other branch continues.
     """
     deaf: ScriptedSink[str] = ScriptedSink([ignore_cancel(20.0)])
     other: ScriptedSink[str] = ScriptedSink([slow(2.0)])
@@ -189,8 +189,8 @@ async def test_a_deaf_branch(fake_clock: FakeClock) -> None:
 
 
 async def test_a_shutdown_cuts_every_branch(fake_clock: FakeClock) -> None:
-    """B-T57: one branch had it, the other hangs: unknown; both only waited: unsent and handed
-    back.
+    """B-T57: if one branch has the item and the other hangs, it is unknown; if both only waited, it
+    is unsent and returned.
     """
     assert await outcomes(
         FanOut(ScriptedSink(), ScriptedSink([hang()])), "a", deadline=1.0, max_items=1
@@ -245,7 +245,7 @@ def test_bad_arguments() -> None:
 
 
 async def test_each_item_goes_its_way_in_order(fake_clock: FakeClock) -> None:
-    """An item without a route, and one that `choose` cannot read, fail alone."""
+    """An item without a route, and one for which `choose` raises, fail alone."""
     upper, lower = MemorySink[Any](), MemorySink[Any]()
 
     def choose(item: Any) -> str:
@@ -270,8 +270,8 @@ async def test_each_item_goes_its_way_in_order(fake_clock: FakeClock) -> None:
 
 
 async def test_routes_are_written_side_by_side_and_tried_again_apart(fake_clock: FakeClock) -> None:
-    """Around the router only what failed is sent again, on the route it belongs to; what may have
-    been applied is known there.
+    """A retry around the router resends only the failed items, on their routes; it knows which may
+    have been applied.
     """
     slow_one: ScriptedSink[str] = ScriptedSink(default=slow(3.0))
     seen: list[tuple[tuple[str, ...], frozenset[int]]] = []
@@ -318,7 +318,7 @@ async def test_items_of_one_key_become_one_row(fake_clock: FakeClock) -> None:
 async def test_all_take_the_outcome_of_their_row_also_when_it_is_tried_again(
     fake_clock: FakeClock, outside: bool
 ) -> None:
-    """B-T52: retried around or inside, dead-lettered, the same write key for the same row."""
+    """B-T52: retried outside or inside, dead-lettered; the same row has the same write key."""
     letters: MemorySink[Any] = MemorySink()
     y_fails: Any = partial({1: TransientError("y"), 2: PermanentError("z")})
     inner: ScriptedSink[Any] = ScriptedSink([y_fails, fail(TransientError("y again"))])

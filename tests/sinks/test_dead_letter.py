@@ -1,4 +1,4 @@
-"""Dead letters: what is taken, what is recorded, and what happens when they fail."""
+"""Dead letters: which items become one, what is recorded, and what happens when the target fails."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ async def outcomes(sink: Sink[Any], items: Iterable[Any] = "abcd", **limits: Any
 
 
 async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -> None:
-    """B-T18, B-T19, batcher/4a.7: permanent ones at once, transient ones when their tries are used
-    up; the rest is delivered once.
+    """B-T18, B-T19, batcher/4a.7: permanent ones at once, transient ones after their attempts; the
+    others are delivered once.
     """
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     steps: Any = [
@@ -102,7 +102,7 @@ async def test_only_the_failed_items_with_their_reasons(fake_clock: FakeClock) -
 async def test_which_errors_are_taken(
     fake_clock: FakeClock, error: Exception, outcome: str
 ) -> None:
-    """Design 3.4: only what is the item's own fault, or was tried until the tries were used up."""
+    """design 3.4: only errors that are the item's own fault, or whose attempts are used up."""
     letters: MemorySink[Any] = MemorySink()
     assert await outcomes(stack(ScriptedSink(default=fail(error)), DeadLetter(letters)), "a") == [
         outcome
@@ -127,7 +127,7 @@ async def test_unknown_items_are_taken_on_request_and_marked(fake_clock: FakeClo
 async def test_a_record_that_cannot_be_written_is_loud_and_leaves_the_item_rejected(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B-T19: never silence; the item's own error stays the cause."""
+    """B-T19: it is logged; the item's own error stays the cause."""
     target: ScriptedSink[Any] = ScriptedSink(default=fail(OSError("disk full")))
     sink: Any = stack(ScriptedSink(default=partial({0: PermanentError("bad")})), DeadLetter(target))
     with caplog.at_level(logging.ERROR):
@@ -171,8 +171,8 @@ async def test_the_record_is_written_before_the_outcome_is_final(fake_clock: Fak
 
 
 async def test_a_target_that_is_a_stack_or_the_same_sink(fake_clock: FakeClock) -> None:
-    """B-T59: nothing is booked as delivered, the write key differs, and a deduplicating server
-    keeps the record.
+    """B-T59: nothing counts as delivered, the write key differs, and a deduplicating server keeps
+    the record.
     """
     server: DedupSink[Any] = DedupSink(
         [partial({1: PermanentError("bad")}), fail(TransientError("t"))]
@@ -185,7 +185,7 @@ async def test_a_target_that_is_a_stack_or_the_same_sink(fake_clock: FakeClock) 
 
 
 async def test_the_flush_timeout_counts_anew_for_the_target(fake_clock: FakeClock) -> None:
-    """Design 4: a new stretch begins with each send to a dead-letter target."""
+    """design 4: a new stretch begins with each send to a dead-letter target."""
 
     async def after(seconds: float, error: Exception | None) -> None:
         await asyncio.sleep(seconds)
@@ -208,7 +208,7 @@ async def test_the_flush_timeout_counts_anew_for_the_target(fake_clock: FakeCloc
 async def test_a_good_stream_is_not_emptied_into_a_file(
     fake_clock: FakeClock, settings: dict[str, Any], why: str
 ) -> None:
-    """Beyond the limit the batcher stops, and what is inside is handed back."""
+    """Beyond the limit the batcher stops, and pending items are returned."""
     letters: MemorySink[Any] = MemorySink()
     sink: Any = stack(
         ScriptedSink([ok(), *[fail(PermanentError("schema"))] * 9]), DeadLetter(letters, **settings)
@@ -243,7 +243,7 @@ def test_bad_arguments() -> None:
 
 
 class Unshown(Exception):
-    """Its text cannot be had."""
+    """Its `str()` raises."""
 
     def __str__(self) -> str:
         raise ValueError("no text")
@@ -267,7 +267,7 @@ async def test_an_error_whose_text_cannot_be_shown_makes_its_letter_and_hurts_no
 async def test_a_text_that_utf_8_has_no_form_for_makes_its_letter(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As the name of a file may hold it: a store that encodes the record would refuse it."""
+    """As in the name of a file: a store that encodes the record would refuse it."""
     caplog.set_level(
         logging.CRITICAL, "penstock"
     )  # the traceback holds it as well, and so would pytest's own report
@@ -279,7 +279,7 @@ async def test_a_text_that_utf_8_has_no_form_for_makes_its_letter(
 
 
 class OddKey:
-    """A key whose text cannot be had."""
+    """A key whose `str()` raises."""
 
     def __repr__(self) -> str:
         raise ValueError("no text")
@@ -328,7 +328,7 @@ async def test_a_classifier_that_raises_for_one_error_hurts_no_neighbour(
 
 
 class Detailed(Exception):
-    """As a database's error: its message quotes the row, and so does its detail."""
+    """Like a database's error: its message quotes the row, and so does its detail."""
 
     sqlstate = "22P02"
     column_name = "amount"
@@ -377,7 +377,7 @@ LOST_ANSWER = UnknownOutcomeError("the answer to COMMIT was lost")
 async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
     fake_clock: FakeClock, then: Exception, *, take_unknown: bool
 ) -> None:
-    """Design 3.4: however its last try ended, it may be in the destination."""
+    """design 3.4: however its last attempt ended, it may be in the destination."""
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     inner: ScriptedSink[str] = ScriptedSink([fail(LOST_ANSWER)], default=partial({0: then}))
     sink: Any = stack(
@@ -395,7 +395,7 @@ async def test_what_an_earlier_try_may_have_applied_is_taken_only_on_request(
 async def test_a_retry_outside_tries_again_what_may_have_been_applied(
     fake_clock: FakeClock,
 ) -> None:
-    """It is not taken after its second try, so a third one delivers it."""
+    """It does not become a dead letter after its second attempt, so a third one delivers it."""
     letters: MemorySink[DeadLetterRecord[str]] = MemorySink()
     inner: ScriptedSink[str] = ScriptedSink([fail(LOST_ANSWER), fail(TransientError("deadlock"))])
     assert await outcomes(

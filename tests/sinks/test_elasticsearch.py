@@ -150,7 +150,7 @@ async def test_each_operation_does_what_its_name_says(
 async def test_a_conflict_after_an_unknown_try_is_a_duplicate(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
-    """batcher/4b.11: only where a try of ours may have been applied."""
+    """batcher/4b.11: only if an earlier attempt of this sink may have been applied."""
     async with index(embedded_opensearch) as there, there.sink(operation="create", id="id") as sink:
         assert await send(sink, batch_of(events(4))) == {}
         batch = batch_of(events(6), maybe=[0, 2, 5])
@@ -233,7 +233,7 @@ async def test_a_long_batch_goes_as_several_requests_under_the_ceiling(
 
 @pytest.fixture(scope="module")
 def narrow() -> Iterator[EmbeddedOpenSearch]:
-    """A server that takes little at once, and is killed."""
+    """A server with low limits, which tests kill."""
     settings = {
         "http.max_content_length": "1mb",
         "node.processors": "1",
@@ -247,7 +247,7 @@ def narrow() -> Iterator[EmbeddedOpenSearch]:
 async def test_a_body_too_large_for_the_server_is_cut(
     narrow: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
-    """batcher/4b.5: 413, to which this server adds closing the connection."""
+    """batcher/4b.5: 413, after which this server closes the connection."""
     async with (
         index(narrow) as there,
         there.sink(id="id", compression=None, max_bytes=None) as sink,
@@ -290,7 +290,7 @@ async def test_items_that_are_throttled_are_sent_again_and_no_others(
 async def test_a_server_that_is_killed_loses_nothing_that_was_acknowledged(
     narrow: EmbeddedOpenSearch, real_clock: LoopClock
 ) -> None:
-    """B-T42: an outage pushes back; afterwards every item is there, once."""
+    """B-T42: producers wait during the outage; afterwards every item is stored once."""
     async with index(narrow) as there:
         sink = stack(
             there.sink(id="id"), Timeout(20.0), Retry(backoff=Backoff(base=0.01, longest=0.1))

@@ -1,5 +1,5 @@
-"""Items to bulk lines: every operation, and what is wrong with an item found before the server
-refuses the whole request for it.
+"""Items as bulk lines: every operation, and faults of an item, which are found before the server
+refuses the whole request for them.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ async def test_an_item_that_the_server_would_refuse_the_request_for_fails_alone(
 
 
 def answering(*said: dict[str, Any], **headers: str) -> Any:
-    """A bulk answer that says these things in turn, one per action."""
+    """A bulk response with these results in turn, one per action."""
 
     async def step(request: Request) -> Any:
         actions = [
@@ -244,8 +244,8 @@ VERSIONED: dict[str, Any] = {"id": "id", "version": lambda _: 1}
 async def test_an_items_status_has_its_outcome(
     real_clock: LoopClock, arguments: dict[str, Any], said: Any, first: Any, maybe: Any
 ) -> None:
-    """B-T26, batcher/4b.11, batcher/4a.4: routed item by item; a conflict is a duplicate only where
-    it must be our own work.
+    """B-T26, batcher/4b.11, batcher/4a.4: item by item; a conflict is a duplicate only if an
+    earlier attempt must have caused it.
     """
     server = Server()
     server.default = answering(said, {"status": 200}, retry_after="4")

@@ -1,4 +1,4 @@
-"""An index that is missing, closed or blocked is an outage that names the setting; a wrong document
+"""A missing, closed or blocked index is an outage whose error names the setting; a faulty document
 stays its item's fault.
 """
 
@@ -117,8 +117,8 @@ async def saying(
 async def test_an_item_that_its_index_refuses_names_index_and_setting(
     real_clock: LoopClock, operation: str, said: Any, repair: str
 ) -> None:
-    """Each item has an error of its own; the neighbour is delivered. A delete after an unknown try
-    is no duplicate then.
+    """Each item has its own error; its neighbour is delivered. A delete after an unknown attempt is
+    not a duplicate then.
     """
     async with saying(
         answer_of(said, said, {"status": 200}, operation=operation), operation=operation, id="id"
@@ -169,7 +169,7 @@ async def test_an_error_of_the_document_stays_its_items(
 async def test_the_items_statuses_are_believed_and_not_the_summary(
     real_clock: LoopClock, errors: object
 ) -> None:
-    """A server, or a proxy, that says `errors: false` beside items that failed."""
+    """A server, or a proxy, that returns `errors: false` although items failed."""
     said = [
         {"status": 201},
         failed(400, "mapper_parsing_exception"),
@@ -277,7 +277,7 @@ async def test_an_answer_of_another_shape_leaves_every_item_unknown(
 
 
 async def test_reasons_of_any_shape_make_a_message(real_clock: LoopClock) -> None:
-    """Not text, very long, very deep, half a pair of surrogates: the status decides, the message is
+    """Not text, very long, very deep, half a surrogate pair: the status decides, and the message is
     short.
     """
     deep: dict[str, Any] = {"type": "end", "reason": "x"}
@@ -412,8 +412,8 @@ class Repairing:
 async def deliver(
     sink: ElasticsearchSink, repair: Callable[[], Awaitable[object]]
 ) -> list[BaseException]:
-    """Deliver 200 items through a destination that is refused at first; return the errors. No item
-    may be lost for it.
+    """Deliver 200 items through a destination that refuses at first; return the errors. No item may
+    be lost because of it.
     """
     letters: MemorySink[Any] = MemorySink()
     repairing = Repairing(sink, repair)
@@ -444,7 +444,7 @@ async def deliver(
 async def test_an_index_that_is_blocked_for_a_while_loses_nothing(
     embedded_opensearch: EmbeddedOpenSearch, real_clock: LoopClock, block: str, told: str
 ) -> None:
-    """The last is what a full disk does: OpenSearch says 429 for it."""
+    """The last case is that of a full disk, for which OpenSearch returns 429."""
     async with (
         index(embedded_opensearch, settings={f"index.blocks.{block}": True}) as there,
         there.sink(id="id") as sink,

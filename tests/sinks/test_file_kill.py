@@ -1,4 +1,4 @@
-"""One process at a time; and processes that are killed in the middle of a write."""
+"""One process at a time, and processes that are killed in the middle of a write."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ async def test_a_process_that_dies_within_a_write_leaves_nothing_that_cannot_be_
     compression: str | None,
     most: int,
 ) -> None:
-    """The system kills the writer when its file is `most` bytes long: some bytes of a write are
-    there, and others not.
+    """The system kills the writer when its file is `most` bytes long, so only the first bytes of a
+    write are stored.
     """
     path = tmp_path / ("a.jsonl" if compression is None else "a.jsonl.zst")
     most = most if compression is None else most // 20
@@ -64,9 +64,7 @@ async def test_a_process_that_dies_within_a_write_leaves_nothing_that_cannot_be_
 async def test_every_line_that_was_delivered_outlives_kill_9(
     real_clock: LoopClock, tmp_path: Path, compression: str | None
 ) -> None:
-    """Killed again and again, at whatever it was doing when its 1st, 2nd, ... batch had been
-    acknowledged.
-    """
+    """Killed again and again, at any step, after its 1st, 2nd, ... batch had been acknowledged."""
     path = tmp_path / ("a.jsonl" if compression is None else "a.jsonl.zst")
     whole = 0
     for round_ in range(1, 6):
@@ -83,7 +81,7 @@ async def test_every_line_that_was_delivered_outlives_kill_9(
 
 
 async def test_one_process_at_a_time(real_clock: LoopClock, tmp_path: Path) -> None:
-    """Also while the file is rotated; a killed process lets go."""
+    """Also while the file is rotated; the lock ends with a killed process."""
     path = tmp_path / "a.jsonl"
     sink = FileSink(path)
     with writer(path, rotate_bytes=10_000) as process:

@@ -1,5 +1,5 @@
-"""What refuses every item of a file: a full disk, a missing permission, a read-only file system.
-Seen on real ones.
+"""Faults that refuse every item of a file: a full disk, a missing permission, a read-only file
+system. With real ones.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def without_room(tmp_path: Path) -> Iterator[Path]:
 
 @contextmanager
 def user(number: int) -> Iterator[str]:
-    """Permissions do not bind root, so act as another user: for the whole process, as its threads
-    share it.
+    """Permissions do not restrict root, so act as another user: for the whole process, as its
+    threads share it.
     """
     if os.geteuid() != 0:
         pytest.skip("only root may act as another user")
@@ -118,7 +118,7 @@ async def test_a_full_disk_is_refused_and_leaves_whole_lines_only(
 
 
 def fill(path: Path) -> None:
-    """Until there is no room."""
+    """Write until the file system is full."""
     with pytest.raises(OSError, match="No space left"), path.open("wb", buffering=0) as file:
         while True:
             file.write(b"x" * PAGE)
@@ -127,7 +127,7 @@ def fill(path: Path) -> None:
 async def test_items_outlive_a_full_disk_without_attempts_or_letters(
     fake_clock: FakeClock, small: Path
 ) -> None:
-    """decisions 0.3: producers wait for the operator, and every line is there once."""
+    """decisions 0.3: producers wait for the operator, and every line is stored once."""
     filler = small / "filler"
     letters: MemorySink[object] = MemorySink()
     sink = stack(FileSink(small / "a"), Retry(attempts=2), DeadLetter(letters))
@@ -156,7 +156,7 @@ async def test_a_disk_that_is_full_at_opening_is_refused_at_once(
 async def test_a_torn_line_stays_where_it_is_while_the_disk_is_full(
     fake_clock: FakeClock, small: Path
 ) -> None:
-    """It cannot be moved aside; opening again and again leaves no pieces of it."""
+    """It cannot be moved aside; repeated openings leave no pieces of it."""
     path, aside = small / "a", small / "a.torn"
     torn = b"t" * (4 * PAGE)
     path.write_bytes(b'"whole"\n' + torn)
@@ -252,7 +252,7 @@ async def test_a_file_that_must_not_grow_is_refused(fake_clock: FakeClock, tmp_p
 async def test_a_process_without_free_descriptors_is_unavailable(
     fake_clock: FakeClock, tmp_path: Path
 ) -> None:
-    """They come back by themselves: no operator has to do anything."""
+    """They become free by themselves, without an operator."""
     path = tmp_path / "a"
     async with FileSink(path) as sink:
         path.unlink()
@@ -273,7 +273,7 @@ async def test_a_process_without_free_descriptors_is_unavailable(
 async def test_a_file_that_was_replaced_by_another_kind_is_refused(
     fake_clock: FakeClock, tmp_path: Path
 ) -> None:
-    """No item is to blame for it."""
+    """No item is at fault."""
     path = tmp_path / "a"
     async with FileSink(path) as sink:
         path.unlink()

@@ -45,7 +45,7 @@ BATCHES = (["a1", "a2"], ["b1", "b2", "b3"], ["c1"], ["d1", "d2"])
 
 
 class Meddler:
-    """Does something to a file before some of the calls that are made."""
+    """Modifies a file before some of the calls."""
 
     def __init__(self, path: Path, how: str, at: Collection[int]) -> None:
         self.path = path
@@ -71,7 +71,7 @@ class Meddler:
         return called
 
     def copytruncate(self) -> None:
-        """In a process of its own it has no `room` to respect, and holds no lock."""
+        """As a process of its own, it does not respect `room`, and holds no lock."""
         if self.path.exists():
             self.copies.append(self.path.read_bytes())
             os.truncate(self.path, 0)
@@ -263,7 +263,7 @@ async def test_a_line_that_was_cut_by_another_program_is_moved_aside(
 async def test_lines_that_may_be_lost_in_a_truncation_are_unknown(
     fake_clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes between the append and its end: they may be in the copy, or nowhere."""
+    """It happens between the append and its end: they may be in the copy, or lost."""
     path, really = tmp_path / "a", os.fsync
 
     def fsync(file: int) -> None:
@@ -302,7 +302,7 @@ async def test_lines_in_a_file_that_is_removed_while_they_are_written_go_to_a_ne
 def test_nuls_of_a_truncation_while_a_piece_is_taken_back_are_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`ftruncate` lengthens a file that has become shorter since its size was read."""
+    """`ftruncate` extends a file that has become shorter since its size was read."""
     path, really = tmp_path / "a", os.ftruncate
     for shorter, expected in ((0, b""), (4, b"one\n"), (9, b"one\ntwo\nt")):
         path.write_bytes(b"one\ntwo\nthree\n" + b"x" * 200_000 + b"\npiece")

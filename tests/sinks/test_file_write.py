@@ -1,4 +1,4 @@
-"""Items become lines of a file, in order; what cannot be encoded fails alone."""
+"""Items become lines of a file, in order; items that cannot be encoded fail alone."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_a_cut_write_ends_with_its_thread_and_none_starts_beside_it(
 async def test_a_batch_is_on_the_disk_when_the_policy_says_so(
     fake_clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: Any
 ) -> None:
-    """Seen by the calls alone: only a power cut would show it."""
+    """Tested by the calls alone: only a power cut would show it."""
     synced: list[int] = []
     really = os.fsync
 
@@ -175,8 +175,8 @@ async def test_a_batch_is_on_the_disk_when_the_policy_says_so(
 async def test_a_full_disk_takes_nothing_and_is_no_items_fault(
     fake_clock: FakeClock, tmp_path: Path
 ) -> None:
-    """batcher/4c: an outage pushes back. What the failed write had left is cut off, and the next
-    one goes on.
+    """batcher/4c: producers wait. The remains of the failed write are cut off, and the next write
+    succeeds.
     """
     async with FileSink(tmp_path / "a") as sink:
         assert await written(sink, ["x" * 50]) == {}
@@ -345,7 +345,7 @@ async def test_a_description_is_closed_and_travels(fake_clock: FakeClock, tmp_pa
 async def test_each_process_may_have_a_file_of_its_own(
     fake_clock: FakeClock, tmp_path: Path
 ) -> None:
-    """As the workers of Spark need it: they share a description, and must not share a file."""
+    """As Spark's workers need it: they share a description, and must not share a file."""
     sink = FileSink(tmp_path / "dead.jsonl", per_process=True)
     async with sink:
         await written(sink, range(3))

@@ -1,5 +1,5 @@
-"""Whatever arrives after the headers of a success: it never looks like a request that was not
-applied, and it costs a bounded memory.
+"""Any data after the headers of a success: it never looks like a request that was not applied, and
+its memory is bounded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ STRANGE = [
 
 
 def every_one(response: HttpResponse, batch: Batch[Any]) -> None:
-    """Believe the status, after reading the answer."""
+    """Trust the status, after reading the response."""
 
 
 @pytest.mark.parametrize("headers", STRANGE)
@@ -111,7 +111,7 @@ BROKEN: list[tuple[str, bytes, dict[str, str]]] = [
 async def test_an_answer_that_cannot_be_read_leaves_every_item_unknown(
     real_clock: LoopClock, make: str, _what: str, body: bytes, headers: dict[str, str]
 ) -> None:
-    """And nothing is sent again by itself, as the request was a success."""
+    """Nothing is sent again by itself, as the request was a success."""
 
     def parse(response: HttpResponse, batch: Batch[Any]) -> None:
         json.loads(response.body)
@@ -132,7 +132,7 @@ async def test_an_answer_that_cannot_be_read_leaves_every_item_unknown(
 
 @pytest.mark.parametrize("body", [b"plain", zstandard.compress(b"{}"), b"[" * 100_000])
 async def test_an_answer_that_is_not_needed_is_not_read(real_clock: LoopClock, body: bytes) -> None:
-    """Without `parse` the status says everything."""
+    """Without `parse` the status is sufficient."""
     async with serving() as server, HttpSink(server.url) as sink:
         server.default = reply(200, body, content_encoding="gzip")
         assert await send(sink, batch_of(ITEMS)) == {}
@@ -150,7 +150,7 @@ async def test_an_answer_that_breaks_off_leaves_every_item_unknown(real_clock: L
 
 
 async def test_a_refusal_that_breaks_off_is_still_a_refusal(real_clock: LoopClock) -> None:
-    """The status decides, and the error of reading is kept below."""
+    """The status decides, and the read error is its cause."""
 
     async def step(_: Request) -> Reply:
         return Reply(400, b"a reason that", cut=True)
@@ -164,7 +164,7 @@ async def test_a_refusal_that_breaks_off_is_still_a_refusal(real_clock: LoopCloc
 
 
 class OddClient(httpx.AsyncClient):
-    """An answer whose body raises what no client should."""
+    """A response whose body raises what no client should raise."""
 
     error: BaseException = LookupError("what is this")
 
@@ -232,9 +232,7 @@ async def test_an_answer_that_was_read_stands_though_closing_it_fails(
 
 
 async def test_a_response_hook_may_read_the_answer_first(real_clock: LoopClock) -> None:
-    """As those of httpx that log it do; and one that raises after a success leaves the items
-    unknown.
-    """
+    """Like httpx hooks that log it; a hook that raises after a success leaves the items unknown."""
     seen: list[bytes] = []
 
     async def read(response: httpx.Response) -> None:
@@ -265,7 +263,7 @@ async def test_a_response_hook_may_read_the_answer_first(real_clock: LoopClock) 
 
 
 def bomb(megabytes: int) -> bytes:
-    """A thousandth of what it grows to."""
+    """A thousandth of its decompressed size."""
     stream = zlib.compressobj(9, zlib.DEFLATED, zlib.MAX_WBITS | 16)
     return b"".join(
         [*(stream.compress(bytes(1024 * 1024)) for _ in range(megabytes)), stream.flush()]
@@ -276,7 +274,7 @@ def bomb(megabytes: int) -> bytes:
 async def test_a_compressed_answer_costs_no_more_than_the_limit(
     real_clock: LoopClock, make: str
 ) -> None:
-    """64 KB that grow to 64 MB, most of them within one chunk; the limit is 1 MB."""
+    """64 KB that decompress to 64 MB, most of it in one chunk; the limit is 1 MB."""
     body = bomb(64)
     async with serving() as server:
         server.default = reply(200, body, content_encoding="gzip")

@@ -1,5 +1,5 @@
-"""Items to bodies: the ceiling holds for any records, order stays, and what does not fit is refused
-alone.
+"""Items as bodies: the ceiling holds for any records, order is kept, and items that do not fit are
+refused alone.
 """
 
 from __future__ import annotations

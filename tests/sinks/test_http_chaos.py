@@ -1,5 +1,5 @@
-"""A server on its worst day: throttles, errors, silence, half successes and broken connections,
-before and after it took the items.
+"""A server with every fault: throttles, errors, silence, partial successes and broken connections,
+before and after it applied the items.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ERRORS = {400: PermanentError, 429: ThrottledError, 500: TransientError}
 
 
 class WorstDay:
-    """`taken` is what took effect, `seen` what the client was told of and understood."""
+    """`taken` are the applied items, `seen` those that the client was told of and understood."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -85,7 +85,7 @@ class WorstDay:
         return mood
 
     def parse(self, response: HttpResponse, batch: Batch[Any]) -> WriteResult:
-        """What the client makes of an answer, noted the moment that it does."""
+        """The client's reading of a response, recorded at that moment."""
         statuses = json.loads(response.body)
         self.seen.update(
             item["id"] for item, status in zip(batch, statuses, strict=True) if status == 200
@@ -138,7 +138,7 @@ async def live_through(count: int, seed: int) -> None:
 async def test_every_delivered_item_is_there_and_none_is_sent_after_its_success_was_seen(
     real_clock: LoopClock, seed: int
 ) -> None:
-    """B-T18, B-T41, batcher/4a.5: at a size for every day."""
+    """B-T18, B-T41, batcher/4a.5: at a size for every test run."""
     await live_through(8_000, seed)
 
 

@@ -1,4 +1,4 @@
-"""Bad arguments are told at once, secrets never, and a description travels."""
+"""Bad arguments are reported at once, secrets never, and a description can be pickled."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ async def test_a_value_that_is_no_header_is_not_sent_nor_shown(real_clock: LoopC
 async def test_secrets_are_in_no_repr_error_or_log(
     real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Userinfo, auth, header values and the proxy's password, even where the server quotes what it
-    was sent.
+    """Userinfo, auth, header values and the proxy's password, even if the server quotes the
+    request.
     """
     caplog.set_level(logging.DEBUG, logger="httpx")
     caplog.set_level(logging.DEBUG, logger="penstock")

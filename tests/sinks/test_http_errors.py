@@ -1,4 +1,4 @@
-"""What HTTP's answers and the clients' errors mean."""
+"""The meaning of HTTP responses and of the clients' errors."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ STATUSES = [
 
 @pytest.mark.parametrize(("status", "expected"), STATUSES)
 def test_a_status_has_its_class(status: int, expected: ErrorClass) -> None:
-    """B-T17, B25: HTTP by status; 503 pushes back, and a gateway's timeout does not say what became
-    of the request.
+    """B-T17, B25: HTTP by status; 503 makes producers wait, and a gateway's timeout leaves the
+    outcome of the request unknown.
     """
     assert classify_http(HttpStatusError(status, "http://x/", "")) is expected
     raised = for_status(status, "http://x/", "", None)
@@ -82,7 +82,7 @@ ERRORS = [
 def test_a_clients_error_has_its_class_by_name(
     library: Any, name: str, expected: ErrorClass
 ) -> None:
-    """B-T17, B25: network and timeouts; once the request may have left, nobody knows."""
+    """B-T17, B25: network and timeouts; unknown once the request may have been sent."""
     assert classify_http(getattr(library, name)("it broke")) is expected
 
 
@@ -159,7 +159,7 @@ def test_an_items_status_has_its_error(status: int, kind: type[Exception]) -> No
 
 
 def hook_error(status: int) -> httpx.HTTPStatusError:
-    """What a response hook that calls `raise_for_status` raises."""
+    """The error of a response hook that calls `raise_for_status`."""
     request = httpx.Request("POST", "http://x/")
     return httpx.HTTPStatusError(
         "", request=request, response=httpx.Response(status, request=request)

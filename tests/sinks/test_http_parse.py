@@ -70,7 +70,7 @@ async def test_a_result_that_speaks_of_other_items_is_not_believed(
     real_clock: LoopClock, result: Any, max_bytes: int | None
 ) -> None:
     """Negative and impossible indices, wrong types and lengths; in one request or several, no
-    neighbour is touched.
+    neighbour is affected.
     """
 
     def parse(response: HttpResponse, batch: Batch[Any]) -> Any:

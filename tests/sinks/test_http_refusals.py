@@ -1,4 +1,4 @@
-"""Answers that refuse everything: an outage that names what to repair, and no item's fault."""
+"""Responses that refuse everything: an outage with the repair in its error, and no item's fault."""
 
 from __future__ import annotations
 
@@ -136,8 +136,8 @@ async def test_a_refused_request_is_not_unknown_when_a_later_one_is_cut_off(
 
 
 async def test_an_outage_of_authorization_costs_no_item(real_clock: LoopClock) -> None:
-    """A login that is refused for a while, by a real server: no dead letters, and the server's own
-    count says that all arrived once.
+    """A login that a real server refuses for a while: no dead letters, and the server's own count
+    shows that all items arrived once.
     """
     taken: list[Any] = []
     refused = 0
@@ -178,7 +178,7 @@ def _written(letters: MemorySink[Any]) -> Sequence[Any]:
 async def test_a_function_for_credentials_that_fails_is_an_outage_and_sends_nothing(
     real_clock: LoopClock,
 ) -> None:
-    """Its error may hold a secret, so only its type is shown."""
+    """Its error may contain a secret, so only its type is shown."""
 
     def auth() -> str:
         raise LookupError("no token for client_secret=hunter2")
@@ -212,7 +212,7 @@ async def test_a_redirect_to_nowhere_is_a_refusal_all_the_same(real_clock: LoopC
 
 
 async def test_a_proxy_that_wants_a_login_refuses_everything(real_clock: LoopClock) -> None:
-    """For a plain request it answers 407 itself, and so it does for a tunnel."""
+    """It responds 407 to a plain request and to a tunnel."""
     async with serving() as server:
         server.default = reply(407)
         for scheme in ("http", "https"):

@@ -1,5 +1,5 @@
-"""A server that quotes what it was sent: no message, repr or log line shows a secret, in whatever
-form it arrives.
+"""A server that quotes the request: no message, repr or log line shows a secret, in whatever form
+it arrives.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAIR = f"app:{PASSWORD}"
 
 
 def forms(secret: str) -> list[str]:
-    """As a server may quote it."""
+    """The forms in which a server may quote it."""
     encoded = secret.encode()
     return [
         secret,
@@ -204,7 +204,7 @@ async def test_a_server_that_quotes_everything_gives_nothing_away(
 
 
 async def test_a_parse_function_can_redact_what_it_quotes(real_clock: LoopClock) -> None:
-    """And what it raises is redacted for it."""
+    """And its exceptions are redacted for it."""
 
     def parse(response: HttpResponse, batch: Batch[Any]) -> WriteResult:
         text = response.body.decode()

@@ -1,4 +1,4 @@
-"""`HttpSink` against a server on loopback: what is sent, and what becomes of every item."""
+"""`HttpSink` against a server on loopback: the requests, and the outcome of every item."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_nothing_is_sent_of_a_batch_of_bad_items(real_clock: LoopClock) ->
 
 
 async def test_too_large_for_the_server_is_cut_in_two(real_clock: LoopClock) -> None:
-    """batcher/4b.5: 413 splits; what is too large alone fails alone, and the neighbours are
+    """batcher/4b.5: 413 splits; an item that is too large alone fails alone, and its neighbours are
     delivered in order.
     """
     items = [*ITEMS[:3], {"word": "x" * 200}, *ITEMS[3:]]
@@ -162,7 +162,7 @@ async def test_too_large_for_the_server_is_cut_in_two(real_clock: LoopClock) -> 
 
 
 def odd_ones_fail(response: HttpResponse, batch: Batch[Any]) -> WriteResult:
-    """A server that answers with a status per item."""
+    """A server that responds with a status per item."""
     statuses = json.loads(response.body)
     errors = {
         409: PermanentError("there"),
@@ -207,7 +207,7 @@ async def test_a_servers_answer_for_each_item_is_routed(real_clock: LoopClock) -
 async def test_an_answer_that_does_not_fit_leaves_every_item_unknown(
     real_clock: LoopClock, body: object, told: str
 ) -> None:
-    """B-T44: checked length; nothing is called delivered."""
+    """B-T44: the length is checked; no item counts as delivered."""
     async with serving() as server, HttpSink(server.url, parse=odd_ones_fail) as sink:
         server.steps.append(reply(200, body))
         batch = batch_of(ITEMS)
@@ -295,7 +295,7 @@ async def test_each_way_to_log_in(real_clock: LoopClock) -> None:
 
 
 async def test_a_throttled_write_sends_nothing_more(real_clock: LoopClock) -> None:
-    """batcher/4a.6: the rest of the batch waits with it, without a request or an attempt."""
+    """batcher/4a.6: the rest of the batch waits too, without a request or an attempt."""
     async with serving() as server, HttpSink(server.url, max_bytes=70) as sink:
         server.steps.extend([reply(), reply(429, retry_after="3")])
         batch = batch_of(ITEMS)
@@ -350,7 +350,7 @@ async def test_only_rejected_items_are_sent_again(real_clock: LoopClock) -> None
 
 
 async def test_retry_after_is_waited_for(fake_clock: FakeClock) -> None:
-    """batcher/4a.6: a floor on the wait, in seconds and as a date."""
+    """batcher/4a.6: a minimum for the wait, in seconds and as a date."""
     server = Server()
     server.steps.extend(
         [
@@ -381,8 +381,8 @@ async def test_a_connection_that_is_closed_leaves_the_outcome_unknown(
 
 
 async def test_silence_leaves_the_outcome_unknown(real_clock: LoopClock) -> None:
-    """batcher/B25 and the ruling on unknown outcomes: after it was sent, a timeout does not say
-    what became of it.
+    """batcher/B25 and the rule for unknown outcomes: after the request was sent, a timeout leaves
+    its outcome open.
     """
     async with serving() as server, HttpSink(server.url, timeout=0.05) as sink:
         server.steps.append(hang())
@@ -500,7 +500,7 @@ async def test_any_client_of_that_shape_is_used_and_closed(
 
 
 async def test_a_redirect_is_not_followed(real_clock: LoopClock) -> None:
-    """A POST that becomes a GET carries nothing, and its success would be believed."""
+    """A POST that becomes a GET has no body, and its success would be misread."""
 
     def client() -> httpx.AsyncClient:
         return httpx.AsyncClient(follow_redirects=True)
@@ -535,7 +535,7 @@ async def test_a_cancelled_write_leaves_the_next_one_a_connection(real_clock: Lo
 async def test_a_write_cancelled_at_any_moment_gives_its_connection_back(
     real_clock: LoopClock,
 ) -> None:
-    """One connection, cancelled after every number of turns of the loop that a write can take."""
+    """One connection, cancelled after every number of loop iterations of a write."""
     async with serving() as server, HttpSink(server.url, pool_size=1, timeout=5.0) as sink:
         ended = False
         for turns in range(200):
@@ -571,7 +571,7 @@ async def test_a_stack_over_http_delivers_everything(fake_clock: FakeClock) -> N
 
 
 async def test_a_413_that_was_split_still_tells_that_it_was_too_much(fake_clock: FakeClock) -> None:
-    """batcher/B45: an adaptive batcher hears of it, though every item is delivered."""
+    """batcher/B45: an adaptive batcher gets the signal, although every item is delivered."""
     server = Server()
     limits = Limits(max_items=2, max_delay=0.1)
     async with Batcher(

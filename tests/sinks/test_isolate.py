@@ -38,7 +38,7 @@ SIZE = 1_000
 
 
 class AllOrNothing:
-    """Applies a batch, or refuses it for the bad items in it without a word about which."""
+    """Applies a batch, or refuses it because of its bad items without naming them."""
 
     def __init__(self, bad: set[int]) -> None:
         self.bad = bad
@@ -67,7 +67,7 @@ def test_the_bounds_that_are_promised() -> None:
 
 
 def test_one_bad_item_among_a_thousand_wherever_it_is() -> None:
-    """batcher/4b.5: at most 21 writes, 999 delivered once, the bad one alone fails."""
+    """batcher/4b.5: at most 21 writes, 999 delivered once, and only the bad one fails."""
     worst = 0
     with FakeClock() as clock:
         for bad in range(SIZE):
@@ -150,7 +150,7 @@ async def test_a_lone_item_is_not_written_twice(fake_clock: FakeClock) -> None:
 async def test_a_part_that_may_be_tried_again_is_and_the_settled_ones_are_not(
     fake_clock: FakeClock,
 ) -> None:
-    """B-T41: bisection, a deadlock in the first half, and the retry around it."""
+    """B-T41: bisection, a deadlock in the first half, and a retry around it."""
     steps: list[Any] = [fail(PermanentError("one of four")), fail(TransientError("deadlock")), ok()]
     sink = ScriptedSink[int](steps)
     errors = await send(
@@ -192,7 +192,7 @@ async def test_the_users_classifier_is_asked_first(fake_clock: FakeClock) -> Non
 
 
 async def test_each_part_has_a_write_key_of_its_own(fake_clock: FakeClock) -> None:
-    """B-T39: a deduplicating destination takes none for another."""
+    """B-T39: a deduplicating destination mistakes none for another."""
     sink = ScriptedSink[int]([fail(PermanentError("one of four"))])
     await send(stack(sink, Isolate()), RowBatch(range(4)))
     assert len({call.write_key for call in sink.calls}) == 3
@@ -232,7 +232,7 @@ async def test_workers_isolate_side_by_side(fake_clock: FakeClock) -> None:
 
 
 def test_around_a_fan_out_it_is_refused() -> None:
-    """A branch that has taken a part would be given it again."""
+    """A branch that has applied a part would get it again."""
     sink: FanOut[int] = FanOut(FakeSink[int](), FakeSink[int]())
     with pytest.raises(ConfigError, match=r"Isolate around.*in each branch"):
         stack(sink, Isolate())

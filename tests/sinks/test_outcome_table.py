@@ -34,7 +34,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "decorators.md"
 
 
 class Destination:
-    """Works, but for one kind of event."""
+    """Works, except for one kind of event."""
 
     def __init__(self, event: str, clock: FakeClock) -> None:
         self.event = event
@@ -100,7 +100,7 @@ def retry() -> Retry:
 
 
 def happens(event: str, decorators: str) -> str:
-    """How the items `a` and `b` end, and how often the destination was called."""
+    """The outcomes of the items `a` and `b`, and the number of calls of the destination."""
     with FakeClock() as clock:
         destination = Destination(event, clock)
 
@@ -126,7 +126,7 @@ def happens(event: str, decorators: str) -> str:
 
 
 def table() -> str:
-    """The table as it stands on the page."""
+    """The table on the page."""
     lines = [
         "| the destination | " + " | ".join(f"`{name}`" for name in STACKS) + " |",
         "|---|" + "---|" * len(STACKS),
@@ -140,5 +140,5 @@ def table() -> str:
 
 @pytest.mark.filterwarnings("error", "ignore:a DeadLetter inside a Retry")
 def test_the_page_tells_what_happens() -> None:
-    """B-T21, B31: any order works, and means what it says."""
+    """B-T21, B31: any order works, and has the documented effects."""
     assert table() in PAGE.read_text()

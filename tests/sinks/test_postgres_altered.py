@@ -1,4 +1,4 @@
-"""An open sink goes on when its table is altered, and when its prepared statements are lost."""
+"""An open sink continues when its table is altered, and when its prepared statements are lost."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ async def test_rows_that_wait_for_an_alteration_are_encoded_by_the_types_after_i
 async def test_columns_are_not_taken_for_others_of_the_same_width(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
 ) -> None:
-    """As binary `COPY` the bytes of an integer are those of a real as well, and nothing would
-    complain.
+    """In binary `COPY` the bytes of an integer are valid for a real as well, and no error would
+    occur.
     """
     async with (
         database(embedded_postgres.dsn, "id int PRIMARY KEY, word int") as db,
@@ -165,7 +165,7 @@ async def test_a_column_that_the_server_computes_now_refuses_the_batch(
 async def test_a_row_is_not_blamed_while_the_table_cannot_be_looked_at(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Its schema is hidden, or the functions that tell of rights are."""
+    """Its schema is hidden, or the functions that report rights are."""
     async with (
         database(embedded_postgres.dsn) as db,
         role(db) as writer,
@@ -194,7 +194,7 @@ async def test_a_row_is_not_blamed_while_the_table_cannot_be_looked_at(
 async def test_returned_values_of_a_type_that_changed_leave_the_outcome_unknown(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The server has stored the rows when asyncpg finds that it cannot read its answer."""
+    """The server has stored the rows when asyncpg fails to decode its response."""
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute(f"CREATE TYPE {db.table}_pair AS (a int, b int)")
         await db.con.execute(
@@ -245,9 +245,7 @@ async def test_a_pooler_that_loses_prepared_statements_is_not_noticed(
 async def test_statements_that_are_lost_at_once_are_replaced_by_staging(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, loses: str, is_written: bool
 ) -> None:
-    """A trigger stands in for the pooler: it raises what the server says when a statement is
-    gone.
-    """
+    """A trigger stands in for the pooler: it raises the server's error for a missing statement."""
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute(f"""
             CREATE FUNCTION {db.table}_lose() RETURNS trigger LANGUAGE plpgsql AS

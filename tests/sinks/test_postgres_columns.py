@@ -1,4 +1,4 @@
-"""Arrow columns as binary COPY: every type comes back from the server as it was sent."""
+"""Arrow columns as binary COPY: the server returns every type unchanged."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_every_type_comes_back(
 
 
 def test_faults_are_found_in_the_columns(embedded_postgres: EmbeddedPostgres) -> None:
-    """P-T10's first half: by row, with the reason, before the server sees them."""
+    """The first half of P-T10: by row, with the reason, before the server sees them."""
 
     async def columns() -> Any:
         connection = await asyncpg.connect(embedded_postgres.dsn)
@@ -204,7 +204,7 @@ async def written(
 
 @pytest.mark.parametrize("mode", ["error", "ignore", "update"])
 def test_columns_reach_the_table(embedded_postgres: EmbeddedPostgres, mode: str) -> None:
-    """Design 3.1: no row is made on the way."""
+    """design 3.1: without conversion to rows."""
     batch = batch_of([*range(20, 100)], [f"n{i}" for i in range(80)])
     errors, found = asyncio.run(written(embedded_postgres.dsn, batch, on_conflict=mode))
     assert (errors, len(found), found[0]) == ([{}], 80, (20, "n0"))
@@ -227,9 +227,7 @@ def test_conflicts_of_columns(embedded_postgres: EmbeddedPostgres) -> None:
 
 
 def test_bad_rows_among_columns_fail_alone(embedded_postgres: EmbeddedPostgres) -> None:
-    """P-T10: what the columns show, what the server points at, and what it takes sifting to
-    find.
-    """
+    """P-T10: rows found in the columns, rows that the server names, and rows found by sifting."""
     names = [f"n{i}" for i in range(1000)]
     names[5], names[6] = "a\0b", "much too long a name"
     ids: list[int | None] = [i + 100 for i in range(1000)]

@@ -1,4 +1,4 @@
-"""What `PostgresSink` and its classifier say without a server."""
+"""`PostgresSink` and its classifier without a server."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def server_error(state: str, **fields: str) -> asyncpg.PostgresError:
     ],
 )
 def test_a_servers_error_is_classed_by_its_sqlstate(state: str, expected: ErrorClass) -> None:
-    """B-T17, batcher/B25; also where the error is the cause of another one."""
+    """B-T17, batcher/B25; also if it is the cause of another error."""
     error = server_error(state)
     assert classify_postgres(error) is expected
     wrapped = RuntimeError("around it")
@@ -147,8 +147,8 @@ def test_other_errors_are_classed_by_what_broke(
 def test_a_code_of_two_meanings_is_judged_by_what_else_the_server_says(
     state: str, fields: dict[str, str], expected: ErrorClass
 ) -> None:
-    """A pooler gives 08P01 to whatever keeps it from serving; row-level security has the code of a
-    missing right.
+    """A pooler uses 08P01 for anything that keeps it from serving; row-level security has the code
+    of a missing right.
     """
     assert classify_postgres(server_error(state, **fields)) is expected
 

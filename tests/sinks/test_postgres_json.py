@@ -1,4 +1,4 @@
-"""Objects in json and jsonb columns: encoded on every way into the table, bad ones fail alone."""
+"""Objects in json and jsonb columns: encoded on every path into the table, bad ones fail alone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def row_of(number: int) -> tuple[Any, ...]:
 
 
 def plain(value: Any) -> Any:
-    """What the table shows of a value."""
+    """A value as the table shows it."""
     if isinstance(value, str):
         return json.loads(value)
     if isinstance(value, Model):
@@ -134,7 +134,7 @@ async def test_a_value_without_json_fails_alone_and_logs_hold_no_value(
 async def test_nested_values_of_a_record_batch(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
 ) -> None:
-    """They have no form as columns, and so they go as rows."""
+    """They cannot be sent as columns, so they are sent as rows."""
     options: dict[str, dict[str, Any]] = {
         "columns": {},
         "row": {"row": lambda item: (item["id"], item["word"])},

@@ -36,7 +36,7 @@ async def one_by_one(sink: PostgresSink, numbers: range) -> None:
 async def test_writes_in_a_row_use_one_connection_and_leave_the_pool_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """A pool without an idle connection tells that it was not given back in between."""
+    """A pool without an idle connection shows that it was not returned in between."""
     async with database(embedded_postgres.dsn, COLUMNS) as db, db.sink() as sink:
         await one_by_one(sink, range(5))
         pool = connections_of(sink).pool
@@ -84,7 +84,7 @@ async def test_hooks_for_each_loan_run_for_each_loan(
 async def test_a_pool_of_the_applications_has_its_connections_back_after_each_write(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Its own code would wait for an idle connection of ours."""
+    """The application's own code would wait for an idle connection of the sink."""
     async with (
         database(embedded_postgres.dsn, COLUMNS) as db,
         asyncpg.create_pool(db.dsn, min_size=0, max_size=1) as pool,

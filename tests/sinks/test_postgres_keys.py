@@ -1,5 +1,5 @@
-"""P-T11: in a batch with keys nothing goes in behind a refused row of its key, in whatever way the
-row was found out.
+"""P-T11: in a batch with keys nothing is stored behind a refused row of its key, however the row
+was found.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def batch_of(rows: list[Any], *, columns: bool) -> Any:
 
 
 def expected(rows: list[Any], bad: set[int]) -> tuple[set[int], set[int]]:
-    """What is stored, and what is left out behind others."""
+    """The stored rows, and those left out behind others."""
     first = {key: min((n for n in bad if rows[n][1] == key), default=len(rows)) for key in "abc"}
     stored = {n for n, row in enumerate(rows) if n < first[row[1]]}
     return stored, set(range(len(rows))) - stored - set(first.values())
@@ -71,7 +71,7 @@ async def test_nothing_goes_in_behind_a_refused_row_of_its_key(
     columns: bool,
     inside: bool,
 ) -> None:
-    """P-T11: other keys go on, in the same write."""
+    """P-T11: other keys continue, in the same write."""
     async with database(embedded_postgres.dsn, "id int PRIMARY KEY") as parents:
         await parents.con.execute(f"INSERT INTO {parents.table} VALUES (1)")
         ddl = DDL.replace("parents DEFERRABLE", parents.table)

@@ -1,5 +1,5 @@
-"""Several rows of one key in columns: what is replaced is left out before it is sent, and nobody
-can tell.
+"""Several rows of one key in columns: replaced ones are omitted before sending, without a visible
+difference.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def test_columns_leave_the_table_that_rows_leave(
 def test_a_row_that_staging_refuses_is_named_though_rows_before_it_were_left_out(
     embedded_postgres: EmbeddedPostgres,
 ) -> None:
-    """The server's line is a line of what was sent."""
+    """The server's line number counts the sent rows."""
 
     async def work() -> tuple[list[int], list[Any]]:
         con = await asyncpg.connect(embedded_postgres.dsn)

@@ -43,7 +43,7 @@ async def test_the_connection_returned_last_is_lent_first(fake_clock: FakeClock)
 async def test_a_returned_connection_passes_to_the_first_waiter_and_to_no_later_request(
     fake_clock: FakeClock,
 ) -> None:
-    """The writer that returns it asks for the next one at once, and is the last in the queue."""
+    """The writer that returns it requests the next one at once, and is the last in the queue."""
     lending = Lending[int](1, LOANS)
     await lent(lending, 1)
     first, second = await asking(lending, 2)

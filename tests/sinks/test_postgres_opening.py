@@ -1,4 +1,4 @@
-"""What is wrong is said when the sink is opened, by name, and never with the password."""
+"""Faults are reported when the sink is opened, by name, and never with the password."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A server that refuses every row for a while costs none of them: the stack waits for the repair,
-and then delivers.
+"""A server that refuses every row for a while causes no loss: the stack waits for the repair, and
+then delivers.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 
 
 class Watched(WrappingSink[Any]):
-    """Passes everything on, and tells of refusals, or of another kind of error, when it has come
-    `count` times.
-    """
+    """Passes everything on, and signals refusals, or another kind of error, after `count` of them."""
 
     def __init__(self, inner: Any, kind: type[Exception] = RefusedError, count: int = 1) -> None:
         super().__init__(inner)
@@ -253,7 +251,7 @@ POISON_WAYS: dict[str, tuple[int, dict[str, Any]]] = {
 async def test_one_item_that_the_server_refuses_is_alone_in_the_dead_letters(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, way: str
 ) -> None:
-    """Among 3,000 good ones. `COPY` itself takes no table with row-level security."""
+    """Among 3,000 good ones. `COPY` itself does not support tables with row-level security."""
     size, options = POISON_WAYS[way]
     bad = (1700, LONG if what.startswith("too") else "not yours")
     async with database(embedded_postgres.dsn) as db, role(db) as writer:
@@ -302,7 +300,7 @@ async def test_a_tenant_of_bad_rows_is_refused_whole_while_its_neighbours_go_in(
 async def test_a_migration_that_locks_the_table_uses_up_no_attempts(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, limit: str, way: str
 ) -> None:
-    """Each try ends by the server's limit; there are more of them than attempts."""
+    """Each attempt ends by the server's limit; there are more of them than `attempts`."""
     size, options = WAYS[way]
     limited: dict[str, Any] = {**options, "connect_options": {"server_settings": {limit: "50"}}}
     async with database(embedded_postgres.dsn) as db:

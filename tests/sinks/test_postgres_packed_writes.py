@@ -1,4 +1,6 @@
-"""Batches whose rows are packed here: what is stored, what is refused, and when asyncpg encodes."""
+"""Batches whose rows Penstock packs: what is stored, what is refused, and when asyncpg encodes
+instead.
+"""
 
 from __future__ import annotations
 
@@ -248,7 +250,7 @@ async def test_a_connection_lost_among_the_pieces_stores_nothing(
 async def test_a_column_that_was_altered_is_not_packed_by_its_old_type(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Eight bytes of a moment would be a number as well."""
+    """The eight bytes of a timestamp would be a valid number as well."""
     async with (
         database(embedded_postgres.dsn, "id bigint, word text, moment timestamptz") as db,
         db.sink(COLUMNS, copy_threshold=50) as sink,

@@ -1,4 +1,4 @@
-"""Rows packed here are stored as asyncpg stores them, byte by byte; every other value is left to
+"""Rows packed by Penstock are stored as by asyncpg, byte by byte; every other value is left to
 asyncpg.
 """
 
@@ -144,7 +144,7 @@ class Pair:
         self.run = run
 
     async def compare(self, kind: str, values: list[Any]) -> None:
-        """Store the values by asyncpg and by the encoder, and compare what the server has."""
+        """Store the values by asyncpg and by the encoder, and compare the stored rows."""
         await self._con.execute(
             f"DROP TABLE IF EXISTS theirs, ours; CREATE TABLE theirs (n bigint, v {DECLARED[kind]}); "
             "CREATE TABLE ours (LIKE theirs)"

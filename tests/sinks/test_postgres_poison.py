@@ -1,6 +1,4 @@
-"""Bad rows fail alone, whatever is wrong with them, and finding them costs a bounded number of
-statements.
-"""
+"""Bad rows fail alone, whatever their fault, and finding them needs a bounded number of statements."""
 
 from __future__ import annotations
 
@@ -149,7 +147,7 @@ async def test_rows_that_cannot_be_encoded_are_all_found_at_once(
 async def test_rows_that_cannot_be_encoded_leave_no_lock_behind(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """What asyncpg has prepared and never sent must not keep the table from others."""
+    """A statement that asyncpg has prepared and never sent must not lock the table."""
     async with database(embedded_postgres.dsn) as db, db.sink() as sink:
         assert len(await written(sink, [(1, 2), (2, 3)])) == 2
         await db.con.execute(f"SET lock_timeout = '1s'; TRUNCATE {db.table}")
@@ -297,8 +295,8 @@ def test_every_item_is_answered_as_the_table_shows(
     staging: int,
     mode: str,
 ) -> None:
-    """batcher/4b.5, batcher/4b.11: whatever is mixed, good rows are stored, bad rows are not, and a
-    conflict is told by its history.
+    """batcher/4b.5, batcher/4b.11: in any mixture good rows are stored, bad rows are not, and a
+    conflict is classed by its history.
     """
     ddl = "id int PRIMARY KEY, word varchar(10) NOT NULL CHECK (word <> 'bad')"
 

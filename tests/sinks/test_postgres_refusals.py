@@ -1,5 +1,5 @@
-"""Which errors of a server refuse every row, which refuse one, and what the operator is told to
-repair.
+"""Which errors of a server refuse every row, which refuse one, and which repair the operator is
+told.
 """
 
 from __future__ import annotations
@@ -149,9 +149,7 @@ async def test_what_a_trigger_raises_for_one_row_is_that_rows_fault(
 async def test_rows_that_failed_before_an_outage_ended_are_tried_again(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The third use of the trigger finds what was missing: in the midst of the rows that are
-    sifted.
-    """
+    """The trigger's third use finds its missing table again: in the middle of the sifting."""
     async with database(embedded_postgres.dsn) as db, db.sink() as sink:
         await db.con.execute(f"""
             CREATE SEQUENCE {db.table}_uses;
@@ -170,7 +168,7 @@ async def test_rows_that_failed_before_an_outage_ended_are_tried_again(
 async def test_a_trigger_that_fails_for_every_row_refuses_the_batch(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The role lacks a right on a table that the trigger writes to; or the table is not there."""
+    """The role lacks a right on a table that the trigger writes to, or that table is missing."""
     async with database(embedded_postgres.dsn) as db, role(db) as writer:
         await db.con.execute(f"""
             CREATE TABLE {db.table}_audit (id int);
@@ -246,7 +244,7 @@ async def test_where_the_server_cannot_be_asked_no_row_is_blamed(
 async def test_a_dropped_role_that_is_made_again_writes_by_new_sessions(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Open sessions keep the number of the role that is gone, and have no rights any more."""
+    """Open sessions keep the oid of the dropped role, and have no rights any more."""
     async with (
         database(embedded_postgres.dsn) as db,
         role(db) as writer,
@@ -371,7 +369,7 @@ async def test_a_log_shows_no_value_of_a_row_and_the_error_keeps_all_of_it(
 async def test_a_text_that_is_too_long_for_a_name_refuses_its_row_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int
 ) -> None:
-    """42622 is of the family of missing tables, and yet about a value."""
+    """42622 is in the class of missing tables, and yet concerns a value."""
     async with database(embedded_postgres.dsn, "id int, word name") as db, db.sink() as sink:
         errors = await written(sink, [(number, "x" * 64) for number in range(size)])
         assert [type(errors[number]) for number in range(size)] == [PermanentError] * size

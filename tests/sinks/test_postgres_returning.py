@@ -1,4 +1,4 @@
-"""What the server returns is led back to the right items."""
+"""Rows returned by the server are assigned to the right items."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ WAYS: dict[str, dict[str, Any]] = {
 
 
 async def answered(sink: PostgresSink, batch: RowBatch[Any]) -> dict[int, Any]:
-    """What a write said of each item, beside its errors, which must be the ones that `send` would
-    book.
+    """The details of each item in a write, beside its errors, which must be the ones that `send`
+    would book.
     """
     answer = await sink.write(batch)
     assert isinstance(answer, WriteResult)
@@ -47,7 +47,7 @@ async def numbers(db: Database) -> dict[int, int]:
 async def test_each_item_has_the_number_that_the_table_gave_it(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, way: str, size: int
 ) -> None:
-    """B-T25, batcher/B37, batcher/B39: by whatever statement, in the items' order."""
+    """B-T25, batcher/B37, batcher/B39: by any statement, in the items' order."""
     async with database(embedded_postgres.dsn, SERIAL) as db:
         async with db.sink(on_conflict=mode, returning=("nr", "id"), **WAYS[way]) as sink:
             rows = [(number * 7 % 1000, "x") for number in range(size)]
@@ -62,7 +62,7 @@ async def test_each_item_has_the_number_that_the_table_gave_it(
 async def test_a_skipped_row_returns_nothing_and_shifts_nobody(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
 ) -> None:
-    """batcher/B38: rows that are there, and repetitions within the batch."""
+    """batcher/B38: existing rows, and repetitions within the batch."""
     async with database(embedded_postgres.dsn, SERIAL) as db:
         await db.con.execute(
             f"INSERT INTO {db.table} (id, word) SELECT g, 'there' FROM generate_series(0, 60, 3) g"
@@ -154,8 +154,8 @@ async def test_bad_rows_fail_alone_and_the_others_keep_their_own_details(
 async def test_a_duplicate_shows_the_row_that_the_earlier_try_stored(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T43, batcher/4b.11: the acknowledgement is lost, and the next try still tells every item
-    its number.
+    """B-T43, batcher/4b.11: the acknowledgement is lost, and the next attempt still returns every
+    item's number.
     """
     async with database(embedded_postgres.dsn, SERIAL) as db, proxied(db.dsn) as (proxy, through):
         async with db.sink(dsn=through, returning=("nr",), statement="unnest") as sink:
@@ -247,8 +247,8 @@ def test_whatever_is_mixed_nobody_has_anothers_row(
     way: str,
     mode: str,
 ) -> None:
-    """batcher/B38, batcher/4b.5, batcher/4b.11: every row in the table has told its own item, and
-    no other, where it is.
+    """batcher/B38, batcher/4b.5, batcher/4b.11: the details of every item name its own row in the
+    table.
     """
     ddl = (
         "id int PRIMARY KEY, word varchar(10) NOT NULL CHECK (word <> 'bad'), version int, tag int"

@@ -250,7 +250,7 @@ async def test_in_a_transaction_a_bad_row_keeps_no_other_out(
 async def test_a_default_sink_answers_where_a_trigger_keeps_rows_out(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The answer to one `INSERT` of all rows would not show which are missing."""
+    """The response to one `INSERT` of all rows would not show which are missing."""
     async with database(embedded_postgres.dsn) as db:
         await db.con.execute(f"""
             CREATE OR REPLACE FUNCTION keep_one_out() RETURNS trigger LANGUAGE plpgsql AS

@@ -23,7 +23,7 @@ ROWS = [(number, "word") for number in range(2000)]
 
 
 class Trouble(Observer):
-    """Tells that the destination is not available."""
+    """Signals that the destination is not available."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
@@ -35,7 +35,7 @@ class Trouble(Observer):
 
 @asynccontextmanager
 async def stopped(server: EmbeddedPostgres, db: Database) -> AsyncGenerator[None]:
-    """Stop the server, and have it run again at the end."""
+    """Stop the server, and restart it at the end."""
     await db.con.close()
     await asyncio.to_thread(server.stop)
     try:

@@ -1,4 +1,4 @@
-"""The statement is chosen by the number of rows, or asked for; whatever it is, a batch is one
+"""The statement is chosen by the number of rows, or requested; in any case a batch is one
 transaction.
 """
 
@@ -29,7 +29,7 @@ def words(count: int) -> list[tuple[int, str]]:
 
 
 def kinds_of(statements: list[str]) -> list[str]:
-    """What each of our statements is; asyncpg's own, about types, are left out."""
+    """The kind of each statement of the sink; asyncpg's own, about types, are left out."""
     found: list[str] = []
     for text in statements:
         word = text.partition(" ")[0].lower()
@@ -93,8 +93,8 @@ async def test_by_default_the_number_of_rows_decides(
 async def test_a_batch_of_several_statements_is_one_transaction(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str, statement: str
 ) -> None:
-    """B-T24, batcher/B37: the server fails the batch near its end, when most of it has been sent
-    and run; nothing of it stays.
+    """B-T24, batcher/B37: the server fails the batch near its end, after most of it has run; none
+    of it remains.
     """
     async with database(embedded_postgres.dsn) as db, proxied(db.dsn) as (proxy, through):
         await db.con.execute(f"""
@@ -168,7 +168,7 @@ async def test_what_the_table_cannot_take_by_a_statement_is_refused_at_opening(
 
 
 def test_more_workers_than_connections_are_refused() -> None:
-    """B-T46, batcher/B39: the pool of the incident, told before anything is started."""
+    """B-T46, batcher/B39: the pool of the incident, refused before anything is started."""
     with pytest.raises(ConfigError, match="workers=10: the sink takes at most 9"):
         Batcher(to_words("postgresql://there", pool_size=9), limits=Limits(workers=10))
     Batcher(to_words("postgresql://there", pool_size=10), limits=Limits(workers=10))
@@ -177,7 +177,7 @@ def test_more_workers_than_connections_are_refused() -> None:
 async def test_a_pool_smaller_than_was_said_is_refused(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T46: the pool of the user's own is known when it is opened."""
+    """B-T46: the size of a user's own pool is known when it is opened."""
     made: list[Any] = []
 
     def pool() -> Any:

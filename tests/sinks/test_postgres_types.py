@@ -54,7 +54,7 @@ FITTING = {"uuid": ID, "jsonb": "1", "mood": "ok"}
 
 
 def same(found: Any, given: Any) -> bool:
-    """Equal as numbers are, and as a date and its midnight."""
+    """Equal as numbers, and as a date and its midnight."""
     if isinstance(given, dt.datetime) and isinstance(found, dt.datetime):
         return found.replace(tzinfo=None) == given.replace(tzinfo=None)
     if type(given) is dt.date and isinstance(found, dt.datetime):
@@ -64,9 +64,7 @@ def same(found: Any, given: Any) -> bool:
 
 @pytest.mark.parametrize("kind", TABLE)
 def test_what_is_taken_is_written_as_it_was(embedded_postgres: EmbeddedPostgres, kind: str) -> None:
-    """And what is refused would have been refused for every row, or have come back as something
-    else.
-    """
+    """Refused values would have been refused for every row, or have come back as something else."""
 
     async def run() -> list[str]:
         con = await asyncpg.connect(embedded_postgres.dsn)
@@ -131,7 +129,7 @@ def test_what_would_come_back_as_something_else_is_refused(
 
 
 def test_the_question_goes_the_way_of_the_items() -> None:
-    """Through decorators and to every branch; never to the dead letters, whose records are no
+    """Through decorators and to every branch; never to the dead letters, whose records are not
     items.
     """
     nowhere = "postgresql://nowhere.invalid/x"

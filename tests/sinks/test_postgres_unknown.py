@@ -1,5 +1,5 @@
-"""Connections that break during a write: what is known afterwards, and what the next try does about
-it.
+"""Connections that break during a write: what is known afterwards, and how the next attempt
+resolves it.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ async def test_a_connection_lost_before_the_commit_is_sent_is_transient_and_stor
 async def test_a_copy_that_is_cut_in_the_middle_stores_nothing_and_can_be_sent_again(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """asyncpg may have taken all rows before it notices, so this is unknown or transient, and
-    either is repaired.
+    """asyncpg may have sent all rows before it notices, so this is unknown or transient; both are
+    resolved.
     """
     async with (
         database(embedded_postgres.dsn) as db,
@@ -142,7 +142,7 @@ async def test_small_batches_that_lose_their_answer_are_unknown_and_repaired_ali
     statement: str,
     unread: type[Exception],
 ) -> None:
-    """A pipeline hands its rows over when the statement is prepared, one statement before."""
+    """A pipeline sends its rows when the statement is prepared, one statement before."""
     async with (
         database(embedded_postgres.dsn) as db,
         proxied(db.dsn) as (proxy, through),
@@ -211,7 +211,7 @@ async def test_bad_rows_after_an_unknown_outcome_fail_alone(
 async def test_a_table_without_a_unique_key_is_not_written_again_and_says_what_to_add(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """B-T43: loudly `unknown`."""
+    """B-T43: `unknown`, with an error in the log."""
     async with database(embedded_postgres.dsn, "id int, word text") as db, db.sink() as sink:
         errors = await written(sink, words(3), maybe=[1])
         assert {type(error) for error in errors.values()} == {UnverifiableError}
@@ -262,8 +262,8 @@ async def test_a_killed_session_is_not_permanent_and_the_next_write_works(
 async def test_a_session_that_was_ended_at_rest_is_not_the_items_fault(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, size: int, mode: str
 ) -> None:
-    """batcher/B25: the server's last word has arrived, the end of the connection not yet; asyncpg
-    then complains of itself.
+    """batcher/B25: the server's last message has arrived, the end of the connection has not;
+    asyncpg raises an error of its own then.
     """
     async with database(embedded_postgres.dsn) as db:
         async with db.sink(pool_size=1, on_conflict=mode) as sink:

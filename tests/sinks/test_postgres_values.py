@@ -1,5 +1,5 @@
-"""What columns of Arrow and rows of Python become in PostgreSQL: the same value both ways, or a
-refusal of one row.
+"""Columns of Arrow and rows of Python in PostgreSQL: the same value on both paths, or a refusal of
+one row.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def columns(zone: str | None = None, **values: Any) -> ArrowBatch:
 async def stored(
     dsn: str, kind: str, values: Any, *, way: str, zone: str | None = None
 ) -> tuple[dict[int, str], dict[int, str | None]]:
-    """The errors, and the table as text, by the rows' places. The way of rows is forced by a column
-    that has no encoder.
+    """The errors, and the table as text, by the rows' indices. A column that has no encoder forces
+    the path of rows.
     """
     async with database(dsn, f"id int, v {kind}, i interval") as db:
         names = ("id", "v", "i") if way == "rows" else ("id", "v")
@@ -206,7 +206,7 @@ POISON: dict[str, tuple[str, Any, dict[int, str], dict[int, str], list[int]]] = 
 async def test_what_cannot_be_carried_is_refused_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, way: str
 ) -> None:
-    """P-T10, P-T19: by column and reason; its neighbours are there, on both ways."""
+    """P-T10, P-T19: by column and reason; its neighbours are stored, on both paths."""
     kind, values, refused, texts, only_rows = POISON[what]
     errors, found = await stored(embedded_postgres.dsn, kind, values, way=way)
     beyond = [] if way == "columns" else only_rows
@@ -229,9 +229,7 @@ async def test_what_cannot_be_carried_is_refused_alone(
 async def test_a_batch_taken_apart_keeps_what_only_columns_hold(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: Literal["error", "update"]
 ) -> None:
-    """Rows that the server refuses do not take the last day of Python's calendar with them, nor
-    what lies behind it.
-    """
+    """Rows that the server refuses affect neither the last day of Python's calendar nor later ones."""
     async with (
         database(embedded_postgres.dsn, "id int PRIMARY KEY, v date, n int CHECK (n < 100)") as db,
         db.sink(("id", "v", "n"), on_conflict=mode) as sink,
@@ -352,9 +350,7 @@ INSTANTS = ["06:30", "07:30", "07:30", "04:30", "05:30", "07:30"]
 async def test_local_times_and_instants_go_by_the_zone_of_the_rows(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, way: str
 ) -> None:
-    """A skipped hour is moved on, of a repeated one the first is meant; without a zone it is
-    UTC.
-    """
+    """A skipped hour is moved on, of a repeated one the first is used; without a zone it is UTC."""
     dsn = embedded_postgres.dsn
     naive = pa.array(WALLS, pa.int64()).cast(pa.timestamp("us"))
     found = (await stored(dsn, "timestamptz", naive, way=way, zone=NEW_YORK))[1]
@@ -383,9 +379,7 @@ async def test_local_times_and_instants_go_by_the_zone_of_the_rows(
 
 @pytest.mark.parametrize("zone", ["Australia/Lord_Howe", "America/New_York", "+18:00", "-18:00"])
 def test_the_ends_of_pythons_calendar_have_local_times_too(zone: str) -> None:
-    """They lie beyond it, where only the offset is told: it is that of 400 years before or
-    after.
-    """
+    """They are beyond it, where only the offset is known: that of 400 years before or after."""
     cycle = 146_097 * 86_400_000_000
     for moment in (
         *LAST_MOMENTS[:3].to_pylist(),
@@ -455,7 +449,7 @@ ALTERED: dict[str, tuple[str, str, Any, Any, Any]] = {
 async def test_an_open_sink_writes_by_the_types_that_the_table_has_now(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, what: str, size: int, way: str
 ) -> None:
-    """Neither is a row refused by the old type, nor a value cut to it: by INSERT and COPY, as
+    """Neither is a row refused by the old type, nor a value truncated to it: by INSERT and COPY, as
     tuples and as columns.
     """
     before, change, first, second, expected = ALTERED[what]

@@ -1,6 +1,4 @@
-"""Rows into a real table: every way of writing, every mode of conflicts, and what happens to
-connections.
-"""
+"""Rows into a real table: every statement, every mode of conflicts, and the use of connections."""
 
 from __future__ import annotations
 

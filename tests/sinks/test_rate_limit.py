@@ -1,4 +1,4 @@
-"""RateLimit: who goes when, who waits where."""
+"""RateLimit: the order of writes, and the waits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_batch_larger_than_the_burst_goes_into_debt(fake_clock: FakeCloc
 
 
 async def test_a_large_write_is_not_starved_by_small_ones(fake_clock: FakeClock) -> None:
-    """A stream of small writes, as fast as they are let through, cannot hold a large one back."""
+    """A stream of small writes, as fast as the limit permits, cannot delay a large one."""
     sink = FakeSink[int]()
     limited = stack(sink, RateLimit(10, burst=10))
     await write(limited, 10)
@@ -164,8 +164,8 @@ async def test_an_item_without_a_target_fails_alone(fake_clock: FakeClock) -> No
 
 
 async def test_throttling_pauses_the_limit_and_slows_it_down(fake_clock: FakeClock) -> None:
-    """batcher/B24, design 3.3: feedback to the rate limit; the pause first, then half the rate,
-    then step by step the whole.
+    """batcher/B24, design 3.3: feedback to the rate limit; first the pause, then half the rate,
+    then a stepwise recovery.
     """
     sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=3.0))])
     limited = stack(sink, RateLimit(10, burst=10))
@@ -207,7 +207,7 @@ async def test_the_sinks_own_classification_of_throttling_counts(fake_clock: Fak
 async def test_a_pause_that_a_retry_inside_hears_of_reaches_the_limit_outside(
     fake_clock: FakeClock,
 ) -> None:
-    """batcher/4a.6: the pause is for the whole sink, whatever the order of decorators."""
+    """batcher/4a.6: the pause applies to the whole sink, whatever the order of decorators."""
     sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=4.0))])
     limited = stack(sink, Retry(), RateLimit(1_000, burst=1))
     first = asyncio.create_task(write(limited, 1))
@@ -229,7 +229,7 @@ async def test_other_targets_are_not_slowed_down(fake_clock: FakeClock) -> None:
 
 
 async def test_a_pause_reaches_producers(fake_clock: FakeClock) -> None:
-    """batcher/4a.6: whoever finds the ledger full is told for how long."""
+    """batcher/4a.6: a producer at a full ledger gets its duration."""
     sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=60.0))])
     limits = Limits(max_items=1, max_pending_items=2)
     async with Batcher(stack(sink, RateLimit(100), Retry()), limits=limits) as batcher:
@@ -243,7 +243,7 @@ async def test_a_pause_reaches_producers(fake_clock: FakeClock) -> None:
 
 
 async def test_while_it_waits_a_batch_holds_no_slot(fake_clock: FakeClock) -> None:
-    """B-T38, design 3.3: three batches wait for one target, and another target has both slots."""
+    """B-T38, design 3.3: three batches wait for one target, and another target uses both slots."""
     sink = FakeSink[str]()
     limited = stack(sink, RateLimit(1, burst=1, key=lambda item: item[0]))
     async with Batcher(
@@ -272,7 +272,7 @@ async def test_a_shutdown_does_not_lift_the_limit(fake_clock: FakeClock) -> None
 async def test_what_does_not_get_its_turn_by_the_deadline_is_unsent(
     fake_clock: FakeClock, workers: int
 ) -> None:
-    """B-T57: it was never at the destination."""
+    """B-T57: it never reached the destination."""
     sink = FakeSink[int]()
     async with Batcher(
         stack(sink, RateLimit(10, burst=10), Retry()), limits=Limits(max_items=10, workers=workers)
@@ -285,7 +285,7 @@ async def test_what_does_not_get_its_turn_by_the_deadline_is_unsent(
 
 
 async def test_a_wait_that_is_cut_off_hands_its_turn_on(fake_clock: FakeClock) -> None:
-    """Left by a timeout outside: the items were not sent, and the next in line goes."""
+    """Ended by a timeout outside: the items were not sent, and the next write follows."""
     sink = FakeSink[int]()
     limited = stack(sink, RateLimit(10, burst=10))
     await write(limited, 10)
@@ -324,7 +324,7 @@ async def test_a_write_in_flight_that_is_cancelled_leaves_the_limit_as_it_is(
 
 
 async def test_only_what_failed_passes_the_limit_again(fake_clock: FakeClock) -> None:
-    """B-T18: inside a retry every try counts, but only with the items that are sent."""
+    """B-T18: inside a retry every attempt counts, but only with the items that it sends."""
     sink = ScriptedSink[int]([partial(dict.fromkeys((1, 2), ConnectionResetError()))])
     limited = stack(sink, RateLimit(10, burst=10), Retry(backoff=tenacity.wait_fixed(0.0)))
     await write(limited, 10)
@@ -391,9 +391,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], message: str) -> Non
 async def test_a_pause_without_end_ends_after_five_minutes(
     fake_clock: FakeClock, asked: float
 ) -> None:
-    """A destination that answers with a Unix time, or with nonsense, does not stop the sink for
-    good.
-    """
+    """A destination that returns a Unix time, or nonsense, does not stop the sink for good."""
     sink = ScriptedSink[int]([fail(ThrottledError("slow down", retry_after=asked)), ok()])
     limited = stack(sink, RateLimit(items_per_second=1000.0))
     assert await send(limited, RowBatch([1])) != {}

@@ -1,4 +1,4 @@
-"""Split: parts that are small enough, and answers in their places."""
+"""Split: parts within the limit, and results at the right indices."""
 
 from __future__ import annotations
 

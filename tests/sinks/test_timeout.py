@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Slow:
-    """Takes `seconds`; deaf to its cancellation if told so."""
+    """Takes `seconds`; optionally ignores its cancellation."""
 
     def __init__(self, seconds: float, *, deaf: bool = False) -> None:
         self.seconds = seconds
@@ -79,7 +79,9 @@ async def test_items_cut_off_in_the_same_state_share_their_error(fake_clock: Fak
 async def test_items_cut_off_in_different_states_have_different_errors(
     fake_clock: FakeClock,
 ) -> None:
-    """Some wait after an error of their own, some after another, and some are at the destination."""
+    """Some wait after an error of their own, some after another one, and some are at the
+    destination.
+    """
     one, other = TransientError("one"), TransientError("other")
 
     class Sink(Slow):

@@ -1,4 +1,4 @@
-"""The parts of a rate limit that know no clock."""
+"""The parts of a rate limit without a clock."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_slowed_target_is_asked_again_when_its_rate_comes_back() -> None:
 
 
 def test_a_step_that_rounding_makes_a_hair_too_short_is_one_all_the_same() -> None:
-    """Otherwise whoever waits would be asked to look again now, for ever."""
+    """Otherwise a waiter would be woken again at once, forever."""
     target, end = meter(burst=1_000.0), 1.3436424411240122
     target.throttle(end, 0.0)
     waiting = turn(target, 1_000.0)

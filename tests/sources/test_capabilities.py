@@ -39,7 +39,7 @@ def test_every_source_of_the_package_is_found() -> None:
 
 @pytest.mark.parametrize("name", sorted(sources()))
 def test_a_declaration_is_what_the_class_implements(name: str) -> None:
-    """consumer/A:O30."""
+    """consumer/O30."""
     try:
         source = MADE[sources()[name]]()
     except MissingExtra as missing:

@@ -382,7 +382,7 @@ async def test_a_source_is_kept_alive_while_nothing_is_fetched(fake_clock: FakeC
 async def test_receive_closes_the_source_and_run_leaves_it_open(
     fake_clock: FakeClock, *, is_batch: bool
 ) -> None:
-    """O-T25: the same for batches."""
+    """consumer/O19, O-T25: the same for batches."""
     log = log_of(3)
 
     async def handle(messages: object) -> None:

@@ -26,7 +26,9 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_record_is_lost_and_no_position_lies(seed: int) -> None:
-    """O-T1, O-T7, O-T8, O-T23, consumer/C:C1, consumer/C:C3: over rebalances, losses, crashes."""
+    """I7, I8, O-T1, O-T7, O-T8, O-T23, consumer/C:C1, consumer/C:C3: over rebalances, losses,
+    crashes.
+    """
     run(seed)
 
 

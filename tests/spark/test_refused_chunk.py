@@ -31,7 +31,7 @@ def delivery_of(rows: int, host: ChunkHost) -> Delivery:
 async def test_a_refusal_fails_a_chunk_at_once_and_an_outage_is_waited_for(
     fake_clock: FakeClock,
 ) -> None:
-    """Decisions 0.3: with the sink's own message, and no row in the dead letters."""
+    """decisions 0.3: with the sink's own message, and no row in the dead letters."""
     taken: list[object] = []
     error: Exception = RefusedError(
         "permission denied for table events", repair='grant INSERT on "events" to "etl"'

@@ -30,7 +30,7 @@ PASSWORD = "hidden-by-all"
 async def test_the_store_of_a_frozen_process_changes_nothing(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S-T11: it was stopped beyond its lease, and continues when another one has the lock."""
+    """P2, S-T11: it was stopped beyond its lease, and continues when another one has the lock."""
     async with PostgresSubscriptions(log.dsn, schema=log.schema) as mine:
         await mine.initialize(NAME, START)
         async with frozen_holder("postgres", log.dsn, log.schema, "0.5") as holder:

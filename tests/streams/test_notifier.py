@@ -109,7 +109,7 @@ async def listening(log: Log) -> AsyncGenerator[asyncio.Queue[str]]:
 async def test_a_listener_hears_of_the_users_own_transaction(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """The call may come from another thread; the message is visible then."""
+    """S17: the call may come from another thread; the message is visible then."""
     made = StreamLog(log.schema)
     async with listening(log) as heard, made.notifier(log.dsn) as told, log.connected() as con:
         async with con.transaction():

@@ -80,7 +80,7 @@ def scenario(series: dict[str, str], *alerts: str) -> dict[str, object]:
 
 
 def test_the_rules_of_consumers_speak_of_metrics_that_exist() -> None:
-    """consumer/A:O32."""
+    """consumer/O32."""
     _, group, *_ = yaml.safe_load(alert_rules())["groups"]
     known = {*GAUGES, *(f"{name}_total" for name in COUNTERS)}
     assert {rule["alert"] for rule in group["rules"]} == set(ILL)
@@ -94,7 +94,7 @@ def test_the_rules_of_consumers_speak_of_metrics_that_exist() -> None:
 def test_each_rule_of_consumers_fires_on_its_recorded_series_alone(
     promtool: str, tmp_path: Path
 ) -> None:
-    """consumer/A:O32: silent when all is well."""
+    """consumer/O32: silent when all is well."""
     recorded = {
         "rule_files": ["alerts.yml"],
         "evaluation_interval": "1m",

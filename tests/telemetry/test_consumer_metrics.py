@@ -134,7 +134,7 @@ def samples(registry: CollectorRegistry) -> dict[Series, float]:
 
 
 async def test_names_and_labels(fake_clock: FakeClock) -> None:
-    """consumer/A:O32: exact, and no key among the labels."""
+    """consumer/O32: exact, and no key among the labels."""
     registry = CollectorRegistry()
     async with running(fake_clock, "abdr", PrometheusConsumerObserver(registry, durations=True)):
         found = {family.name: family for family in registry.collect()}
@@ -149,7 +149,7 @@ async def test_names_and_labels(fake_clock: FakeClock) -> None:
 
 
 async def test_they_say_what_happened(fake_clock: FakeClock) -> None:
-    """consumer/A:O32: received, acked, nak, term, failed, lag; read at the scrape."""
+    """consumer/O32: received, acked, nak, term, failed, lag; read at the scrape."""
     registry = CollectorRegistry()
     observer = PrometheusConsumerObserver(registry, lag_every=5.0)
 
@@ -208,7 +208,7 @@ async def test_durations_are_measured_where_they_are_wanted(fake_clock: FakeCloc
 
 
 async def test_both_exporters_have_the_same_values(fake_clock: FakeClock) -> None:
-    """consumer/A:O32: by the same definitions."""
+    """consumer/O32: by the same definitions."""
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     observers = (

@@ -77,7 +77,7 @@ def contexts_of(*spans: ReadableSpan) -> list[int]:
 
 
 async def test_a_message_has_a_span_linked_to_its_producer(fake_clock: FakeClock) -> None:
-    """consumer/A:O32: what the handler does is within it."""
+    """consumer/O32: what the handler does is within it."""
     current: list[int] = []
 
     async def handler(message: Message) -> None:
@@ -185,7 +185,7 @@ async def test_a_result_that_is_no_acknowledgement_is_an_error(
 
 
 async def test_a_batch_has_one_span_with_a_link_to_each_trace(fake_clock: FakeClock) -> None:
-    """consumer/A:O32: messages of one trace are linked once; those without a context not at all."""
+    """consumer/O32: messages of one trace are linked once; those without a context not at all."""
     other = TRACE[::-1]
     given = [
         record(0, [PARENT]),

@@ -431,7 +431,7 @@ async def test_metrics_inside_a_stack(fake_clock: FakeClock) -> None:
 async def test_an_observer_that_raises_hurts_nobody(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Design 3.7, in a stack too."""
+    """design 3.7, in a stack too."""
 
     class Raises(PrometheusObserver):
         def on_flushed(self, batch: Any, seconds: float, errors: Any) -> None:

@@ -63,7 +63,7 @@ EVERY: Samples = {
 
 
 def test_a_scrape_has_the_figures_of_the_last_look() -> None:
-    """A queue that is not sticky has no slots to own."""
+    """Q20: a queue that is not sticky has no slots to own."""
     registry = CollectorRegistry()
     PrometheusQueueObserver(registry).on_open("shop", lambda: STATS)
     assert samples(registry) == EVERY

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_time_jumps_to_the_exact_moment_of_the_next_timer() -> None:
-    """batcher/4b.13: third-party timeouts included; no real time goes by."""
+    """batcher/B49, batcher/4b.13: third-party timeouts included; no real time goes by."""
 
     async def main() -> list[float]:
         loop = asyncio.get_running_loop()
@@ -35,7 +35,7 @@ def test_time_jumps_to_the_exact_moment_of_the_next_timer() -> None:
 
 
 async def test_advance_fires_every_timer_on_the_way_at_its_time(fake_clock: FakeClock) -> None:
-    """Also repeated ones, and none before its time."""
+    """batcher/B49: also repeated ones, and none before its time."""
     fired: list[float] = []
 
     def again() -> None:

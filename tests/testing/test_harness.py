@@ -21,7 +21,7 @@ P0 = TopicPartition("messages", 0)
 
 
 async def test_settled_ids_are_in_order_per_key(fake_clock: FakeClock) -> None:
-    """O-T11, consumer/A:O25, consumer/A:O35: with counts, positions and calls."""
+    """O-T11, consumer/O25, consumer/O35: with counts, positions and calls."""
     harness = ConsumerHarness()
     for number in range(6):
         harness.send(number, key="odd" if number % 2 else "even")
@@ -106,7 +106,7 @@ async def test_a_batch_handler_is_run_in_batches(fake_clock: FakeClock) -> None:
 
 
 async def test_dead_letters_are_records_and_are_sent_again(fake_clock: FakeClock) -> None:
-    """consumer/A:O25: their attempts begin at 1, and the blocked message is named."""
+    """consumer/O25: their attempts begin at 1, and the blocked message is named."""
     harness = ConsumerHarness()
     harness.send({"order": 1}, key="ada", id="first", headers=[("trace", b"t")])
     harness.send({"order": 2}, key="ada", id="second")

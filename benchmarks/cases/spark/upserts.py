@@ -93,7 +93,7 @@ def prepare(count: int) -> Iterator[Sequence[Contender]]:
 
 CASE = Case(
     name="spark-upserts",
-    title="A DataFrame upserted into a table with a key, half of its keys there already",
+    title="A DataFrame upserted into a table with a key, half of its keys exist",
     prepare=prepare,
     items=2_000_000,
     quick_items=2_000,

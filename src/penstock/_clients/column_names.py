@@ -26,7 +26,7 @@ def column_names(name: str, value: object) -> tuple[str, ...]:
 
 
 def optional_names(name: str, value: object) -> tuple[str, ...] | None:
-    """As `column_names`, but accept `None`."""
+    """Like `column_names`, but accept `None`."""
     return None if value is None else column_names(name, value)
 
 

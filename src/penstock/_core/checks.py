@@ -120,6 +120,13 @@ def accepts(function: object, arguments: int) -> bool:
     return True
 
 
+def flag(name: str, value: object) -> bool:
+    """Check that the value is a `bool`. Raises `ConfigError`."""
+    if not isinstance(value, bool):
+        raise bad(name, value, "must be True or False")
+    return value
+
+
 def count(name: str, value: object, *, least: int = 1) -> int:
     """Check that the value is a whole number of at least `least`. Raises `ConfigError`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -58,7 +58,9 @@ def first_answer(error: BaseException, *classifiers: Classifier | None) -> Error
 
 
 def classified(error: BaseException, *classifiers: Classifier | None) -> ErrorClass:
-    """Classify by these classifiers, our own types, or as a network error; otherwise `UNLISTED`."""
+    """Return the class by these classifiers, by Penstock's types, or as a network error; otherwise
+    `UNLISTED`.
+    """
     if isinstance(error, (KeyStopped, WithdrawnError)):
         return ErrorClass.STOPPED
     if (answer := _first_answer(classifiers, error)) is not None:

@@ -26,7 +26,9 @@ class Reason(enum.Enum):
 
 
 class _Facts:
-    """Becomes a `Lineage`, with the same slots, after they are assigned: three times as fast."""
+    """A `Lineage` under construction, with the same slots. Assigning them before the change of class
+    is three times as fast.
+    """
 
     __slots__ = ("id", "is_replay", "name", "oldest_at", "reason", "sealed_at", "tenant")
 

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from typing import SupportsFloat
 
 SHORTEST = 0.02
@@ -43,10 +44,12 @@ def next_try(
 
 
 def asked_wait(error: BaseException, longest: float) -> float | None:
-    """Return the error's `retry_after`, 0 to `longest` seconds; `None` if it is not a number."""
+    """Return the error's `retry_after`, 0 to `longest` seconds; `None` if it is not a duration."""
     asked = getattr(error, "retry_after", None)
     if asked is None:  # before the slow check against a Protocol
         return None
+    if isinstance(asked, timedelta):
+        asked = asked.total_seconds()
     if isinstance(asked, bool) or not isinstance(asked, SupportsFloat):
         return None
     try:

@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, cast
 
 from . import checks
 from .errors import ErrorClass
@@ -32,10 +32,18 @@ class BackoffFunction(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DoublingBackoff:
-    """Waits of `first` seconds, doubled after each attempt up to `longest`, without jitter."""
+    """Waits of `first` seconds, doubled after each attempt up to `longest`, without jitter.
+
+    Raises `ConfigError` for a bad duration. 0 means no wait.
+    """
 
     first: float = 0.1
     longest: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("first", "longest"):
+            seconds = checks.seconds(name, getattr(self, name), zero=True)
+            object.__setattr__(self, name, seconds)
 
     def __call__(
         self, tries: int, error: BaseException | None = None, waited: float = 0.0
@@ -94,10 +102,33 @@ class RetryPolicy:
 
 
 def checked_policy(retry: object) -> RetryPolicy:
-    """Check the argument named `retry`. Raises `ConfigError`."""
+    """Check the argument named `retry`, and convert its durations. Raises `ConfigError`."""
     if not isinstance(retry, RetryPolicy):
         rule = "must be a RetryPolicy(...), such as RetryPolicy(attempts=5)"
         raise checks.bad("retry", retry, rule)
-    checks.count("retry.attempts", retry.attempts)
-    checks.count("retry.unlisted_attempts", retry.unlisted_attempts)
-    return retry
+    if isinstance(retry.backoff, type) or not callable(retry.backoff):
+        rule = "must return the wait in seconds, such as DoublingBackoff(first=0.5)"
+        raise checks.bad("retry.backoff", retry.backoff, rule)
+    return replace(
+        retry,
+        attempts=checks.count("retry.attempts", retry.attempts),
+        unlisted_attempts=checks.count("retry.unlisted_attempts", retry.unlisted_attempts),
+        resend_unknown=checks.flag("retry.resend_unknown", retry.resend_unknown),
+        max_seconds=checks.optional_seconds("retry.max_seconds", retry.max_seconds),
+        give_up_after=checks.optional_seconds("retry.give_up_after", retry.give_up_after),
+        max_retry_after=checks.seconds("retry.max_retry_after", retry.max_retry_after),
+        final=_classes("retry.final", retry.final),
+        uncounted=_classes("retry.uncounted", retry.uncounted),
+    )
+
+
+def _classes(name: str, value: object) -> frozenset[ErrorClass]:
+    if not _is_set_of_classes(value):
+        raise checks.bad(name, value, "must be a set of ErrorClass, such as {ErrorClass.PERMANENT}")
+    return frozenset(cast("set[ErrorClass]", value))
+
+
+def _is_set_of_classes(value: object) -> bool:
+    return isinstance(value, (set, frozenset)) and all(
+        isinstance(each, ErrorClass) for each in cast("set[object]", value)
+    )

@@ -79,7 +79,7 @@ class Intake(Generic[T]):
             await self._wait_for_room(group, seconds)
 
     def try_add(self, item: T, known: Known) -> bool:
-        """Accept the item if there is room now, like `Batcher.try_add`."""
+        """Accept the item if there is capacity now, like `Batcher.try_add`."""
         if not self._lifecycle.takes_items:
             self._ledger.refuse(1)
             return False

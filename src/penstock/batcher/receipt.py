@@ -6,11 +6,13 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
+from .._core import checks
 from .._core.errors import ItemFailed
 from .._core.runtime.loops import refuse_in_a_loop
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
+    from datetime import timedelta
 
     from .._core.outcome import Outcome
 
@@ -106,18 +108,19 @@ class BlockingReceipt(ReceiptBase):
     __slots__ = ()
     _waiters: tuple[threading.Lock, ...]
 
-    def result(self, timeout: float | None = None) -> Outcome:
+    def result(self, timeout: float | timedelta | None = None) -> Outcome:
         """Block until the item has its outcome; return a success, or raise a new `ItemFailed`.
 
         `timeout` in seconds (default: none) bounds the wait: the item is not affected by a
-        `TimeoutError`. Raises `ConfigError` instead of waiting in a thread with a running loop.
+        `TimeoutError`. Raises `ConfigError` for a bad timeout, and instead of waiting in a thread
+        with a running loop.
         """
+        seconds = checks.optional_seconds("timeout", timeout, zero=True)
         if self.outcome is None:
             refuse_in_a_loop("result()", "await a Batcher's receipt")
-            self._wait(timeout)
+            self._wait(seconds)
         if self.outcome is None:
-            message = f"the item has no outcome after {timeout} s; it is still inside"
-            raise TimeoutError(message)
+            raise TimeoutError(f"the item has no outcome after {seconds:g} s; it is still pending")
         return self._success(self.outcome)
 
     def _wait(self, timeout: float | None) -> None:
@@ -127,7 +130,7 @@ class BlockingReceipt(ReceiptBase):
             self._waiters = (*self._waiters, arrived)
         if self.outcome is None:
             most = threading.TIMEOUT_MAX
-            arrived.acquire(timeout=-1 if timeout is None else min(max(timeout, 0.0), most))
+            arrived.acquire(timeout=-1 if timeout is None else min(timeout, most))
 
     def _wake(self) -> None:
         for arrived in self._waiters:

@@ -1,4 +1,4 @@
-"""Room for a group: in the ledgers of its tenants, if those are bounded, and in the whole."""
+"""Capacity for a group: in the ledgers of its tenants, if they have limits, and in the batcher's."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Reservation(Protocol):
 
     @property
     def may_fit(self) -> bool:
-        """Whether there would be room if all queued items were evicted."""
+        """Whether there would be enough capacity if all queued items were evicted."""
         ...
 
     def evict(self) -> Evicted[Any] | None:
@@ -52,7 +52,7 @@ class Reservation(Protocol):
 
 
 class WholeReservation(Generic[T]):
-    """Room in the whole ledger."""
+    """Capacity in the whole ledger."""
 
     def __init__(self, ledger: Ledger, gathering: Gathering[T], items: int, size: int) -> None:
         self._ledger = ledger
@@ -74,7 +74,7 @@ class WholeReservation(Generic[T]):
 
     @property
     def may_fit(self) -> bool:
-        """Whether there would be room if all queued items were evicted."""
+        """Whether there would be enough capacity if all queued items were evicted."""
         return self._ledger.would_fit(self.items, self.size)
 
     def evict(self) -> Evicted[T] | None:
@@ -126,7 +126,7 @@ class TenantReservation(Generic[T]):
 
     @property
     def may_fit(self) -> bool:
-        """Whether there would be room if all queued items were evicted."""
+        """Whether there would be enough capacity if all queued items were evicted."""
         queue = self._tenants.known(self.key)
         return queue is None or queue.ledger.would_fit(self.items, self.size)
 

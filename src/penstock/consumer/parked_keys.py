@@ -138,7 +138,7 @@ class ParkedKeys:
         return bool(self._fed)
 
     def take_fed(self) -> list[ParkedKey]:
-        """Return the marked keys and unmark them; keys with a running turn stay marked."""
+        """Return the marked keys and unmark them. Keys with a running turn stay marked."""
         fed = [parked for parked in self._fed if not parked.is_going]
         for parked in fed:
             del self._fed[parked]

@@ -15,7 +15,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qs
 
-from .._core.checks import bad
+from .._core.checks import bad, flag
 from .._core.errors import ClosedError
 from .operated import Operated
 
@@ -47,9 +47,8 @@ def probes(*consumers: Operated, restart_when_stalled: bool = False) -> Probes:
     for consumer in consumers:
         if not isinstance(consumer, Operated):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise bad("consumers", consumer, "must be consumers")
-    if not isinstance(restart_when_stalled, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise bad("restart_when_stalled", restart_when_stalled, "must be True or False")
-    return Probes(consumers, restart_when_stalled=restart_when_stalled)
+    restart = flag("restart_when_stalled", restart_when_stalled)
+    return Probes(consumers, restart_when_stalled=restart)
 
 
 class Answer(NamedTuple):

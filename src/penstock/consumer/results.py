@@ -42,7 +42,7 @@ class Nak:
 
     def __post_init__(self) -> None:
         if self.delay is not None:
-            checks.seconds("delay", self.delay, zero=True)
+            object.__setattr__(self, "delay", checks.seconds("delay", self.delay, zero=True))
 
 
 @dataclass(frozen=True, slots=True)

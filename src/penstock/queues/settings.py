@@ -74,8 +74,7 @@ class QueueSettings:
     def __post_init__(self) -> None:
         checks.choice("slot_function", self.slot_function, ("sha256", "blake3"))
         for name in ("ordering_required", "sticky"):
-            if not isinstance(getattr(self, name), bool):
-                raise bad(name, getattr(self, name), "must be True or False")
+            checks.flag(name, getattr(self, name))
         self._settle("poison", self._checked_poison())
         _whole("max_attempts", checks.count("max_attempts", self.max_attempts))
         checks.optional_count("max_depth", self.max_depth)

@@ -43,7 +43,9 @@ class Evidence:
         self._fault_at = now
 
     def lied(self, now: float) -> None:
-        """Record that an item refused alone was accepted later; refusals prove less for a while."""
+        """Record that an item refused alone was accepted later, which makes refusals weaker evidence
+        for a while.
+        """
         self._lies = self.lies(now) + 1
         self._lied_at = now
         self._fault_at = -math.inf

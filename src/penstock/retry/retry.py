@@ -113,7 +113,7 @@ class Retry(SinkDecorator):
         policy = RetryPolicy(
             attempts=checks.count("attempts", attempts),
             unlisted_attempts=checks.count("unlisted_attempts", unlisted_attempts),
-            resend_unknown=resend_unknown,
+            resend_unknown=checks.flag("resend_unknown", resend_unknown),
             max_seconds=checks.optional_seconds("max_seconds", max_seconds),
             give_up_after=checks.optional_seconds("give_up_after", give_up_after),
             max_retry_after=checks.seconds("max_retry_after", max_retry_after),

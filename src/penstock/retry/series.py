@@ -213,7 +213,7 @@ class RetrySeries:
 
     def give_up(self, errors: Mapping[int, BaseException]) -> None:
         """End the series: each item leaves with its error, or with another item's error if the last
-        try did not send it.
+        attempt did not send it.
         """
         others = next(iter(errors.values()))
         for index in self.pending:

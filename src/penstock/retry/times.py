@@ -50,6 +50,6 @@ class TryTimes:
         self._since += seconds
 
     def is_too_late(self, when: float) -> bool:
-        """Return whether a try at that time would exceed the time limit."""
+        """Return whether an attempt at that time would exceed the time limit."""
         most = self._policy.max_seconds
         return most is not None and when > self._since + most

@@ -196,7 +196,7 @@ async def test_a_running_handler_of_a_lost_claim_completes_nothing(fake_clock: F
 
 
 async def test_completions_while_the_claim_closes_count(fake_clock: FakeClock) -> None:
-    """O-T7: and have no effect once it has ended."""
+    """consumer/G23, O-T7: and have no effect once it has ended."""
     contexts, done = list[EventContext](), list[int]()
 
     async def finish(context: EventContext) -> None:

@@ -56,7 +56,9 @@ async def forward_key(context: EventContext) -> None:
 
 
 async def test_an_event_is_complete_once_its_items_have_arrived(fake_clock: FakeClock) -> None:
-    """consumer/G-T20: its position is not passed before; events behind it are handled meanwhile."""
+    """consumer/G27, consumer/G-T20: its position is not passed before; events behind it are handled
+    meanwhile.
+    """
     log, sink = log_of(*"abc"), ScriptedSink[Any]()
     async with forwarding(log, fake_clock, sink, forward_key) as consumer:
         assert consumer.stats().counts.acked == 0

@@ -107,7 +107,9 @@ async def test_it_runs_between_events_under_load(fake_clock: FakeClock) -> None:
 
 
 async def test_failed_items_are_parked_and_tried_again(fake_clock: FakeClock) -> None:
-    """G-T13: kept with their due time, removed when they are due, and kept again if they fail."""
+    """consumer/G19, G-T13: kept with their due time, removed when they are due, and kept again if
+    they fail.
+    """
     log, state = log_of("a", "b", "c"), MemoryState(keep=True)
     failures = {"a": 2, "b": 0, "c": 1}
     written: list[str] = []

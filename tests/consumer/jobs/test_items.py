@@ -32,7 +32,9 @@ async def run(
 
 
 async def test_more_items_than_a_batch_run_one_after_another(fake_clock: FakeClock) -> None:
-    """G-T6: two executions of ten, in order, and one callback with all of it."""
+    """consumer/G13, consumer/G14, G-T6: two executions of ten, in order, and one callback with all
+    of it.
+    """
     running, batches, told = 0, list[list[int]](), list[list[object]]()
 
     async def execute(items: list[BatchItem]) -> None:
@@ -64,7 +66,7 @@ async def test_more_items_than_a_batch_run_one_after_another(fake_clock: FakeClo
 
 
 async def test_a_placeholder_is_complete_in_its_order(fake_clock: FakeClock) -> None:
-    """G-T7: nothing is executed for it, and it waits for what its key has in a batch."""
+    """consumer/G15, G-T7: nothing is executed for it, and it waits for what its key has in a batch."""
     executed, done = list[object](), list[int]()
 
     async def execute(items: list[BatchItem]) -> None:
@@ -86,7 +88,9 @@ async def test_a_placeholder_is_complete_in_its_order(fake_clock: FakeClock) -> 
 
 
 async def test_a_key_is_in_one_running_batch(fake_clock: FakeClock) -> None:
-    """G-T8, G-T9: over partitions, under a random load; sizes, numbers and waits are bounded."""
+    """consumer/G11, consumer/G12, G-T8, G-T9: over partitions, under a random load; sizes, numbers
+    and waits are bounded.
+    """
     random, running = Random(3), list[list[BatchItem]]()
     log = MemoryLog(
         [
@@ -129,7 +133,7 @@ async def test_a_key_is_in_one_running_batch(fake_clock: FakeClock) -> None:
 
 
 async def test_a_first_item_waits_for_the_delay_only(fake_clock: FakeClock) -> None:
-    """G-T9: by the clock; a full batch does not wait."""
+    """consumer/G12, G-T9: by the clock; a full batch does not wait."""
     began: list[tuple[float, int]] = []
     start = fake_clock.now()
 
@@ -182,7 +186,7 @@ async def test_an_executor_that_raises_fails_its_items(fake_clock: FakeClock) ->
 
 
 async def test_items_have_keys_of_their_own(fake_clock: FakeClock) -> None:
-    """G-T11: five keys, one callback; a failed item tells its own key."""
+    """consumer/G13, G-T11: five keys, one callback; a failed item tells its own key."""
     failed: list[object] = []
 
     async def execute(items: list[BatchItem]) -> None:

@@ -211,6 +211,30 @@ async def test_fewer_jobs_run_once_their_bound_is_lower(fake_clock: FakeClock) -
     assert log.positions[P0] == Position(12)
 
 
+async def test_the_key_of_a_job_is_not_the_key_of_its_record(fake_clock: FakeClock) -> None:
+    """consumer/G7: jobs of one key do not overlap, whatever the keys of their records are."""
+    running_jobs, at_once = set[object](), set[frozenset[object]]()
+
+    async def process(key: str, value: object) -> None:
+        running_jobs.add((key, value))
+        at_once.add(frozenset(running_jobs))
+        await fake_clock.sleep(1.0)
+        running_jobs.remove((key, value))
+
+    jobs = JobScheduler(process)
+    job_keys = ["account 1", "account 1", "account 2"]
+
+    async def handle(context: EventContext) -> Incomplete:
+        return jobs.schedule(context, job_keys[context.message.offset], context.message.offset)
+
+    log = log_of("a", "b", "a")
+    async with running(MemorySource(log, clock=fake_clock), fake_clock, handle, jobs):
+        await fake_clock.advance(5.0)
+    assert frozenset({("account 1", 0), ("account 2", 2)}) in at_once
+    assert not any({("account 1", 0), ("account 1", 1)} <= each for each in at_once)
+    assert log.positions[P0] == Position(3)
+
+
 async def test_observers_are_told_of_each_turn(fake_clock: FakeClock) -> None:
     """consumer/G2: a handler that gives its turn up, and what its finalisers return."""
     ends: list[str] = []

@@ -52,7 +52,7 @@ async def run(
 
 
 async def test_keys_are_in_order_and_positions_too(fake_clock: FakeClock) -> None:
-    """G-T1: k1 is slow and k2 overtakes it; what is committed never does."""
+    """consumer/G3, consumer/G5, G-T1: k1 is slow and k2 overtakes it; what is committed never does."""
     log, seen, commits = log_of("k1", "k2", "k2", "k2", "k1"), list[str](), list[int]()
 
     async def process(key: str, offset: int) -> None:
@@ -87,7 +87,7 @@ async def test_keys_are_in_order_and_positions_too(fake_clock: FakeClock) -> Non
 
 
 async def test_no_position_passes_an_unfinished_event(fake_clock: FakeClock) -> None:
-    """G-T2: 10,000 events of 1,000 keys with random delays."""
+    """consumer/G3, G-T2: 10,000 events of 1,000 keys with random delays."""
     random, unfinished = Random(1), set(range(10_000))
     log = MemoryLog(records([f"k{random.randrange(1000)}" for _ in range(10_000)]))
 
@@ -111,7 +111,9 @@ async def test_no_position_passes_an_unfinished_event(fake_clock: FakeClock) -> 
 
 
 async def test_turns_of_a_partition_exclude_each_other(fake_clock: FakeClock) -> None:
-    """G-T3: handlers and finalisers of a partition; another partition runs beside them."""
+    """consumer/G4, G-T3: handlers and finalisers of a partition; another partition runs beside
+    them.
+    """
     log = MemoryLog([*records("abcabcabc"), *records("abcabc", partition=1)])
     inside: dict[int, int] = {0: 0, 1: 0}
     side_by_side = 0
@@ -144,7 +146,7 @@ async def test_turns_of_a_partition_exclude_each_other(fake_clock: FakeClock) ->
 
 
 async def test_a_processors_error_is_the_finalisers(fake_clock: FakeClock) -> None:
-    """G-T4: without a finaliser the event is complete, whatever became of the job."""
+    """consumer/G6, G-T4: without a finaliser the event is complete, whatever became of the job."""
     errors: list[BaseException | None] = []
 
     async def process(key: str, value: object) -> None:
@@ -165,7 +167,9 @@ async def test_a_processors_error_is_the_finalisers(fake_clock: FakeClock) -> No
 
 
 async def test_stages_are_in_order_and_complete_with_the_last(fake_clock: FakeClock) -> None:
-    """G-T5: the event is committed after its second stage, and keys keep their order over both."""
+    """consumer/G9, G-T5: the event is committed after its second stage, and keys keep their order
+    over both.
+    """
     log, done, commits = log_of(*"abababab"), list[tuple[str, int]](), list[tuple[int, int]]()
     random = Random(2)
 
@@ -331,7 +335,7 @@ async def test_a_failing_finaliser_is_tried_again_alone(fake_clock: FakeClock) -
 
 
 async def test_the_raw_primitive(fake_clock: FakeClock) -> None:
-    """G-T18: complete when its finaliser says so, however early or late it is called."""
+    """consumer/G1, G-T18: complete when its finaliser says so, however early or late it is called."""
     log, kept = log_of("early", "late", "twice", "plain"), list[EventContext]()
     finished: list[str] = []
 
@@ -373,7 +377,7 @@ async def test_the_raw_primitive(fake_clock: FakeClock) -> None:
 
 
 async def test_an_event_that_passes_its_scheduler_by_is_refused(fake_clock: FakeClock) -> None:
-    """G-T21: in debug mode, while earlier events of its key are inside."""
+    """consumer/G8, G-T21: in debug mode, while earlier events of its key are inside."""
     gate = asyncio.Event()
 
     async def process(key: str, value: object) -> None:

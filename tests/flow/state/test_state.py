@@ -383,7 +383,9 @@ async def test_an_owner_that_is_taken_over(
 async def test_many_entries(
     embedded_postgres: EmbeddedPostgres, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A restore reads them in pages, once, and nothing runs before, not even interjections."""
+    """consumer/G23: a restore reads them in pages, once, and nothing runs before, not even
+    interjections.
+    """
     ready: list[bool] = []
     caplog.set_level("INFO", "penstock.flow")
 
@@ -414,7 +416,7 @@ async def test_many_entries(
 
 
 async def test_a_consumer_that_reads_its_state(embedded_postgres: EmbeddedPostgres) -> None:
-    """It is not ready, and `explain()` says why; it tries again where it fails."""
+    """consumer/G23: it is not ready, and `explain()` says why; it tries again where it fails."""
     async with state_tables(embedded_postgres.dsn) as tables, tables.state() as state:
         log = log_of(3)
         await tables.con.execute(f'BEGIN; LOCK TABLE "{tables.table}"')

@@ -1,4 +1,4 @@
-"""Tables for tests of `ClickHouseSink`, looked at by a connection beside the sink's."""
+"""Tables for tests of `ClickHouseSink`, read by a separate connection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Words:
         partition: str = "tuple()",
         after: str = "",
     ) -> None:
-        """Make the table anew; it keeps tokens where the server has them."""
+        """Create the table anew; it keeps tokens if the server has them."""
         self.server.run("DROP TABLE IF EXISTS words")
         tokens = after or (TOKENS if self.options.get("deduplicate", True) else "")
         self.server.run(
@@ -44,11 +44,11 @@ class Words:
         )
 
     def rows(self, columns: str = "id, word", order: str = "id") -> list[tuple[str, ...]]:
-        """What is in the table."""
+        """The contents of the table."""
         return self.server.rows(f"SELECT {columns} FROM words ORDER BY {order}")
 
     async def looked(self, columns: str = "id, word", order: str = "id") -> list[tuple[str, ...]]:
-        """As `rows`, beside a loop."""
+        """Like `rows`, outside the event loop."""
         return await asyncio.to_thread(self.rows, columns, order)
 
     def sink(self, **options: Any) -> ClickHouseSink:
@@ -70,12 +70,12 @@ async def written(
 
 
 def told(rows: Sequence[tuple[object, ...]]) -> list[tuple[str, ...]]:
-    """Rows as a query tells them."""
+    """Rows in the form of a query's result."""
     return [tuple(map(str, row)) for row in rows]
 
 
 def bad(errors: dict[int, BaseException]) -> list[int]:
-    """The indices of errors, each of which refuses its item for good."""
+    """The indices of the errors, each of which refuses its item for good."""
     from penstock import PermanentError
 
     assert all(isinstance(error, PermanentError) for error in errors.values()), errors

@@ -36,5 +36,5 @@ def old(old_server: OldServer) -> Words:
 
 @pytest.fixture(params=["arrow", pytest.param("json", marks=pytest.mark.long)])
 def words(request: pytest.FixtureRequest, engine: EngineServer) -> Words:
-    """The table `words` of the engine, by both formats; JSON is also what the old server reads."""
+    """The table `words` of the engine, in both formats; the old server reads JSON too."""
     return Words(engine, format=request.param)

@@ -1,10 +1,10 @@
-"""A front of HTTP for ClickHouse's embedded engine, which runs each statement that it is sent.
+"""An HTTP front for ClickHouse's embedded engine, which runs each statement that it receives.
 
     python engine_program.py PORT FOLDER
 
-It does what the server does with a request: the statement of the query string and the body behind it,
-with the other parameters as settings; the code of an exception in a header. What it does not have is
-the server's: users, connections that are limited, replicas.
+It handles a request like the server: the statement in the query string and the body behind it, the
+other parameters as settings, and the code of an exception in a header. It lacks the server's users,
+connection limits and replicas.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Two ClickHouse servers on loopback: the one of Debian's packages, which is of 2018, and a current
-embedded engine behind a front of HTTP.
+"""Two ClickHouse servers on loopback: the one of Debian's packages, from 2018, and a current
+embedded engine behind an HTTP front.
 """
 
 from __future__ import annotations
@@ -83,18 +83,18 @@ class ClickHouseServer:
         self._client = httpx.Client(verify=False, timeout=30)
 
     def run(self, statement: str) -> str:
-        """Run a statement; return what it gives, as tab-separated values."""
+        """Run a statement; return its result as tab-separated values."""
         answer = self._client.post(self.url, content=statement.encode())
         if answer.status_code != 200:
             raise RuntimeError(answer.text)
         return answer.text
 
     def rows(self, query: str) -> list[tuple[str, ...]]:
-        """The rows of a query, as texts."""
+        """The rows of a query, as text."""
         return [tuple(line.split("\t")) for line in self.run(query).splitlines()]
 
     def post(self, insert: str, settings: dict[str, str], body: bytes) -> int:
-        """Send the body of an INSERT; return the status of the answer."""
+        """Send the body of an INSERT; return the status of the response."""
         asked = {"query": insert, **settings}
         return self._client.post(self.url, params=asked, content=body).status_code
 
@@ -114,10 +114,10 @@ class ClickHouseServer:
 
 
 class OldServer(ClickHouseServer):
-    """That of Debian's packages: 18.16, without Arrow, tokens and asynchronous inserts.
+    """The server of Debian's packages: 18.16, without Arrow, tokens and asynchronous inserts.
 
-    Its users beside `default`: `reader` may not write, and `elsewhere` has no access to the database
-    `default`. Their password is `secret`.
+    Its users besides `default`: `reader` may not write, and `elsewhere` has no access to the
+    database `default`. Their password is `secret`.
     """
 
     def __init__(self) -> None:

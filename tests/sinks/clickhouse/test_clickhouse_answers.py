@@ -1,4 +1,4 @@
-"""What the answers of a server mean for a write, and what a body that was cut off does."""
+"""The meaning of a server's responses for a write, and the effect of a truncated body."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HEADER = "x-clickhouse-exception-code"
 
 @asynccontextmanager
 async def opened(**options: Any) -> AsyncGenerator[tuple[ClickHouseSink, Server]]:
-    """A sink of a server that answers as the test says."""
+    """A sink of a server with scripted responses."""
     async with serving() as server:
         server.steps.extend([FACTS, ENGINE])
         server.always[b"system.columns"] = COLUMNS
@@ -70,7 +70,7 @@ ANSWERS = [
 
 
 async def test_the_code_of_an_exception_decides() -> None:
-    """Also behind a status of 200, and whatever the status is."""
+    """Also with status 200, or any other status."""
     async with opened() as (sink, server):
         for answer, kind in ANSWERS:
             server.steps.append(answer)
@@ -94,7 +94,7 @@ async def test_an_error_has_its_code_and_shows_no_row_in_logs() -> None:
 
 
 async def test_a_row_that_is_blamed_wrongly_is_delivered() -> None:
-    """The server always blames the first row of a body; the bad one is found all the same."""
+    """The server always blames the first row of a body; the bad row is still found."""
 
     async def step(request: Request) -> Reply:
         rows = json.loads(request.body)
@@ -112,7 +112,7 @@ async def test_a_row_that_is_blamed_wrongly_is_delivered() -> None:
 
 
 async def test_a_blamed_row_costs_three_requests() -> None:
-    """And every part has a token of its own, equal when it is sent again."""
+    """Every part has a token of its own, which stays the same when it is sent again."""
 
     async def step(request: Request) -> Reply:
         rows = json.loads(request.body)
@@ -166,7 +166,7 @@ async def test_a_throttle_ends_the_batch() -> None:
 
 @pytest.mark.parametrize("format_name", ["arrow", "json"])
 async def test_a_body_that_was_cut_off_is_refused(engine: EngineServer, format_name: str) -> None:
-    """Wherever it was cut: no part of it is stored, under a token that the whole one would have."""
+    """Wherever it is truncated: no part of it is stored under the token of the whole body."""
     words = Words(engine, format=format_name)
     rows = [(number, "x" * (number % 7)) for number in range(20)]
     async with serving() as server:
@@ -190,7 +190,7 @@ async def test_a_body_that_was_cut_off_is_refused(engine: EngineServer, format_n
 
 @pytest.mark.long
 def test_a_body_is_one_block_however_many_rows_it_has(engine: EngineServer) -> None:
-    """So nothing of it is stored if its last row is refused: two million rows would be otherwise."""
+    """So nothing of it is stored if its last row is refused; otherwise, two million rows would be."""
     words = Words(engine, format="json")
     words.make("id UInt32, CONSTRAINT small CHECK id < 9000000")
     rows = b",".join(b'{"id":%d}' % number for number in range(4_000_000))

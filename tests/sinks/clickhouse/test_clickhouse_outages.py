@@ -1,4 +1,4 @@
-"""`ClickHouseSink` with servers that are killed, stopped or full, and rights that are missing."""
+"""`ClickHouseSink` with servers that are killed, stopped or full, and with missing rights."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def _through_deaths(words: Words) -> tuple[list[Outcome], list[tuple[str, 
 
 @pytest.mark.long
 async def test_a_server_that_is_killed_under_load(old: Words) -> None:
-    """Without tokens: nothing is lost, and what is there twice was of unknown outcome."""
+    """Without tokens: nothing is lost, and every duplicated row had an unknown outcome."""
     outcomes, rows = await _through_deaths(old)
     assert {*outcomes} <= {Outcome.DELIVERED, Outcome.DUPLICATE}
     assert sorted({*rows}, key=lambda row: int(row[0])) == told([(n, "w") for n in range(COUNT)])
@@ -73,7 +73,7 @@ async def test_a_server_that_is_killed_under_load(old: Words) -> None:
 
 @pytest.mark.long
 async def test_an_engine_that_is_killed_under_load(engine: EngineServer) -> None:
-    """With tokens: every row is there once."""
+    """With tokens: every row is stored once."""
     words = Words(engine)
     outcomes, rows = await _through_deaths(words)
     assert {*outcomes} <= {Outcome.DELIVERED, Outcome.DUPLICATE}
@@ -81,7 +81,7 @@ async def test_an_engine_that_is_killed_under_load(engine: EngineServer) -> None
 
 
 async def test_an_answer_that_is_lost(words: Words) -> None:
-    """batcher/B38: the batch that is sent again is there once."""
+    """batcher/B38: the batch that is sent again is stored once."""
     program = words.server.program
     async with words.sink(timeout=0.3) as sink:
         batch = RowBatch([(1, "a"), (2, "b")])
@@ -98,7 +98,7 @@ async def test_an_answer_that_is_lost(words: Words) -> None:
 
 
 async def test_an_old_server_that_is_stopped(old: Words) -> None:
-    """What was sent to it is stored when it goes on, and once more if it is sent again."""
+    """Rows sent to it are stored when it continues, and once more if they are sent again."""
     program = old.server.program
     async with old.sink(timeout=0.3) as sink:
         await asyncio.to_thread(program.pause)
@@ -153,7 +153,7 @@ async def test_too_many_parts_are_a_throttle(old: Words) -> None:
 
 
 async def test_too_many_queries_are_a_throttle(old: Words) -> None:
-    """And too little memory is no row's fault."""
+    """And too little memory is not the fault of a row."""
     async with old.sink(settings={"max_concurrent_queries_for_user": 1}) as sink:
         other = asyncio.create_task(asyncio.to_thread(old.server.run, "SELECT sleep(0.5)"))
         while "SELECT sleep" not in await asyncio.to_thread(old.server.run, "SHOW PROCESSLIST"):

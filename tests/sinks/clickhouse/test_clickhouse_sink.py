@@ -1,4 +1,4 @@
-"""`ClickHouseSink`, on the embedded engine by both formats, and on the server of 2018 by JSON."""
+"""`ClickHouseSink`, on the embedded engine in both formats, and on the server of 2018 in JSON."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
@@ -66,7 +66,7 @@ async def test_a_table_that_keeps_no_tokens_is_told(
 
 
 async def test_without_tokens_equal_batches_are_all_stored(words: Words) -> None:
-    """Where the table would take equal blocks for one, as replicated ones do."""
+    """Although the table would treat equal blocks as one, as replicated tables do."""
     async with words.sink(deduplicate=False) as sink:
         for _ in range(3):
             assert await written(sink, ROWS[:10]) == {}
@@ -92,7 +92,7 @@ async def test_asynchronous_inserts_are_stored_when_they_are_told(words: Words) 
 
 
 async def test_columns_go_as_they_are(engine: EngineServer) -> None:
-    """batcher/4b.12: no row is made of them."""
+    """batcher/4b.12: they are not converted to rows."""
 
     class NoRows(ArrowBatch):
         def _made(self) -> Any:
@@ -164,7 +164,7 @@ TYPES: dict[str, tuple[Any, str, Any, str]] = {
 
 
 async def test_values_that_do_not_fit_fail_alone(words: Words) -> None:
-    """Of any type; and none is changed or lost, as ClickHouse itself does with many of these."""
+    """Of any type; none is changed or lost, as ClickHouse itself does with many of them."""
     words.make(", ".join(["id UInt32", *(f"v{at} {kind}" for at, kind in enumerate(TYPES))]))
     good = [each[0] for each in TYPES.values()]
     rows = [[0, *good], *([at, *good] for at in range(1, len(TYPES) + 1)), [99, *good]]
@@ -228,7 +228,7 @@ NEVER: list[tuple[str, Any]] = [
 
 
 async def test_columns_of_types_that_never_fit(engine: EngineServer) -> None:
-    """One clear error for all rows, before the first is sent; known in advance, too."""
+    """One clear error for all rows, before the first is sent; the sink reports it in advance too."""
     words = Words(engine)
     words.make(", ".join(["id UInt32", *(f"v{at} {kind}" for at, (kind, _) in enumerate(NEVER))]))
     async with words.sink() as sink:
@@ -243,7 +243,7 @@ async def test_columns_of_types_that_never_fit(engine: EngineServer) -> None:
 
 
 async def test_rows_that_only_the_server_refuses_fail_alone(words: Words) -> None:
-    """Wherever they are; whether it tells which they are or not."""
+    """At any position, whether the server names them or not."""
     words.make("id UInt32, word String, CONSTRAINT short CHECK length(word) < 9")
     rows = list(ROWS[:300])
     wrong = [0, 7, 8, 150, 299]
@@ -257,8 +257,8 @@ async def test_rows_that_only_the_server_refuses_fail_alone(words: Words) -> Non
 
 
 async def test_a_materialized_view_that_fails_leaves_rows_unknown(words: Words) -> None:
-    """The server fills table and view side by side, so the table may have them or not. None is
-    blamed; sent again without the view, they are there once.
+    """The server fills table and view concurrently, so the table may have them or not. No row is
+    blamed; sent again without the view, each is stored once.
     """
     words.server.run("DROP TABLE IF EXISTS shares")
     words.server.run(
@@ -281,7 +281,7 @@ async def test_a_materialized_view_that_fails_leaves_rows_unknown(words: Words) 
 
 
 async def test_fields_that_the_table_does_not_have(words: Words) -> None:
-    """They fail alone, and are not left out silently; unless the columns are given."""
+    """They fail alone, and are not omitted silently, unless the columns are given."""
     items = [{"id": 1, "word": "a"}, {"id": 2, "word": "b", "more": 1}, {"id": 3}]
     async with words.sink() as sink:
         errors = await written(sink, items)
@@ -305,7 +305,7 @@ async def test_columns_that_are_left_out_get_their_default(words: Words) -> None
 
 
 async def test_columns_of_a_batch_may_be_fewer(engine: EngineServer) -> None:
-    """Of a sink without columns= : the others get their default. A strange one is refused."""
+    """For a sink without `columns=`: the others get their defaults. An unknown one is refused."""
     words = Words(engine)
     words.make("id UInt32, word String DEFAULT 'none'")
     async with words.sink() as sink:
@@ -320,7 +320,7 @@ async def test_columns_of_a_batch_may_be_fewer(engine: EngineServer) -> None:
 
 
 async def test_a_table_that_changes_under_an_open_sink(words: Words) -> None:
-    """A row is blamed by the table as it is; a column that is gone gives no row up."""
+    """Rows are checked against the current table; if a column is missing, no row is given up."""
     words.make("id UInt8, word String")
     async with words.sink() as sink:
         assert await written(sink, [(1, "a")]) == {}
@@ -339,7 +339,7 @@ async def test_a_table_that_changes_under_an_open_sink(words: Words) -> None:
 
 
 async def test_a_column_that_is_made_wider_takes_values_at_once(words: Words) -> None:
-    """And one that is narrower in a new table takes no value that it would cut."""
+    """And a narrower one in a new table accepts no value that it would truncate."""
     words.make("id UInt32, n UInt8")
     async with words.sink() as sink:
         assert bad(await written(sink, [(1, 300)])) == [0]
@@ -483,7 +483,7 @@ def test_nothing_of_a_sink_shows_its_password() -> None:
 
 
 def test_a_moment_without_a_zone_is_in_utc() -> None:
-    """In both formats; the server would take its own zone for texts."""
+    """In both formats; the server would use its own zone for text."""
     from penstock.sinks.clickhouse.types import parsed
     from penstock.sinks.clickhouse.values import rule_of
 

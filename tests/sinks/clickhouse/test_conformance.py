@@ -1,4 +1,6 @@
-"""batcher/4b.12: `ClickHouseSink` keeps what a sink has to keep, by both formats and on an old server."""
+"""batcher/4b.12: `ClickHouseSink` passes the conformance suite, in both formats and on an old
+server.
+"""
 
 from __future__ import annotations
 

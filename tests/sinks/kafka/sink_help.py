@@ -72,7 +72,7 @@ async def items(broker: EmbeddedKafka, topic: str) -> list[Any]:
 
 
 class Answering:
-    """Puts errors in the place of a broker's answers to records, one after another."""
+    """Replaces a broker's responses to records with errors, one after another."""
 
     def __init__(self, *codes: int) -> None:
         self._codes = [*codes]
@@ -97,7 +97,7 @@ class Books:
     def settled(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
-        """Items have their outcome."""
+        """Book the outcomes of items."""
         self.outcomes |= dict.fromkeys(indices, outcome)
         for index, detail in (details or {}).items():
             assert isinstance(detail, RecordMetadata)
@@ -110,7 +110,7 @@ class Books:
 
 
 class Written:
-    """A batch, and what became of it. `write` sends the items that have no outcome yet."""
+    """A batch and its results. `write` sends the items that have no outcome yet."""
 
     def __init__(self, items: Iterable[Any], keys: Sequence[object] | None = None) -> None:
         given = [*items]
@@ -128,5 +128,5 @@ class Written:
         return [self.batch[index] for index in sorted(self.books.outcomes)]
 
     def details(self) -> list[RecordMetadata]:
-        """Those of every item, in order; all have some."""
+        """The details of every item, in order; each has some."""
         return [self.books.details[index] for index in range(len(self.batch))]

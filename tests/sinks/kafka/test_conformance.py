@@ -1,4 +1,4 @@
-"""B-T40: `KafkaSink` keeps what a sink has to keep, on a real broker."""
+"""B-T40: `KafkaSink` passes the conformance suite, on a real broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TestKafkaSink(SinkConformance[dict[str, Any]]):
-    """As it comes: idempotent, one partition."""
+    """With default arguments: idempotent, one partition."""
 
     options: ClassVar[dict[str, Any]] = {}
     partitions = 1
@@ -41,7 +41,7 @@ class TestKafkaSink(SinkConformance[dict[str, Any]]):
 
 
 class TestKafkaSinkNotIdempotent(TestKafkaSink):
-    """The broker recognizes nothing."""
+    """The broker recognizes no repeated batch."""
 
     options: ClassVar[dict[str, Any]] = {"idempotent": False}
 
@@ -55,7 +55,7 @@ class TestKafkaSinkWithKeys(TestKafkaSink):
 
 
 class TestKafkaSinkTopics(TestKafkaSink):
-    """The topic by a function, and a batch for each record or two."""
+    """A topic chosen by a function, and a batch for every one or two records."""
 
     options: ClassVar[dict[str, Any]] = {"max_batch_bytes": 100}
 

@@ -1,4 +1,4 @@
-"""B-T40: a batch whose answer is lost is sent again as it was, and stored once."""
+"""B-T40: a batch whose response is lost is sent again unchanged, and stored once."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_connection_that_breaks_stores_each_record_once(
 def test_an_answer_that_is_lost_for_good_is_unknown_and_its_retry_stores_nothing_twice(
     broker: EmbeddedKafka,
 ) -> None:
-    """The items of the retry take the answer of the records that are there."""
+    """batcher/B40: the items of the retry get the results of the stored records."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
@@ -99,7 +99,7 @@ def test_an_answer_that_is_lost_for_good_is_unknown_and_its_retry_stores_nothing
 
 
 def test_another_write_to_the_partition_settles_the_doubt_first(broker: EmbeddedKafka) -> None:
-    """The first batch keeps its place in front, also if its retry comes later."""
+    """batcher/B40: the first batch stays first, even if its retry comes later."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
@@ -117,7 +117,7 @@ def test_another_write_to_the_partition_settles_the_doubt_first(broker: Embedded
 
 
 def test_nothing_is_sent_behind_a_batch_in_doubt(broker: EmbeddedKafka) -> None:
-    """Another write fails as unavailable while there is still no answer."""
+    """Another write fails as unavailable while there is no response."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
@@ -136,7 +136,7 @@ def test_nothing_is_sent_behind_a_batch_in_doubt(broker: EmbeddedKafka) -> None:
 
 
 def test_a_part_of_the_items_comes_again_with_others(broker: EmbeddedKafka) -> None:
-    """Items in doubt beside fresh ones in one write: each once, details of both."""
+    """Items in doubt and fresh ones in one write: each is stored once, and has its details."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, topic):
@@ -165,7 +165,7 @@ async def sink_errors(
 
 @pytest.mark.parametrize("comes_first", ["the same batch", "another one"])
 def test_a_cancelled_write_is_stored_once(broker: EmbeddedKafka, comes_first: str) -> None:
-    """Cancelled while its answer is on the way, and then sent again."""
+    """Cancelled while its response is in flight, and then sent again."""
 
     async def scenario() -> None:
         async with behind_proxy(broker) as (sink, proxy, topic):
@@ -189,7 +189,7 @@ def test_a_cancelled_write_is_stored_once(broker: EmbeddedKafka, comes_first: st
 
 
 def test_what_is_stored_before_a_cancellation_is_delivered(broker: EmbeddedKafka) -> None:
-    """A write of several batches: those with an answer are not sent again."""
+    """A write of several batches: those with a response are not sent again."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, max_batch_bytes=100) as (sink, proxy, topic):
@@ -211,7 +211,7 @@ def test_what_is_stored_before_a_cancellation_is_delivered(broker: EmbeddedKafka
 
 
 def test_no_other_write_sends_what_is_not_idempotent_again(broker: EmbeddedKafka) -> None:
-    """Whether an item of unknown outcome is sent again is for the `Retry` to decide."""
+    """batcher/B40: `Retry` determines whether an item with an unknown outcome is sent again."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, idempotent=False) as (sink, proxy, topic):
@@ -232,8 +232,8 @@ def test_no_other_write_sends_what_is_not_idempotent_again(broker: EmbeddedKafka
 def test_a_refusal_of_the_second_try_says_nothing_about_the_first(
     broker: EmbeddedKafka, code: int
 ) -> None:
-    """Too few replicas in sync: still unknown, and settled afterwards. Without a right any more the
-    items stay in doubt, too, and wait for the repair like the others.
+    """Too few in-sync replicas: still unknown, and settled afterwards. Without the right, the items
+    stay in doubt as well, and wait for the repair like the others.
     """
 
     async def scenario() -> None:
@@ -265,7 +265,7 @@ def test_a_refusal_of_the_second_try_says_nothing_about_the_first(
 def test_an_error_after_the_records_were_stored_leads_to_no_second_copy(
     broker: EmbeddedKafka, code: int
 ) -> None:
-    """A leader may answer so although it has the records; the next write has others."""
+    """A leader may respond so although it has the records; the next write has others."""
 
     async def scenario() -> None:
         async with behind_proxy(broker) as (sink, proxy, topic):
@@ -285,7 +285,9 @@ def test_an_error_after_the_records_were_stored_leads_to_no_second_copy(
 def test_a_batch_of_an_earlier_write_that_is_refused_for_its_records_is_out_of_the_way(
     broker: EmbeddedKafka,
 ) -> None:
-    """The write that has found out goes on with its own batches; the items come again and fail."""
+    """The write that gets the refusal continues with its own batches; the refused items fail in
+    their retry.
+    """
 
     async def scenario() -> None:
         topic = await new_topic(broker, settings={"max.message.bytes": "1000"})
@@ -309,7 +311,7 @@ def test_a_batch_of_an_earlier_write_that_is_refused_for_its_records_is_out_of_t
 
 
 def test_a_timeout_in_a_stack_costs_no_record_and_stores_none_twice(broker: EmbeddedKafka) -> None:
-    """Timeout, Retry and batcher: each item is delivered once, by the tally and in the topic."""
+    """`Timeout`, `Retry` and batcher: each item is delivered once, in the tally and in the topic."""
 
     async def scenario() -> None:
         async with behind_proxy(broker) as (sink, proxy, topic):
@@ -332,7 +334,7 @@ def test_a_timeout_in_a_stack_costs_no_record_and_stores_none_twice(broker: Embe
 
 
 def test_what_is_remembered_of_stored_records_is_small(broker: EmbeddedKafka) -> None:
-    """Items that never come again do not keep the bytes of their records."""
+    """Items that are never sent again do not keep the bytes of their records."""
 
     async def scenario() -> None:
         async with behind_proxy(broker, request_timeout=BRIEF) as (sink, proxy, _):

@@ -1,4 +1,4 @@
-"""Bad arguments, addresses, logins and rights: what is wrong is named, and no secret is shown."""
+"""Bad arguments, addresses, logins and rights: each error names the cause, and shows no secret."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("message", "given"), BAD, ids=[str(given) for _, given in BAD])
 def test_a_bad_argument_is_named(message: str, given: dict[str, Any]) -> None:
-    """When the sink is made; nothing is connected to."""
+    """At construction, without a connection."""
     arguments: dict[str, Any] = {"topic": "t", "bootstrap": NOWHERE, **given}
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")) as caught:
         KafkaSink(**arguments)
@@ -74,7 +74,7 @@ def test_a_bad_argument_is_named(message: str, given: dict[str, Any]) -> None:
 
 
 def test_no_repr_shows_a_secret_and_a_pickle_is_the_same_sink() -> None:
-    """Functions and login travel; an `ssl_context` has to be made by a function."""
+    """Functions and login are pickled; an `ssl_context` needs a function."""
     sink = KafkaSink(lambda item: item["t"], bootstrap=NOWHERE, **login())
     assert PASSWORD not in repr(sink) + str(vars(sink))
     again = cloudpickle.loads(cloudpickle.dumps(sink))
@@ -92,7 +92,7 @@ def test_no_repr_shows_a_secret_and_a_pickle_is_the_same_sink() -> None:
 async def test_an_open_sink_belongs_to_its_loop(
     broker: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
-    """A second loop is refused, and a sink that is not open, too."""
+    """A second loop is refused, and so is a sink that is not open."""
     topic = await new_topic(broker)
     sink = KafkaSink(topic, bootstrap=broker.bootstrap)
     assert "is not open" in str((await Written([1]).write(sink))[0])
@@ -117,7 +117,7 @@ async def test_an_open_sink_belongs_to_its_loop(
 async def other_server(
     answer: bytes, *, hangs: bool, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[str]:
-    """The address of a server that is no broker: it gives this answer to anything."""
+    """The address of a server that is not a broker: it sends this response to every request."""
     clients: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -175,7 +175,7 @@ def test_an_address_without_a_server_is_told(host: str) -> None:
 
 
 def test_a_certificate_that_is_not_trusted_is_told_at_opening(tmp_path: Path) -> None:
-    """As a mistake of the configuration, whatever the server is."""
+    """As a configuration error, whatever the server is."""
     certificate = trustme.CA().issue_cert("127.0.0.1")
     chain, key = str(tmp_path / "chain.pem"), str(tmp_path / "key.pem")
     certificate.cert_chain_pems[0].write_to_path(chain)
@@ -201,7 +201,7 @@ def test_a_certificate_that_is_not_trusted_is_told_at_opening(tmp_path: Path) ->
 
 
 def test_a_fixed_topic_that_is_missing_is_told_at_opening(broker: EmbeddedKafka) -> None:
-    """With what to do about it; nothing stays open."""
+    """With the remedy; nothing stays open."""
 
     async def scenario() -> None:
         topic = new_name("missing")
@@ -218,7 +218,7 @@ def test_a_fixed_topic_that_is_missing_is_told_at_opening(broker: EmbeddedKafka)
 
 
 def test_a_topic_that_is_deleted_and_made_anew_under_an_open_sink(broker: EmbeddedKafka) -> None:
-    """Refused as a whole in between, which is an outage; afterwards it goes on."""
+    """Refused as a whole in between, which is an outage; delivered afterwards."""
 
     async def scenario() -> None:
         topic = await new_topic(broker)
@@ -285,7 +285,7 @@ def test_a_wrong_password_is_told_at_opening_and_never_shown(
 
 
 def test_a_right_that_is_taken_away_for_a_while_is_an_outage(own_broker: OwnKafka) -> None:
-    """It is logged with what to do; nothing goes to the dead letters, and everything arrives."""
+    """It is logged with the remedy; nothing becomes a dead letter, and everything is delivered."""
 
     async def scenario() -> None:
         topic, letters = await new_topic(own_broker), MemorySink[int]()

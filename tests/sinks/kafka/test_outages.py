@@ -47,7 +47,7 @@ class Counts(Observer):
         self._news.tell()
 
     async def until(self, delivered: int) -> None:
-        """Wait for so many delivered items."""
+        """Wait for this number of delivered items."""
         await self._news.until(lambda: self.delivered >= delivered)
 
 
@@ -75,7 +75,9 @@ KEYS, ITEMS = 40, 12_000
 async def under_load(
     broker: OwnKafka, event: str, moment: int, *, idempotent: bool = True, timeout: float | None
 ) -> Counter[int]:
-    """How often each item is in the topic, after an event at full load; order and tally checked."""
+    """The number of copies of each item in the topic, after an event at full load; order and tally
+    are checked.
+    """
     topic, letters, counts = await new_topic(broker, 4), MemorySink[Any](), Counts()
     sink = KafkaSink(
         topic, bootstrap=broker.bootstrap, key="key", request_timeout=1.0, idempotent=idempotent
@@ -129,7 +131,7 @@ def test_an_outage_at_full_load_costs_nothing_and_doubles_nothing(
 @pytest.mark.soak
 @pytest.mark.parametrize("seed", range(12))
 def test_outages_at_random_moments(own_broker: OwnKafka, seed: int) -> None:
-    """As above; without idempotence there are duplicates of items in doubt alone."""
+    """As above; without idempotence only items in doubt are duplicated."""
     chance = random.Random(seed)
     event, idempotent = chance.choice([*EVENTS]), chance.random() < 0.75
     timeout, moment = chance.choice([None, 0.8, 3.0]), chance.randrange(ITEMS // 2)
@@ -142,7 +144,7 @@ def test_outages_at_random_moments(own_broker: OwnKafka, seed: int) -> None:
 def test_a_write_without_a_broker_ends_soon_and_is_unavailable_until_it_is_back(
     own_broker: OwnKafka,
 ) -> None:
-    """Also a second try of items in doubt: a broker that cannot be asked uses up no attempt."""
+    """Also a second attempt for items in doubt: an unreachable broker uses up no attempt."""
 
     async def scenario() -> None:
         topic = await new_topic(own_broker)

@@ -37,7 +37,9 @@ KEYS: dict[Any, bytes] = {
 
 
 def test_keys_of_a_batcher_are_the_keys_of_its_records(broker: EmbeddedKafka) -> None:
-    """Bytes as they are, text in UTF-8, anything else as JSON; details are the records' places."""
+    """Bytes unchanged, text in UTF-8, anything else as JSON; the details are the positions of the
+    records.
+    """
 
     async def scenario() -> None:
         topic = await new_topic(broker, 4)
@@ -166,7 +168,7 @@ def test_an_item_that_cannot_become_a_record_fails_alone(broker: EmbeddedKafka, 
 
 
 def test_bytes_and_other_items_may_be_in_one_batch(broker: EmbeddedKafka) -> None:
-    """Bytes as they are, beside JSON and an item that is neither."""
+    """Bytes unchanged, beside JSON and an item that is neither."""
 
     async def scenario() -> None:
         topic = await new_topic(broker)
@@ -180,7 +182,7 @@ def test_bytes_and_other_items_may_be_in_one_batch(broker: EmbeddedKafka) -> Non
 
 
 def test_a_topic_that_is_not_there_concerns_its_own_items(broker: EmbeddedKafka) -> None:
-    """With a function for the topic; the others are delivered."""
+    """With a function for the topic; the other items are delivered."""
 
     async def scenario() -> None:
         topic, missing = await new_topic(broker), new_name("missing")
@@ -203,7 +205,7 @@ def test_a_topic_that_is_not_there_concerns_its_own_items(broker: EmbeddedKafka)
 def test_nothing_is_stored_behind_a_failed_item_of_its_key(
     broker: EmbeddedKafka, at_fault: str
 ) -> None:
-    """Also where records of one key go to several partitions; other keys are not concerned."""
+    """Also if records of one key belong to several partitions; other keys are not affected."""
 
     async def scenario() -> None:
         topic = await new_topic(
@@ -247,7 +249,7 @@ PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 def test_waves_keep_the_order_of_keys_and_of_partitions(
     given: Sequence[tuple[str, TopicPartition]],
 ) -> None:
-    """Each record is in one wave; a key has one partition in each; no order is turned round."""
+    """Each record is in one wave; a key has one partition in each; no order is reversed."""
     placed: dict[TopicPartition, list[int]] = {}
     for place, (_, partition) in enumerate(given):
         placed.setdefault(partition, []).append(place)

@@ -44,7 +44,7 @@ def test_refused_items_become_letters_in_a_topic(broker: EmbeddedKafka) -> None:
 def test_an_unfit_item_is_a_letter_and_both_branches_have_the_others(
     broker: EmbeddedKafka,
 ) -> None:
-    """A fan-out to two topics, with a dead letter for what one of them cannot take."""
+    """A fan-out to two topics, with a dead letter for an item that one of them refuses."""
 
     async def scenario() -> None:
         first, second = await new_topic(broker), await new_topic(broker)
@@ -64,7 +64,9 @@ def test_an_unfit_item_is_a_letter_and_both_branches_have_the_others(
 
 
 def test_a_forgotten_producer_gets_a_new_id_and_nothing_is_lost(broker: EmbeddedKafka) -> None:
-    """The broker misses a number: the write fails, and the next one begins anew. It is logged."""
+    """The broker misses a number: the write fails, and the next one starts with a new id. It is
+    logged.
+    """
 
     async def scenario() -> None:
         topic = await new_topic(broker)

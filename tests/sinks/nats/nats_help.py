@@ -47,7 +47,7 @@ async def _ignored(error: Exception) -> None:
 
 @asynccontextmanager
 async def plain(server: EmbeddedNats, **options: Any) -> AsyncIterator[Client]:
-    """A client of nats-py, without anything of ours."""
+    """A client of nats-py, without changes."""
     client = Client()
     try:
         await client.connect(server.url, error_cb=_ignored, **options)
@@ -73,13 +73,13 @@ def context_of(client: Client) -> JetStreamContext:
 
 
 async def count(server: EmbeddedNats, stream: str) -> int:
-    """The number of messages that the stream says it has."""
+    """The number of messages in the stream, as the server reports it."""
     async with plain(server) as client:
         return (await context_of(client).stream_info(stream)).state.messages
 
 
 async def read(server: EmbeddedNats, stream: str) -> list[Read]:
-    """Every message of a stream, in the order of sequences; as many as the stream says it has."""
+    """Every message of a stream, in the order of sequence numbers; as many as the server reports."""
     async with plain(server) as client:
         context = context_of(client)
         state = (await context.stream_info(stream)).state
@@ -109,7 +109,7 @@ class Books:
     def settled(
         self, indices: Sequence[int], outcome: Outcome, details: Mapping[int, object] | None
     ) -> None:
-        """Items have their outcome."""
+        """Book the outcomes of items."""
         self.outcomes |= dict.fromkeys(indices, outcome)
         for index, detail in (details or {}).items():
             assert isinstance(detail, PublishAck)
@@ -122,7 +122,7 @@ class Books:
 
 
 class Written:
-    """A batch, and what became of it. `write` sends the items that have no outcome yet."""
+    """A batch and its results. `write` sends the items that have no outcome yet."""
 
     def __init__(self, items: Iterable[Any], keys: Sequence[object] | None = None) -> None:
         given = [*items]

@@ -1,4 +1,4 @@
-"""A connection to NATS: its news, its errors in words, and an end that is bounded."""
+"""A connection to NATS: its events, its errors as text, and a bounded end."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def options(server: EmbeddedNats | str, **client: Any) -> NatsOptions:
 
 
 class Told:
-    """The news of a connection, as events and lists."""
+    """The events of a connection, as events and lists."""
 
     def __init__(self) -> None:
         self.lost, self.back, self.closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -175,7 +175,7 @@ async def test_a_user_that_is_removed_is_told_and_may_come_again(real_clock: Loo
 async def test_a_message_that_the_server_takes_amiss_closes_the_connection(
     own: EmbeddedNats, real_clock: LoopClock
 ) -> None:
-    """nats-py does not count the headers against the limit of a payload."""
+    """nats-py does not count the headers towards the payload limit."""
     told = Told()
     client = await connect(options(own), told.news)
     try:

@@ -1,4 +1,4 @@
-"""B-T40: `NatsSink` keeps what a sink has to keep, on a real server."""
+"""B-T40: `NatsSink` passes the conformance suite, on a real server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TestNatsSink(SinkConformance[dict[str, Any]]):
-    """As it comes: JetStream, one subject."""
+    """With default arguments: JetStream, one subject."""
 
     options: ClassVar[dict[str, Any]] = {}
 
@@ -45,7 +45,7 @@ class TestNatsSinkOneAtATime(TestNatsSink):
 
 
 class TestNatsSinkSubjects(TestNatsSink):
-    """The subject by a function, and items of its own headers, ids and limits."""
+    """The subject by a function, and items with headers, ids and limits of their own."""
 
     def sink(self) -> NatsSink:
         stream = self.stream
@@ -58,6 +58,6 @@ class TestNatsSinkSubjects(TestNatsSink):
 
 
 class TestNatsSinkCore(TestNatsSink):
-    """Without answers of JetStream; a stream listens all the same."""
+    """Without acknowledgements from JetStream; a stream still stores the messages."""
 
     options: ClassVar[dict[str, Any]] = {"delivery": "core"}

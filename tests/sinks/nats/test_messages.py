@@ -1,4 +1,4 @@
-"""Items as messages: their parts, and the items that cannot be one, each alone."""
+"""Items as messages: their parts, and the items that cannot become one, which fail alone."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ async def test_another_last_sequence_is_the_items_own_error(
 async def test_nothing_is_stored_behind_a_refused_item_of_its_key(
     embedded_nats: EmbeddedNats, real_clock: LoopClock
 ) -> None:
-    """consumer/C: order per key; the server refuses, not the sink."""
+    """consumer/C: order per key; refused by the server, not by the sink."""
     stream = await new_stream(embedded_nats)
     made = sink(embedded_nats, f"{stream}.a", expected_last_subject_sequence=lambda i: i.get("at"))
     items: list[dict[str, Any]] = [

@@ -1,6 +1,6 @@
 """B-T40: a server that is stopped, killed or frozen under a sink at full load.
 
-The stream's own count and its sequence of payloads say what was stored, and how often.
+The stream's own count and its sequence of payloads show what was stored, and how often.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FAST: dict[str, Any] = {"reconnect_time_wait": 0.02, "ack_timeout": 0.4}
 
 
 def fast(ack_timeout: float) -> dict[str, Any]:
-    """Options with another time to wait for answers."""
+    """Options with another timeout for acknowledgements."""
     return {**FAST, "ack_timeout": ack_timeout}
 
 
@@ -70,7 +70,7 @@ async def restart(server: EmbeddedNats) -> None:
 
 
 async def freeze(server: EmbeddedNats) -> None:
-    """For longer than the sink waits for answers."""
+    """For longer than the sink waits for acknowledgements."""
     await asyncio.to_thread(server.pause)
     try:
         await LoopClock().sleep(0.7)
@@ -79,7 +79,7 @@ async def freeze(server: EmbeddedNats) -> None:
 
 
 async def freeze_and_kill(server: EmbeddedNats) -> None:
-    """What the sink has sent meanwhile is lost."""
+    """Messages sent meanwhile are lost."""
     await asyncio.to_thread(server.pause)
     await LoopClock().sleep(0.2)
     await kill(server)
@@ -91,8 +91,8 @@ EVENTS = {"killed": kill, "restarted": restart, "frozen": freeze, "frozen, kille
 async def under_load(
     server: EmbeddedNats, event: str, moment: int, *, items: int = ITEMS, **given: Any
 ) -> tuple[Counter[int], Counter[Outcome]]:
-    """How often each item is in the stream after an event at full load, and the outcomes; order and
-    tally are checked.
+    """The number of copies of each item in the stream after an event at full load, and the
+    outcomes; order and tally are checked.
     """
     stream, letters, counts = await new_stream(server), MemorySink[Any](), Counts(moment)
     sink = NatsSink(f"{stream}.a", servers=server.url, **FAST, **given)
@@ -132,7 +132,7 @@ async def under_load(
 async def test_each_item_is_in_the_stream_once_after_an_outage(
     own: EmbeddedNats, real_clock: LoopClock, event: str
 ) -> None:
-    """The ids of messages make a repetition after an unknown outcome no second message."""
+    """With message ids, a repetition after an unknown outcome is not a second message."""
     times, outcomes = await under_load(own, event, 1_500)
     assert {*times.values()} == {1}
     assert {*outcomes} <= {Outcome.DELIVERED, Outcome.DUPLICATE}

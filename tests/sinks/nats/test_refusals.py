@@ -1,5 +1,5 @@
-"""What the server refuses: named, with what to repair, and without waiting for answers that never
-come.
+"""Refusals by the server: named with the repair, and without waiting for acknowledgements that
+never come.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ async def lost_answer(
     clock: LoopClock,
     **login: Any,
 ) -> None:
-    """Write, and cancel that when the message is stored."""
+    """Write, and cancel the write when the message is stored."""
     write = asyncio.ensure_future(written.write(made))
     for _ in range(3):
         await clock.sleep(0)
@@ -330,7 +330,7 @@ async def lost_answer(
 async def test_a_message_with_an_expected_sequence_is_found_after_a_lost_answer(
     embedded_nats: EmbeddedNats, real_clock: LoopClock
 ) -> None:
-    """JetStream looks at the expected sequence before it looks at the id."""
+    """JetStream checks the expected sequence before the id."""
     stream = await new_stream(embedded_nats)
     made = sink(embedded_nats, f"{stream}.a", expected_last_subject_sequence=lambda _: 0)
     written = Written([{"n": 1}])

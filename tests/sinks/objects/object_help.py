@@ -1,4 +1,4 @@
-"""Places that sinks write objects to, and what is found there."""
+"""Destinations of object sinks, and their contents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Folder:
-    """A folder of this machine."""
+    """A folder on disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,7 +58,7 @@ class Bucket:
         }
 
     def uploads(self) -> list[Any]:
-        """The uploads in parts that have neither ended nor been given up."""
+        """The multipart uploads that have neither ended nor been aborted."""
         listed: list[Any] = (
             self.server.client().list_multipart_uploads(Bucket=self.name).get("Uploads", [])
         )
@@ -66,7 +66,7 @@ class Bucket:
 
 
 def items_in(objects: Mapping[str, bytes]) -> list[Any]:
-    """The items of all objects but manifests, by their names' ends."""
+    """The items of all objects except manifests, by the suffixes of their names."""
     found: list[Any] = []
     for path, content in objects.items():
         if path.startswith("_"):
@@ -85,7 +85,9 @@ def items_in(objects: Mapping[str, bytes]) -> list[Any]:
 
 @asynccontextmanager
 async def losing_answers(port: int, *, count: int) -> AsyncGenerator[str]:
-    """The address of a proxy that closes its first connections in place of their first answers."""
+    """The address of a proxy that closes its first connections instead of passing on their first
+    responses.
+    """
     numbers = itertools.count()
     tasks: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,6 @@
-"""batcher/4b.12: `ObjectSink` and `ParquetSink` keep what a sink has to keep, on disk and in a bucket."""
+"""batcher/4b.12: `ObjectSink` and `ParquetSink` pass the conformance suite, on disk and in a
+bucket.
+"""
 
 from __future__ import annotations
 

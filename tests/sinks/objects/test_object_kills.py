@@ -1,4 +1,4 @@
-"""A writer that is killed and begins again: objects are whole, and nothing is lost or there twice."""
+"""A writer that is killed and restarted: objects are whole, and nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ asyncio.run(main())
     "seed", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in range(2, 20))]
 )
 def test_kills_lose_nothing_and_repeat_nothing(bucket: Bucket, seed: int) -> None:
-    """batcher/B28: killed before, within and after uploads. Each batch that was told is there once;
-    those that were cut are written again under the same id, as a source does it, and replace what
-    is there of them.
+    """batcher/B28: killed before, during and after uploads. Each reported batch is stored once;
+    interrupted ones are written again under the same id, as a source does it, and replace their
+    earlier objects.
     """
     told, kills = -1, 0
     while told < BATCHES - 1:

@@ -1,4 +1,4 @@
-"""The errors of object stores: what an operator repairs, what is tried again, what is unknown."""
+"""The errors of object stores: refused until a repair, transient, or unknown."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ async def test_a_folder_without_rights_or_room(real_clock: LoopClock, folder: Fo
 
 
 async def test_a_server_that_is_frozen_or_killed(real_clock: LoopClock) -> None:
-    """While it is frozen a write is unknown, while it is dead unavailable; both pass."""
+    """While it is frozen a write is unknown, while it is dead unavailable; both are temporary."""
     with s3_server() as server:
         url = server.bucket("bucket")
         sink = ObjectSink(url, config=server.config(), timeout=0.5)

@@ -1,4 +1,4 @@
-"""What `ObjectSink` writes: whole objects, under names that a retry writes again."""
+"""The objects of `ObjectSink`: whole, under names that a retry uses again."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_partitions_are_folders_of_hive(real_clock: LoopClock, folder: Fol
 async def test_a_part_that_is_written_again_replaces_itself(
     real_clock: LoopClock, s3: S3Server, bucket: Bucket
 ) -> None:
-    """batcher/B28: the answers to two of three objects are lost; the retry writes these alone, and
+    """batcher/B28: the responses for two of three objects are lost; the retry writes only these,
     without the bad item.
     """
     async with losing_answers(s3.port, count=2) as url:
@@ -120,7 +120,7 @@ async def test_a_part_that_is_written_again_replaces_itself(
 
 
 async def test_equal_batches_are_objects_each(real_clock: LoopClock, folder: Folder) -> None:
-    """Neither replaces the other."""
+    """Neither replaces the other one."""
     async with ObjectSink(folder.url) as sink:
         for _ in range(3):
             assert await written(sink, [{"same": True}]) == {}
@@ -130,7 +130,7 @@ async def test_equal_batches_are_objects_each(real_clock: LoopClock, folder: Fol
 async def test_one_id_with_other_items_replaces_nothing(
     real_clock: LoopClock, folder: Folder
 ) -> None:
-    """As when a topic is made anew, and its records have the places of earlier ones."""
+    """As when a topic is created anew, and its records have the offsets of earlier ones."""
     lineage = RowBatch([1]).lineage
     async with ObjectSink(folder.url) as sink:
         for item in ("earlier", "later"):
@@ -167,7 +167,7 @@ async def test_without_its_manifest_a_write_is_not_delivered(
 async def test_large_objects_go_in_parts_which_a_failure_leaves_none_of(
     real_clock: LoopClock, s3: S3Server, bucket: Bucket
 ) -> None:
-    """Objects appear whole or not at all; no part stays behind, hidden."""
+    """Objects appear whole or not at all; no hidden part remains."""
     server = Server()
 
     async def failing(request: Request) -> Any:
@@ -212,7 +212,7 @@ async def test_a_cancelled_upload_in_parts_leaves_none(
 async def test_what_is_on_disk_is_on_the_disk(
     real_clock: LoopClock, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file and every folder that leads to it are synced before a write is told as delivered."""
+    """The file and all of its parent folders are synced before a write is reported as delivered."""
     synced: list[str] = []
     real = os.fsync
 

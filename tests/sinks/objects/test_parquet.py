@@ -1,4 +1,4 @@
-"""What `ParquetSink` writes: files with the values that it was given, or errors of their rows."""
+"""The files of `ParquetSink`: the given values, or errors of their rows."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_column_that_must_have_a_value(real_clock: LoopClock, folder: Fo
 async def test_columns_are_written_without_rows(
     real_clock: LoopClock, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also into partitions, whose columns are in the folders' names only."""
+    """Also into partitions, whose columns exist only in the names of the folders."""
     monkeypatch.delattr(ArrowBatch, "rows")
     days = pa.array([NOON.date(), None, NOON.date()], pa.date32())
     batch = ArrowBatch(pa.record_batch({"day": days, "id": [1, 2, 3], "x": ["a", None, "b"]}))
@@ -157,7 +157,7 @@ async def test_what_others_read(real_clock: LoopClock, folder: Folder) -> None:
 async def test_a_schema_that_drifts_is_told(
     real_clock: LoopClock, folder: Folder, later: dict[str, Any], why: str
 ) -> None:
-    """Without a declared schema, that of the first batch counts; other batches go on."""
+    """Without a declared schema, that of the first batch applies; other batches continue."""
     first = pa.record_batch({"id": pa.array([1], pa.int32()), "word": ["x"]})
     async with ParquetSink(folder.url, schema=None) as sink:
         assert await send(sink, ArrowBatch(first)) == {}

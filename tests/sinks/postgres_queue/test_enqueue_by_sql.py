@@ -35,7 +35,7 @@ async def enqueue(con: Any, log: Log, numbers: list[int], **more: Any) -> list[s
 async def test_a_replay_of_a_clients_numbers_enqueues_only_new_ones(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T14: the replayed one is left out, and the new one has its place."""
+    """Q-T14: the replayed one is omitted, and the new one has its place."""
     await create_queue(log)
     async with log.connected() as con:
         send = [1, 2], [2, 3], [3], [7]
@@ -54,7 +54,7 @@ async def test_a_replay_of_a_clients_numbers_enqueues_only_new_ones(
 async def test_calls_of_a_client_at_once_enqueue_each_number_once(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T14: the second waits for the first, and is rolled back or left out as that one ended."""
+    """Q-T14: the second waits for the first; it is omitted if that one commits."""
     await create_queue(log)
     async with log.connected() as one, log.connected() as two, log.connected() as third:
         pid = await two.fetchval("SELECT pg_backend_pid()")
@@ -112,7 +112,7 @@ ONE = str(UUID(int=1))
 async def test_an_insert_that_a_queue_does_not_take_is_an_error_of_its_own(
     log: Log, real_clock: LoopClock, row: str, state: str, constraint: str | None
 ) -> None:
-    """The states and constraints of the page on enqueueing."""
+    """The states and constraints on the page about enqueueing."""
     await create_queue(log)
     await create_queue(log, "full", max_depth=1)
     await create_queue(log, "blake", slot_function="blake3")

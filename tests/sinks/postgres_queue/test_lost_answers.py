@@ -1,4 +1,4 @@
-"""`PostgresQueueSink` over lost answers and lost servers: nothing lost, and nothing twice."""
+"""`PostgresQueueSink` with lost responses and killed servers: no job is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def crashing() -> Iterator[EmbeddedPostgres]:
-    """A server for these tests alone, since they crash it."""
+    """A server for these tests alone, since they kill it."""
     with there_or_skip("postgres", start_postgres({})) as server:
         yield server
 
@@ -48,7 +48,7 @@ def crashing() -> Iterator[EmbeddedPostgres]:
 async def test_a_retry_after_an_unknown_outcome_finds_what_was_enqueued(
     log: Log, real_clock: LoopClock, options: dict[str, Any], *, is_handled: bool
 ) -> None:
-    """Q-T14: the connection is lost with the answer. Also where the jobs were handled meanwhile."""
+    """Q-T14: the connection is lost with the response. Also if the jobs were handled meanwhile."""
     await create_queue(log)
     async with proxied(log.dsn) as (proxy, through), sink(log, dsn=through, **options) as it:
         batch = batch_of([item(None, n) for n in range(50)])
@@ -83,7 +83,7 @@ async def test_a_retry_after_an_unknown_outcome_enqueues_what_was_not(
 async def test_a_part_of_an_unanswered_batch_that_comes_again_is_found(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Q-T14: ids belong to items, however a retry cuts the batch."""
+    """Q-T14: ids belong to items, however a retry splits the batch."""
     await create_queue(log)
     async with proxied(log.dsn) as (proxy, through), sink(log, dsn=through) as it:
         batch = batch_of([item(None, n) for n in range(10)])
@@ -112,7 +112,7 @@ async def test_a_lost_commit_of_several_statements_is_found_too(
 
 
 class Watched(WrappingSink[Any]):
-    """Passes everything on, and tells of writes and of failures."""
+    """Passes everything on, and signals writes and failures."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__(inner)
@@ -145,7 +145,7 @@ ENDLESS = Retry(attempts=10_000, backoff=Backoff(base=0.02, longest=0.1))
 
 
 class Filling:
-    """Adds items of 20 keys, until it is told to stop."""
+    """Adds items of 20 keys until it is stopped."""
 
     def __init__(self, watched: Watched) -> None:
         self.count = 0
@@ -166,7 +166,7 @@ class Filling:
             return {await receipt.settled() for receipt in receipts}
 
     async def stopped(self) -> set[Outcome]:
-        """Add no more; wait for all. Their outcomes."""
+        """Stop adding, wait for all items, and return their outcomes."""
         self._stops.set()
         return await self._task
 
@@ -232,7 +232,7 @@ async def test_a_queue_that_is_dropped_and_created_again_costs_no_job(
 async def test_a_queue_that_is_full_for_a_while_costs_no_job(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Producers wait while it is full, and go on when it was emptied."""
+    """Producers wait while it is full, and continue after it was emptied."""
     await create_queue(log, max_depth=100)
     watched = Watched(sink(log, key="key"))
     filling = Filling(watched)

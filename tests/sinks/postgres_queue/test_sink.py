@@ -1,4 +1,4 @@
-"""`PostgresQueueSink`: what a write enqueues, what it leaves out and what it refuses."""
+"""`PostgresQueueSink`: the jobs that a write enqueues, omits and refuses."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ BAD: list[dict[str, Any]] = [
 async def test_an_item_that_cannot_become_a_job_fails_alone(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """Each of these would fail the statement, or be stored as something else."""
+    """Each of these would fail the statement, or be stored as something different."""
     await create_queue(log)
     items = [item("a", "first")]
     for each in BAD:
@@ -206,7 +206,7 @@ async def test_an_error_of_an_item_names_the_part_and_its_summary_quotes_nothing
 async def test_a_job_that_the_server_refuses_fails_alone_and_holds_its_key(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """A constraint of the user's: found by halves, within one transaction."""
+    """A user's constraint: found by halves, within one transaction."""
     await create_queue(log)
     async with log.connected() as con:
         await con.execute(
@@ -260,7 +260,7 @@ async def test_an_id_that_is_known_is_a_duplicate(log: Log, real_clock: LoopCloc
 
 
 async def test_a_queueing_lock_lets_one_job_wait(log: Log, real_clock: LoopClock) -> None:
-    """The second is left out until the first was claimed; its id does not stand in the way then."""
+    """The second is omitted until the first was claimed; its id does not block it then."""
     await create_queue(log)
     async with sink(log, queueing_lock="lock") as it:
         batch = RowBatch([item("a", n, lock=lock) for n, lock in enumerate(["x", "x", "y", None])])
@@ -327,7 +327,7 @@ async def test_a_pool_of_the_application_serves_and_stays_open(
 async def test_statements_need_not_be_prepared(
     log: Log, real_clock: LoopClock, *, prepared: bool
 ) -> None:
-    """As behind a pooler that lends by transaction: each write is a transaction block then."""
+    """As behind a pooler that lends per transaction: each write is a transaction block then."""
     await create_queue(log, max_depth=8)
     async with log.connected() as con:
         await con.execute(f"ALTER TABLE {log.sql}.job ADD CHECK ((payload -> 'n')::int <> 3)")

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def redis() -> Iterator[RedisServer]:
-    """A Redis for all tests, which none of them kills.
+    """A Redis for all tests, none of which kills it.
 
-    Skips unless Debian's packages can be had, or `PENSTOCK_REQUIRE` names `redis`.
+    Skips unless Debian's packages are available, or `PENSTOCK_REQUIRE` names `redis`.
     """
     with there_or_skip("redis", redis_server()) as server:
         yield server
@@ -36,13 +36,13 @@ def own_redis() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def store(redis: RedisServer) -> Iterator[Store]:
-    """An empty Redis, looked at by a client beside the sink."""
+    """An empty Redis, read by a separate client."""
     with Store(redis) as made:
         yield made
 
 
 @pytest.fixture
 def own_store(own_redis: RedisServer) -> Iterator[Store]:
-    """The same, which a test may kill."""
+    """The same, for a test that may kill it."""
     with Store(own_redis) as made:
         yield made

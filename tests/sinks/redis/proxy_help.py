@@ -1,4 +1,4 @@
-"""Between a sink and its server: answers that are cut off, and a server that refuses everything."""
+"""Between a sink and its server: truncated replies, and a server that refuses everything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ LINE = b"\r\n"
 
 
 class RedisProxy:
-    """Passes everything on; once, only some answers, before it closes the connection, or is silent."""
+    """Passes everything on; once, it passes on only some replies before it closes the connection,
+    or falls silent.
+    """
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""A Redis looked at by a client beside the sink."""
+"""A Redis that is read by a separate client."""
 
 from __future__ import annotations
 

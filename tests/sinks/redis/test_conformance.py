@@ -1,4 +1,4 @@
-"""batcher/4b.12: `RedisSink` keeps what a sink has to keep, for streams and for lists."""
+"""batcher/4b.12: `RedisSink` passes the conformance suite, for streams and for lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def as_json(item: dict[str, Any]) -> str:
 
 
 class TestStream(SinkConformance[dict[str, Any]]):
-    """Entries whose ids Redis makes."""
+    """Entries whose ids Redis generates."""
 
     options: ClassVar[dict[str, Any]] = {"fields": positive}
 
@@ -49,7 +49,9 @@ class TestStream(SinkConformance[dict[str, Any]]):
 
 
 class TestStreamWithIds(TestStream):
-    """Ids of the items, which may be written again; a stream for each item, since ids must rise."""
+    """Ids of the items, which may be written again; a stream for each item, since ids must
+    increase.
+    """
 
     ordered = False
     options: ClassVar[dict[str, Any]] = {

@@ -22,7 +22,7 @@ def items(names: list[bytes], sizes: list[int] | None = None) -> RedisItems:
     ("joins", "parts"), [(True, [[0, 1, 2, 3], [4]]), (False, [[0, 2], [1, 3], [4]])]
 )
 def test_elements_of_one_list_are_one_part(*, joins: bool, parts: list[list[int]]) -> None:
-    """Of a key as well, since they are one command; those of another list wait."""
+    """Also those of one key, since they are one command; those of another list wait."""
     made = items([b"x", b"x", b"x", b"x", b"y"])
     keys = [*"aabba"]
     assert parts_of(made, keys, joins=joins, ordered=False) == parts

@@ -1,4 +1,4 @@
-"""`RedisSink` with lost answers and with servers that are killed, frozen and refuse."""
+"""`RedisSink` with lost replies, and with servers that are killed, frozen or refusing."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def numbered(count: int = COUNT) -> list[dict[str, int]]:
 
 @pytest.mark.parametrize("has_ids", [False, True])
 async def test_only_items_without_an_answer_are_unknown(store: Store, *, has_ids: bool) -> None:
-    """batcher/4b.11: what was answered before the connection was lost is delivered. Of the others a
-    repeated write makes second entries, or finds out by their ids that they are there.
+    """batcher/4b.11: items with a reply before the connection was lost are delivered. For the
+    others, a repeated write creates second entries, or finds the first ones by their ids.
     """
     async with proxied(store.url) as proxy:
         async with store.sink(url=proxy.url, id="n" if has_ids else None) as sink:
@@ -85,7 +85,7 @@ async def test_a_cancelled_write_books_what_has_its_answer(store: Store) -> None
 
 
 async def test_an_id_that_is_not_complete_cannot_be_looked_up(store: Store) -> None:
-    """After a lost answer the entry may be there under any number."""
+    """After a lost reply the entry may exist under any number."""
     async with proxied(store.url) as proxy, store.sink(url=proxy.url, id="id") as sink:
         batch = RowBatch([{"id": "5-*", "n": 1}])
         proxy.pass_lines = 0
@@ -96,7 +96,9 @@ async def test_an_id_that_is_not_complete_cannot_be_looked_up(store: Store) -> N
 
 
 async def test_an_entry_that_was_removed_meanwhile_stays_unknown(store: Store) -> None:
-    """Trimming has taken it, so nobody can tell; a stranger's entry is not taken for it."""
+    """Trimming has removed it, so the outcome cannot be found; an unrelated entry is not mistaken
+    for it.
+    """
     async with proxied(store.url) as proxy:
         async with store.sink(url=proxy.url, id="n") as sink:
             batch = RowBatch(numbered(3))
@@ -108,7 +110,7 @@ async def test_an_entry_that_was_removed_meanwhile_stays_unknown(store: Store) -
 
 
 async def test_a_lookup_without_an_answer_is_made_again(store: Store) -> None:
-    """Nothing is said of an entry that was not seen."""
+    """An entry that was not seen has no outcome."""
     async with proxied(store.url) as proxy:
         async with store.sink(url=proxy.url, id="n", on_conflict="ignore") as sink:
             assert await written(sink, numbered(3)) == {}
@@ -130,7 +132,7 @@ async def test_an_entry_of_the_same_id_with_other_fields_is_refused(store: Store
 
 
 async def test_a_list_has_second_elements_only_of_what_was_unknown(store: Store) -> None:
-    """A push has one answer for all of its elements."""
+    """A push has one reply for all of its elements."""
     async with proxied(store.url) as proxy, store.sink(url=proxy.url, list=LIST) as sink:
         batch = RowBatch([b"a", b"b"])
         proxy.pass_lines = 0
@@ -156,7 +158,7 @@ async def test_a_lost_part_leaves_later_parts_unsent(store: Store) -> None:
 
 
 async def test_a_value_over_the_limit_of_the_server_fails_alone(own_store: Store) -> None:
-    """Redis closes the connection, and has executed nothing behind it."""
+    """Redis closes the connection, and executes no later command."""
     own_store.client.config_set("proto-max-bulk-len", "1mb")
     items = [{"n": 1}, {"n": 2, "data": "x" * (1 << 20) + "x"}, {"n": 3}, {"n": 4}]
     async with own_store.sink() as sink:
@@ -170,7 +172,7 @@ async def test_a_value_over_the_limit_of_the_server_fails_alone(own_store: Store
 
 
 async def test_a_server_that_is_down_takes_nothing(own_store: Store) -> None:
-    """Nothing was sent; with the server, the connections come back."""
+    """Nothing was sent; connections are made again when the server is back."""
     async with own_store.sink(pool_size=2) as sink:
         assert await written(sink, [{"n": 1}]) == {}
         await asyncio.to_thread(own_store.server.kill)
@@ -184,7 +186,7 @@ async def test_a_server_that_is_down_takes_nothing(own_store: Store) -> None:
 
 
 class Watched:
-    """A sink around another one that notes whose outcome was unknown."""
+    """A sink around another one, which records the items with an unknown outcome."""
 
     def __init__(self, inner: RedisSink) -> None:
         self.inner = inner
@@ -201,7 +203,9 @@ class Watched:
 
 
 async def under_load(store: Store, trouble: Callable[[], None], **options: Any) -> set[int]:
-    """Write 4,000 items while the server has trouble twice; return those once of unknown outcome."""
+    """Write 4,000 items while the server has two faults; return the items that once had an unknown
+    outcome.
+    """
     total = 4_000
     inner = store.sink(timeout=0.2, **options)
     watched = Watched(inner)
@@ -229,7 +233,7 @@ async def under_load(store: Store, trouble: Callable[[], None], **options: Any) 
 
 
 def checked(found: list[int], unknown: set[int]) -> None:
-    """Nothing is lost, and only items of an unknown try are there twice."""
+    """Nothing is lost, and only items with an unknown attempt are duplicated."""
     counts = Counter(found)
     assert {*counts} == {*range(1, 4_001)}
     assert {n for n, count in counts.items() if count > 1} <= unknown
@@ -250,7 +254,7 @@ async def test_a_server_that_is_killed_under_load(own_store: Store, *, has_ids: 
 
 @pytest.mark.parametrize("has_ids", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_a_server_that_is_frozen_under_load(own_store: Store, *, has_ids: bool) -> None:
-    """It executes what it had received when it goes on."""
+    """It executes the received commands when it continues."""
 
     def freeze() -> None:
         own_store.server.pause()
@@ -288,7 +292,7 @@ async def test_a_server_that_is_frozen_under_load(own_store: Store, *, has_ids: 
     ],
 )
 async def test_what_redis_answers_is_the_error_of_each_item(answer: str, kind: str) -> None:
-    """All answers are read, whatever the first one says; nothing is called unknown."""
+    """All replies are read, whatever the first one says; no outcome is unknown."""
     async with refusing(answer) as url, RedisSink(url, stream=STREAM) as sink:
         errors = await written(sink, [{"n": 1}, {"n": 2}])
     assert names(errors) == dict.fromkeys((0, 1), kind)
@@ -308,7 +312,7 @@ async def test_a_server_without_its_replicas_is_waited_for(own_store: Store) -> 
 
 
 async def test_a_replica_in_place_of_its_master_is_refused(own_store: Store) -> None:
-    """The connection is made anew, since the name may lead to the new master then."""
+    """The connection is made anew, since the name may resolve to the new master then."""
     async with own_store.sink(pool_size=1) as sink:
         before = own_store.client.client_list()
         own_store.client.replicaof("127.0.0.1", 1)

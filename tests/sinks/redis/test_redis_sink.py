@@ -1,4 +1,4 @@
-"""`RedisSink`: what is stored for an item, trimming, ids, refusals, and what it shows."""
+"""`RedisSink`: the stored form of an item, trimming, ids, refusals, and its repr."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_the_fields_of_an_entry(
 
 
 async def test_an_item_without_an_entry_fails_alone(store: Store) -> None:
-    """No field, a value without a form, text that is none in UTF-8, a name that is none."""
+    """No field, a value without a form, text that is not UTF-8, an invalid name."""
     items = [{"n": 1}, {}, {"n": None}, {"n": object()}, {"n": "\ud800"}, {"n": float("nan")}, 5]
     async with store.sink() as sink:
         errors = await written(sink, [*items, {"n": 2}])
@@ -164,7 +164,7 @@ async def test_ids_have_several_forms(store: Store) -> None:
 
 
 async def test_an_id_that_is_too_low_fails_alone(store: Store) -> None:
-    """It was no try of ours, so nobody looks whether it is there."""
+    """It was not an attempt of this sink, so the entry is not looked up."""
     async with store.sink(id="n") as sink:
         errors = await written(sink, [{"n": 5}, {"n": 5}, {"n": 4}, {"n": 6}])
     assert names(errors) == {1: "PermanentError", 2: "PermanentError"}
@@ -187,7 +187,7 @@ def test_writes_with_ids_go_one_after_another() -> None:
 
 @pytest.mark.parametrize("kind", ["stream", "list"])
 async def test_nothing_is_stored_behind_a_failed_item_of_its_key(store: Store, kind: str) -> None:
-    """The second item of each key is refused by Redis: its name is that of something else."""
+    """Redis refuses the second item of each key: its name belongs to another type."""
     store.client.set("taken", "text")
     order = [("a", "x"), ("b", "x"), ("a", "taken"), ("a", "x"), ("b", "x"), ("a", "y"), ("c", "y")]
     items = [{"n": n, "key": key, "to": to} for n, (key, to) in enumerate(order)]
@@ -215,7 +215,7 @@ async def test_ids_keep_their_order_over_keys(store: Store) -> None:
 
 
 async def test_a_key_of_another_type_is_refused(store: Store) -> None:
-    """All of a fixed name; of several names that one alone."""
+    """All items of a fixed name; with several names, only those of that name."""
     store.client.set(STREAM, "text")
     async with store.sink() as sink:
         with pytest.raises(RefusedError, match="WRONGTYPE") as caught:
@@ -246,7 +246,7 @@ async def test_a_full_memory_is_refused_until_there_is_room(own_store: Store) ->
 
 
 async def test_a_user_without_the_right_is_refused_until_it_has_it(store: Store) -> None:
-    """The login works, and a command does not."""
+    """The login succeeds, and a command does not."""
     store.client.acl_setuser("clerk", reset=True, enabled=True, passwords=["+pw"], keys=["other"])
     url = store.url.replace("//", "//clerk:pw@")
     async with store.sink(url=url) as sink:
@@ -293,7 +293,7 @@ async def test_a_wrong_or_missing_password_is_refused_when_opening(own_store: St
 async def test_a_list_that_cannot_be_trimmed_is_told_in_the_log(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What was pushed is delivered."""
+    """The pushed elements are delivered."""
     store.client.acl_setuser(
         "pusher", reset=True, enabled=True, passwords=["+pw"], commands=["+rpush"], keys=["*"]
     )
@@ -332,7 +332,7 @@ async def test_a_value_beyond_any_server_fails_alone(
 
 
 async def test_a_cancelled_write_leaves_no_answer_behind(own_store: Store) -> None:
-    """The next write has answers of its own, on one connection."""
+    """The next write gets its own replies, on one connection."""
     async with own_store.sink(pool_size=1) as sink:
         assert await written(sink, [{"n": 0}]) == {}
         await asyncio.to_thread(own_store.server.pause)
@@ -351,7 +351,7 @@ async def test_a_cancelled_write_leaves_no_answer_behind(own_store: Store) -> No
 
 
 async def test_a_silent_server_is_given_up(own_store: Store) -> None:
-    """It may execute what it has received when it goes on."""
+    """It may execute the received commands when it continues."""
     async with own_store.sink(timeout=0.2) as sink:
         await asyncio.to_thread(own_store.server.pause)
         batch = RowBatch([{"n": 1}])
@@ -362,7 +362,7 @@ async def test_a_silent_server_is_given_up(own_store: Store) -> None:
 
 
 async def test_a_client_of_a_function_is_used_and_closed(store: Store) -> None:
-    """Whatever its own retries and decoding are."""
+    """Whatever its own settings for retries and decoding."""
     made: list[Any] = []
 
     async def client() -> Any:

@@ -1,8 +1,8 @@
 """A writer to a SQL database in a process that tests kill.
 
-`kills_child.py '{"url": ..., "first": 0, "size": 10, "is_telling": false}'` writes batches of numbered rows into the
-table `words`. It tells its parent after each how many rows were delivered, and with `is_telling` of each
-statement, by an empty line.
+`kills_child.py '{"url": ..., "first": 0, "size": 10, "is_telling": false}'` writes batches of
+numbered rows into the table `words`. After each, it reports the number of delivered rows to its
+parent, and with `is_telling` each statement, by an empty line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.sinks import SqlSink
 
 
 def telling(url: str) -> Any:
-    """An engine that tells of each statement."""
+    """An engine that reports each statement."""
     is_async = sa.make_url(url).get_dialect().is_async
     engine = create_async_engine(url) if is_async else sa.create_engine(url)
     event.listen(

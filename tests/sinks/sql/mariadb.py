@@ -92,7 +92,7 @@ class MariaDbServer:
         self._told.close()
 
     def _is_ready(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait until it tells that it is ready, as it would tell systemd, or has ended."""
+        """Wait until it reports readiness, as it would to systemd, or has ended."""
         told, ended = self._told.fileno(), os.pidfd_open(process.pid)
         try:
             while True:

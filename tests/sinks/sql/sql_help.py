@@ -1,4 +1,4 @@
-"""Tables for tests of `SqlSink`, looked at by a connection beside the sink's."""
+"""Tables for tests of `SqlSink`, read by a separate connection."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class SqlTable:
             con.exec_driver_sql(statement)
 
     def rows(self, columns: str = "id, word", order: str = "nr") -> list[tuple[Any, ...]]:
-        """What is in the table."""
+        """The contents of the table."""
         with self.engine.connect() as con:
             query = f"SELECT {columns} FROM words ORDER BY {order}"
             return [tuple(row) for row in con.exec_driver_sql(query)]
 
     async def looked(self, columns: str = "id, word", order: str = "nr") -> list[tuple[Any, ...]]:
-        """As `rows`, beside a loop."""
+        """Like `rows`, outside the event loop."""
         return await asyncio.to_thread(self.rows, columns, order)
 
     def sink(self, columns: Sequence[str] = ("id", "word"), **options: Any) -> SqlSink:

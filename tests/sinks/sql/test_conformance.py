@@ -1,4 +1,6 @@
-"""batcher/4b.12: `SqlSink` keeps what a sink has to keep, in each database and with every rule for conflicts."""
+"""batcher/4b.12: `SqlSink` passes the conformance suite, in each database and with every rule for
+conflicts.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TestSqlite(SinkConformance[tuple[int, str]]):
-    """In a file, by threads."""
+    """In a file, in threads."""
 
     options: ClassVar[dict[str, Any]] = {}
 
@@ -95,7 +97,7 @@ class TestPostgresByAsyncpg(TestSqlite):
 
 @pytest.mark.long
 class TestPostgresByPsycopg(TestPostgresByAsyncpg):
-    """By one that runs in threads, replacing."""
+    """By a driver that runs in threads, replacing."""
 
     driver = "psycopg"
     options: ClassVar[dict[str, Any]] = {"on_conflict": "update"}

@@ -1,4 +1,6 @@
-"""The connections of a `SqlSink`: kept between writes, given up when they are lost, closed with the sink."""
+"""The connections of a `SqlSink`: kept between writes, discarded when they are lost, closed with
+the sink.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def table(request: pytest.FixtureRequest, driver: str, tmp_path: Path) -> SqlTab
 
 
 def named(table: SqlTable, driver: str) -> dict[str, Any]:
-    """Options by which the sessions of a sink are found."""
+    """Options that identify the sessions of a sink."""
     arguments: dict[str, Any] = {}
     if driver == "asyncpg":
         arguments = {"server_settings": {"application_name": "penstock"}}
@@ -64,7 +66,9 @@ async def sessions(table: SqlTable) -> list[int]:
 
 
 async def test_a_connection_is_kept_between_writes(table: SqlTable, driver: str) -> None:
-    """Also after a refused row and after a transaction of several statements; and none stays open."""
+    """Also after a refused row and after a transaction of several statements; none stays open
+    afterwards.
+    """
     async with table.sink(pool_size=2, engine_options=named(table, driver)) as sink:
         assert await written(sink, [(1, "a")]) == {}
         before = await sessions(table)
@@ -83,7 +87,9 @@ async def test_a_connection_is_kept_between_writes(table: SqlTable, driver: str)
 
 
 async def test_a_connection_that_was_ended_is_replaced(table: SqlTable, driver: str) -> None:
-    """The rows of that write are unknown, and found by the key; the other idle connections go, too."""
+    """The rows of that write are unknown, and found by the key; the other idle connections are
+    discarded too.
+    """
     async with table.sink(pool_size=3, engine_options=named(table, driver)) as sink:
         await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
         ended = await sessions(table)
@@ -98,7 +104,7 @@ async def test_a_connection_that_was_ended_is_replaced(table: SqlTable, driver: 
 
 
 async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable, driver: str) -> None:
-    """It is tried before a write, which would be unknown otherwise, and without a key for ever."""
+    """It is tested before a write, which would otherwise be unknown, and without a key forever."""
     table.make("id INT NOT NULL, word VARCHAR(20) NOT NULL")
     async with table.sink(pool_size=3, engine_options=named(table, driver)) as sink:
         await asyncio.gather(*[written(sink, [(number, "w")]) for number in range(9)])
@@ -110,7 +116,7 @@ async def test_a_connection_that_was_ended_while_it_was_idle(table: SqlTable, dr
 
 
 async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -> None:
-    """Statements that the driver has prepared for the earlier type are given up."""
+    """Statements that the driver has prepared for the earlier type are discarded."""
     change = {
         "postgresql": "ALTER TABLE words ALTER COLUMN word TYPE int USING 0",
         "mysql": "ALTER TABLE words MODIFY word INT NOT NULL",
@@ -125,7 +131,7 @@ async def test_a_column_whose_type_changes_under_an_open_sink(table: SqlTable) -
 
 
 async def test_options_of_the_pool_hold_for_each_write(table: SqlTable, driver: str) -> None:
-    """A connection then is no longer kept by the sink."""
+    """The sink no longer keeps a connection then."""
     options = {**named(table, driver), "pool_recycle": 0}
     async with table.sink(engine_options=options) as sink:
         assert await written(sink, [(1, "a")]) == {}

@@ -44,7 +44,7 @@ LONG = {each: pytest.param(each, marks=pytest.mark.long) for each in ("asyncpg",
 
 
 class Failures(WrappingSink[Any]):
-    """Tells of the first write that has errors."""
+    """Signals the first write with errors."""
 
     def __init__(self, inner: Sink[Any]) -> None:
         super().__init__(inner)
@@ -98,8 +98,8 @@ async def test_a_frozen_server_loses_no_row(
 
 
 def killed(table: SqlTable, first: int, size: int, lines: int) -> int:
-    """Kill a process that has told so many lines, at whatever it does; return the number of rows that it told
-    as delivered. With large batches it tells of each statement.
+    """Kill a process after so many reported lines, at any step; return the number of rows that it
+    reported as delivered. With large batches it reports each statement.
     """
     given = {"url": table.url, "first": first, "size": size, "is_telling": size > 10}
     with subprocess.Popen(
@@ -113,7 +113,7 @@ def killed(table: SqlTable, first: int, size: int, lines: int) -> int:
 
 
 def kill_many(table: SqlTable, size: int, lines: Iterable[int]) -> None:
-    """What was told as delivered is there, in whole batches, and nothing is there twice."""
+    """Reported rows are stored, in whole batches, and nothing is duplicated."""
     table.make("id INT NOT NULL UNIQUE, word VARCHAR(20) NOT NULL")
     delivered = 0
     for each in lines:

@@ -1,4 +1,4 @@
-"""`SqlSink` with servers that are killed, answers that are lost and rights that are missing."""
+"""`SqlSink` with killed servers, lost responses and missing rights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def postgres(embedded_postgres: EmbeddedPostgres) -> SqlTable:
 async def test_a_lost_answer_is_found_out_by_the_key(
     postgres: SqlTable, count: int, word: str
 ) -> None:
-    """batcher/B38: of a statement that commits by itself, and of a transaction; nothing is there twice."""
+    """batcher/B38: of a statement with autocommit, and of a transaction; nothing is duplicated."""
     rows = [(number, "w") for number in range(count)]
     dsn = sa.make_url(postgres.url)
     plain = dsn.set(drivername="postgresql").render_as_string(hide_password=False)
@@ -60,7 +60,7 @@ async def test_a_lost_answer_is_found_out_by_the_key(
 
 @pytest.mark.parametrize("at", ["the statement", "the COMMIT"])
 async def test_rows_behind_a_lost_connection_were_not_tried(postgres: SqlTable, at: str) -> None:
-    """Where each row has a transaction of its own: only the row whose COMMIT was lost is unknown."""
+    """If each row has a transaction of its own, only the row whose COMMIT was lost is unknown."""
     for statement in (
         "DROP TABLE IF EXISTS words, known",
         "CREATE TABLE known (id int PRIMARY KEY); INSERT INTO known VALUES (1), (3), (4)",
@@ -100,7 +100,7 @@ async def test_rows_behind_a_lost_connection_were_not_tried(postgres: SqlTable, 
 
 @pytest.mark.parametrize("driver", ["asyncmy", pytest.param("pymysql", marks=pytest.mark.long)])
 async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer, driver: str) -> None:
-    """Every row is there once, and every outcome is true."""
+    """Every row is stored once, and every outcome is true."""
     table = SqlTable(mariadb.url(driver), mariadb.url())
     await asyncio.to_thread(table.make)
     retry = Retry(attempts=20, give_up_after=60.0, backoff=Backoff(base=0.05, jitter="none"))
@@ -131,7 +131,7 @@ async def test_a_server_that_is_killed_under_load(mariadb: MariaDbServer, driver
 async def test_a_right_that_is_missing_gives_no_row_up(
     postgres: SqlTable, mariadb: MariaDbServer
 ) -> None:
-    """Of the login, and of the table; with the right, the rows are stored."""
+    """For the login, and for the table; with the right, the rows are stored."""
     SqlTable(mariadb.url()).run(
         "CREATE DATABASE IF NOT EXISTS rights"
     )  # all may use the one named test
@@ -177,7 +177,7 @@ def _has_role(table: SqlTable) -> bool:
 
 
 async def test_a_write_that_is_cancelled_waits_for_its_thread(mariadb: MariaDbServer) -> None:
-    """The next write is not overtaken by it; what it has stored is found by the key."""
+    """It does not overtake the next write; its stored rows are found by the key."""
     table = SqlTable(mariadb.url("pymysql"), mariadb.url())
     table.make()
     with table.engine.connect() as con:

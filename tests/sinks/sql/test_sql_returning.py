@@ -1,4 +1,4 @@
-"""What the database returns of stored rows is led back to the right items.
+"""Rows returned by the database are assigned to the right items.
 
 Proven here: batcher/B37, batcher/B38.
 """
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 
 async def told(sink: SqlSink, rows: Sequence[Any], **options: Any) -> dict[int, Any]:
-    """The details of a write, whose errors are other items."""
+    """The details of a write; its errors belong to other items."""
     answer = await sink.write(RowBatch(rows, **options))
     assert isinstance(answer, WriteResult)
     assert not set(answer.errors) & set(answer.details)
@@ -53,7 +53,7 @@ async def test_each_item_has_the_number_that_the_table_gave_it(
 
 
 async def test_a_table_whose_only_key_is_generated(table: SqlTable) -> None:
-    """Rows that are equal have numbers of their own."""
+    """Equal rows have different numbers."""
     table.make("word VARCHAR(20) NOT NULL")
     async with table.sink(("word",), returning=["nr"]) as sink:
         details = await told(sink, [("a",), ("b",), ("a",), (None,), ("c",)])
@@ -76,7 +76,7 @@ async def test_a_receipt_has_the_row(table: SqlTable) -> None:
 
 
 async def test_skipped_rows_return_nothing(table: SqlTable) -> None:
-    """batcher/B38: rows that are there, and repetitions within the batch."""
+    """batcher/B38: existing rows, and repetitions within the batch."""
     if table.name == "mysql":
         with pytest.raises(ConfigError, match="MariaDB would also return unchanged rows"):
             async with table.sink(on_conflict="ignore", returning=["nr"]):
@@ -139,7 +139,7 @@ async def test_a_row_that_only_the_commit_refuses_returns_nothing(table: SqlTabl
 
 
 async def test_a_key_that_comes_back_otherwise(table: SqlTable) -> None:
-    """As another value than it was given: each row is written by itself."""
+    """As a different value than the given one: each row is written by itself."""
     kind = {"sqlite": "VARCHAR(20) COLLATE NOCASE", "postgresql": "CHAR(5)"}
     table.make(f"id {kind.get(table.name, 'VARCHAR(20)')} NOT NULL UNIQUE, word VARCHAR(20)")
     async with table.sink(on_conflict="update", returning=["nr"]) as sink:
@@ -188,7 +188,7 @@ async def test_a_column_that_does_not_exist(table: SqlTable) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("version", ["5.7.19", "5.5.5-10.4.34-MariaDB"])
 async def test_a_server_that_returns_nothing(version: str) -> None:
-    """MySQL, and MariaDB before 10.5; the server says that it is one."""
+    """MySQL, and MariaDB before 10.5; the server reports its version."""
     with there_or_skip("mariadb", mariadb_server(f"--version={version}")) as server:
         table = SqlTable(server.url("asyncmy"), server.url(database="mysql"))
         table.run("CREATE DATABASE IF NOT EXISTS test")

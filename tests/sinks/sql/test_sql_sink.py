@@ -37,7 +37,7 @@ async def test_many_rows_are_split_below_the_limits(table: SqlTable) -> None:
 
 
 async def test_bad_rows_fail_alone(table: SqlTable) -> None:
-    """Wherever they are: the others are stored, in order."""
+    """At any position: the others are stored, in order."""
     chance = random.Random(3)
     rows: list[tuple[int, str | None]] = [(number, "w") for number in range(3000)]
     bad = sorted(chance.sample(range(3000), 7))
@@ -52,7 +52,7 @@ async def test_bad_rows_fail_alone(table: SqlTable) -> None:
 
 
 async def test_a_value_that_does_not_fit_is_refused_and_not_cut(table: SqlTable) -> None:
-    """Also by a server that would cut it and say nothing."""
+    """Also by a server that would truncate it silently."""
     if table.name == "sqlite":
         pytest.skip("its columns have no lengths")
     async with table.sink() as sink:
@@ -69,7 +69,7 @@ async def test_a_value_that_cannot_be_bound_fails_alone(table: SqlTable) -> None
 
 
 async def test_an_object_is_not_stored_as_its_text(table: SqlTable) -> None:
-    """Nor a container as one of its elements, whatever a driver makes of them."""
+    """Nor a container as one of its elements, whatever the driver would do with it."""
     table.make("id INT NOT NULL UNIQUE, word TEXT")
     odd = [object(), {"a": 1}, {7}]
     if "psycopg" not in table.url:  # it has arrays of lists, and a form of them in a text
@@ -90,7 +90,7 @@ async def test_rows_behind_a_bad_one_of_their_key_are_left_out(table: SqlTable) 
 
 
 async def test_conflicts_that_are_ignored(table: SqlTable) -> None:
-    """The existing row stays; a row that is refused for another reason is told all the same."""
+    """The existing row stays; a row that is refused for another reason is still reported."""
     async with table.sink(on_conflict="ignore") as sink:
         assert await written(sink, [(1, "a"), (1, "b"), (2, "c")]) == {}
         assert names(await written(sink, [(2, "d"), (3, "e"), (4, None)])) == {2: "PermanentError"}
@@ -106,7 +106,7 @@ async def test_rows_that_are_replaced(table: SqlTable) -> None:
 
 
 async def test_a_row_before_a_refused_one_of_its_key_counts(table: SqlTable) -> None:
-    """batcher/B38: it is delivered, so it is stored, though a later row would have replaced it."""
+    """batcher/B38: it is delivered, so it is stored, although a later row would have replaced it."""
     async with table.sink(on_conflict="update") as sink:
         rows = [(1, "a"), (2, "b"), (1, None), (2, "c"), (1, None)]
         assert names(await written(sink, rows)) == dict.fromkeys([2, 4], "PermanentError")
@@ -131,7 +131,7 @@ async def test_an_old_row_does_not_replace_a_newer_one(table: SqlTable) -> None:
 
 
 async def test_a_version_that_cannot_be_compared_fails_alone(table: SqlTable) -> None:
-    """A row without one would replace nothing, and say nothing."""
+    """A row without a version would silently replace nothing."""
     table.make("id INT NOT NULL UNIQUE, version INT, word VARCHAR(20)")
     columns = ("id", "version", "word")
     rows = [(1, 5, "a"), (2, None, "b"), (1, "x", "c"), (3, 1, "d")]
@@ -141,7 +141,7 @@ async def test_a_version_that_cannot_be_compared_fails_alone(table: SqlTable) ->
 
 
 async def test_a_row_that_only_the_commit_refuses_fails_alone(table: SqlTable) -> None:
-    """By a constraint that is deferred: its neighbours are stored."""
+    """By a deferred constraint: its neighbours are stored."""
     if table.name == "mysql":
         pytest.skip("it defers no constraints")
     if "aiosqlite" in table.url:
@@ -202,7 +202,7 @@ JSON_VALUES = [
 
 
 async def test_json_columns_take_any_value_with_a_json_form(table: SqlTable) -> None:
-    """A text beside them is none, though it has a check; `None` is NULL."""
+    """A text column with a check is not one; `None` is NULL."""
     table.make("id INT NOT NULL UNIQUE, data JSON, word VARCHAR(20) CHECK (word <> 'x')")
     rows = [(number, value, "{}") for number, value in enumerate(JSON_VALUES)]
     async with table.sink(("id", "data", "word")) as sink:
@@ -216,7 +216,9 @@ async def test_json_columns_take_any_value_with_a_json_form(table: SqlTable) -> 
 
 
 async def test_json_columns_of_mariadb_by_their_table(mariadb: MariaDbServer) -> None:
-    """MariaDB has texts with a check in place of them: those of this table, in this schema."""
+    """MariaDB has text columns with a check instead: only those of this table, in this schema,
+    count.
+    """
     table = SqlTable(mariadb.url("asyncmy"), mariadb.url())
     table.run("CREATE DATABASE IF NOT EXISTS other")
     table.run("DROP TABLE IF EXISTS other.words")
@@ -276,7 +278,7 @@ async def test_a_table_that_does_not_exist(table: SqlTable) -> None:
 
 
 async def test_a_table_that_is_altered_under_an_open_sink(table: SqlTable) -> None:
-    """No row is given up for that: all are refused until it fits, and are stored then."""
+    """No row is given up for that: all are refused until the table fits, and stored then."""
     async with table.sink() as sink:
         assert await written(sink, [(1, "a")]) == {}
         table.run("ALTER TABLE words RENAME COLUMN word TO term")
@@ -290,7 +292,7 @@ async def test_a_table_that_is_altered_under_an_open_sink(table: SqlTable) -> No
 
 
 async def test_a_column_that_needs_a_value_and_has_none(table: SqlTable) -> None:
-    """It is added under an open sink: the table is to blame, and no row."""
+    """It is added under an open sink: the table is at fault, and not a row."""
     if table.name == "sqlite":
         pytest.skip("such a column cannot be added")
     table.make()
@@ -363,7 +365,7 @@ def test_bad_arguments(arguments: dict[str, Any], told: str) -> None:
 
 
 async def test_a_password_is_never_shown(table: SqlTable) -> None:
-    """Nor in the error of a login that is refused."""
+    """Nor in the error of a refused login."""
     if table.name == "sqlite":
         pytest.skip("it has none")
     url = sa_url(table.url, "wrong-secret")
@@ -404,7 +406,7 @@ async def test_an_engine_of_the_users(table: SqlTable) -> None:
 
 
 async def test_writes_of_many_sizes_keep_few_statements(table: SqlTable) -> None:
-    """batcher/B37: one for each number of rows, and only the last ones are kept."""
+    """batcher/B37: one for each number of rows, and only the most recent ones are kept."""
     rows = iter([(number, "w") for number in range(10_000)])
     async with table.sink() as sink:
         for size in range(1, 100):

@@ -1,5 +1,5 @@
 """Rows that a real PostgreSQL loses between a task and the publication: nothing is published then,
-whatever was lost, and by whom.
+whatever was lost, and for whatever reason.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def crashing() -> Iterator[EmbeddedPostgres]:
 
 @pytest.fixture
 def shared(embedded_postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
-    """The server of all tests; no stage is left in it."""
+    """The server of all tests; no stage remains in it."""
     yield embedded_postgres
     for row in asyncio.run(
         on(embedded_postgres, "SELECT relname " + STAGES.partition("count(*) ")[2])
@@ -51,15 +51,15 @@ def shared(embedded_postgres: EmbeddedPostgres) -> Iterator[EmbeddedPostgres]:
 
 
 async def crash(server: EmbeddedPostgres) -> None:
-    """What the server does by itself after one of its processes was killed: all of them end, and
-    recovery begins.
+    """The server's own reaction to the kill of one of its processes: all of them end, and recovery
+    begins.
     """
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(server.start)
 
 
 async def on(server: EmbeddedPostgres, *statements: str) -> list[tuple[Any, ...]]:
-    """Run statements one by one; the last one's rows."""
+    """Run statements one by one; return the rows of the last one."""
     connection = await asyncpg.connect(server.dsn)
     try:
         answers = [await connection.fetch(statement) for statement in statements]
@@ -87,7 +87,7 @@ def sink_on(
 
 
 class Write:
-    """One epoch on its way, as the driver and its tasks have it: each opens the sink for itself."""
+    """One epoch in progress, as in the driver and its tasks: each opens the sink for itself."""
 
     def __init__(self, sink: PostgresSink, of: Epoch) -> None:
         self.sink = sink
@@ -134,9 +134,7 @@ OLD = [(-1, "old"), (5, "old")]
 async def test_a_crash_behind_the_tasks_publishes_nothing(
     crashing: EmbeddedPostgres, real_clock: LoopClock, mode: str, overwrite: bool
 ) -> None:
-    """Unlogged stages are empty then. The old rows stay, and the same epoch can be written
-    again.
-    """
+    """Unlogged stages are empty then. The old rows stay, and the same epoch can be written again."""
     await table(crashing)
     await on(
         crashing,
@@ -200,7 +198,7 @@ async def test_logged_stages_outlive_a_crash(
 async def test_logged_stages_are_marked_where_commits_are_lost_in_a_crash(
     crashing: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """`synchronous_commit=off`: the end of what was committed may be lost, so the crash counts."""
+    """`synchronous_commit=off`: the last commits may be lost, so the crash counts."""
     await table(crashing)
     options = {"server_settings": {"synchronous_commit": "off"}}
     write = await written(
@@ -215,8 +213,8 @@ async def test_logged_stages_are_marked_where_commits_are_lost_in_a_crash(
 async def test_a_crash_in_the_middle_of_a_task_is_found_by_the_mark(
     crashing: EmbeddedPostgres, real_clock: LoopClock, mode: str
 ) -> None:
-    """The chunk before it is gone, and the rows of the inventory are there: where conflicts are
-    merged their number proves nothing.
+    """The earlier chunk is gone, and the rows of the inventory are there: where conflicts are
+    merged, their number proves nothing.
     """
     await table(crashing)
     write = Write(sink_on(crashing, stages="unlogged", on_conflict=mode), epoch())
@@ -235,7 +233,7 @@ async def test_a_crash_in_the_middle_of_a_task_is_found_by_the_mark(
 async def test_a_crash_in_the_middle_of_a_task_fails_the_task(
     crashing: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Where a conflict is an error, the stage has to hold every row that was written into it."""
+    """Where a conflict is an error, the stage has to contain every row that was written into it."""
     await table(crashing)
     write = Write(sink_on(crashing, stages="unlogged"), epoch())
     await write.begin()
@@ -290,8 +288,8 @@ TYPES = {
 async def test_a_stage_that_was_changed_is_not_published(
     shared: EmbeddedPostgres, real_clock: LoopClock, change: str, digest: str
 ) -> None:
-    """The sink on the driver has other settings than the tasks' one: they change what values look
-    like, not what they are.
+    """The sink on the driver has other settings than that of the tasks: they change the text of
+    values, and not the values.
     """
     await table(shared, TYPES[digest])
     settings = {
@@ -321,7 +319,7 @@ async def test_a_stage_that_was_changed_is_not_published(
 async def test_rows_without_hash_and_binary_form_are_counted(
     shared: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """An array of `aclitem`s has neither; what is left of a stage is told all the same."""
+    """An array of `aclitem`s has neither; lost rows of a stage are still detected."""
     await table(
         shared,
         "id bigint PRIMARY KEY, name text, other json DEFAULT '{}', rights aclitem DEFAULT "
@@ -381,8 +379,8 @@ async def test_an_added_column_does_not_matter(
 async def test_a_failover_is_found_by_the_timeline(
     crashing: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """With logged stages, too: the standby may have missed what was committed last. Here it has
-    missed nothing, and nobody can know.
+    """With logged stages, too: the standby may lack the last commits. Here it lacks none, but that
+    cannot be known.
     """
     await table(crashing)
     write = await written(sink_on(crashing, stages="logged"), epoch(), ROWS)
@@ -403,7 +401,7 @@ async def test_a_failover_is_found_by_the_timeline(
 async def test_a_server_that_does_not_tell_its_timeline_is_written_to(
     shared: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """As some managed servers: the function is not allowed there."""
+    """Like some managed servers, which do not permit the function."""
     await table(shared)
     role = shared.dsn.replace(shared.dsn.partition("//")[2].partition("@")[0], "narrow:secret")
     await on(

@@ -1,4 +1,4 @@
-"""Stages of a real PostgreSQL: what becomes visible, when, and what is left of the others."""
+"""Stages of a real PostgreSQL: what becomes visible, when, and what remains of the others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STAGES = (
 
 @asynccontextmanager
 async def events(embedded_postgres: EmbeddedPostgres) -> AsyncGenerator[Any]:
-    """A connection beside the sink's, and an empty table."""
+    """A connection besides the sink's, and an empty table."""
     connection = await asyncpg.connect(embedded_postgres.dsn)
     left = await connection.fetch(
         "SELECT relname FROM pg_class WHERE relname LIKE 'penstock\\_%' AND relkind = 'r'"
@@ -117,7 +117,7 @@ async def test_nothing_is_seen_before_everything_is(
 async def test_orphans_are_collected_by_application_and_version(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T8: what an attempt of a dead driver has left; another application's stages stay, and one
+    """P-T8: stages of a dead driver's attempt; stages of another application stay, and so does one
     that is being written.
     """
     async with events(embedded_postgres) as con:
@@ -153,8 +153,8 @@ async def test_an_attempt_that_fails_leaves_no_stage(
 async def test_a_bad_row_is_refused_in_its_attempt(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T10: check, unique key and NOT NULL are known in the stage; a conflict with the target
-    fails the epoch.
+    """P-T10: check, unique key and NOT NULL hold in the stage; a conflict with the target fails the
+    epoch.
     """
     async with events(embedded_postgres) as con:
         async with sink_on(embedded_postgres) as sink:
@@ -196,7 +196,7 @@ async def test_conflicts_are_handled_as_the_sink_says(
 async def test_the_order_of_a_stage_is_kept(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T9: rows of very different length, which the server puts where there is room."""
+    """P-T9: rows of very different lengths, which the server stores wherever they fit."""
     async with events(embedded_postgres) as con:
         rows = [(number, "x" * (7000 if number % 3 else 1)) for number in range(300)]
         async with sink_on(embedded_postgres) as sink:
@@ -320,7 +320,7 @@ async def test_a_role_that_may_make_no_stage_is_told_what_it_lacks(
 async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, identity: str
 ) -> None:
-    """The old one was made before the default privileges, which nobody gave it."""
+    """The old one was created before the default privileges, so it has none of them."""
     shape = (
         "SELECT relreplident, array(SELECT grantee FROM aclexplode(coalesce(relacl, "
         "acldefault('r', relowner))) ORDER BY privilege_type) AS may"
@@ -344,7 +344,7 @@ async def test_a_new_table_has_the_replica_identity_and_no_rights_by_default(
 async def test_a_published_table_is_not_replaced(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, tables: str
 ) -> None:
-    """Subscribers would keep the old rows, however the publication names its tables."""
+    """Subscribers would keep the old rows, in whatever way the publication names its tables."""
     async with events(embedded_postgres) as con, sink_on(embedded_postgres) as sink:
         await con.execute(f"CREATE PUBLICATION penstock_test FOR {tables}")
         try:
@@ -357,8 +357,8 @@ async def test_a_published_table_is_not_replaced(
 async def test_what_cannot_be_tidied_does_not_fail_what_is_published(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stage of an older version that another role has left: the rows are committed, and the epoch
-    is complete.
+    """A stage of an older version that belongs to another role: the rows are committed, and the
+    epoch is complete.
     """
     async with (
         events(embedded_postgres) as con,
@@ -387,7 +387,7 @@ async def test_what_cannot_be_tidied_does_not_fail_what_is_published(
 async def test_a_reader_sees_the_old_rows_or_the_new_ones(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T14: never none, whenever it looks."""
+    """P-T14: never an empty table, at any moment."""
     async with events(embedded_postgres) as con:
         await con.execute(
             "INSERT INTO events (id, name) SELECT n, 'old' FROM generate_series(1, 100) AS n"

@@ -1,4 +1,4 @@
-"""What the tests of transactions in PostgreSQL share."""
+"""Helpers for the tests of transactions in PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What stands around a transaction: the same decorators with the same state, and dead letters that
-wait for the commit.
+"""Decorators around a transaction: the same ones with the same state, and dead letters that wait
+for the commit.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ FIXED = tenacity.wait_fixed(1.0)
 
 
 class Scripted(WrappingSink[Any]):
-    """A destination with transactions of which each item has a script: the errors that it ends in
-    before it is taken.
+    """A destination with transactions that has a script for each item: its errors before it is
+    accepted.
     """
 
     def __init__(self, script: dict[str, list[Exception]]) -> None:
@@ -89,7 +89,7 @@ def scripted(**script: list[Exception]) -> Scripted:
 
 
 def test_a_full_stack_can_stand_around_a_transaction() -> None:
-    """P-T21: whatever wraps one sink; the truth goes through."""
+    """P-T21: any decorator of one sink; outcomes pass through."""
     parts: list[Decorator[Any]] = [
         Isolate(), Split(10), Timeout(5.0), RateLimit(items_per_second=5.0), CircuitBreaker(), Retry(), DeadLetter(MemorySink[Any]()),
         Metrics("around a transaction"), Tracing(), Observed(Observer()),
@@ -121,7 +121,7 @@ async def test_every_decorator_does_inside_what_it_does_outside(fake_clock: Fake
 
 
 async def test_a_lost_transaction_is_not_tried_again_inside(fake_clock: FakeClock) -> None:
-    """P-T16: only a new transaction can, and no dead letter is made of it."""
+    """P-T16: only a new transaction can be retried, and it causes no dead letter."""
     inner, letters = scripted(a=[TransactionLost("gone")]), MemorySink[Any]()
     async with (
         opened(sink := stack(inner, Retry(backoff=FIXED), DeadLetter(letters))),
@@ -165,7 +165,7 @@ def burying(target: Sink[Any], **options: Any) -> tuple[Scripted, Sink[Any]]:
 
 
 async def test_dead_letters_come_after_the_commit(fake_clock: FakeClock) -> None:
-    """P-T21: and the ledger hears of it."""
+    """P-T21: and are noted in the ledger."""
     letters = MemorySink[DeadLetterRecord[str]]()
     inner, sink = burying(letters)
     async with opened(sink):
@@ -208,8 +208,8 @@ async def test_a_rolled_back_attempt_leaves_no_dead_letter(fake_clock: FakeClock
 async def test_dead_letters_that_are_not_taken_after_the_commit_are_never_forgotten(
     fake_clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P-T21: the attempt says so, the ledger keeps it, and so does every attempt that comes
-    later.
+    """P-T21: the attempt reports them, the ledger keeps them, and every later attempt reports them
+    too.
     """
     target: ScriptedSink[Any] = ScriptedSink([fail(PermanentError("full")), ok()])
     inner, sink = burying(target)

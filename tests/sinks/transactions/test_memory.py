@@ -1,4 +1,4 @@
-"""What every transaction keeps, on the destination in memory."""
+"""Properties of every transaction, on the destination in memory."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ async def test_a_second_attempt_writes_nothing_and_answers_duplicate(fake_clock:
 
 
 async def test_two_attempts_at_once_have_one_effect(fake_clock: FakeClock) -> None:
-    """P-T7: the second waits for the first, and finds that it has committed; had it failed, the
-    second would write.
+    """P-T7: the second waits for the first, and sees its commit; had it failed, the second would
+    write.
     """
     sink = MemorySink[str]()
     order: list[str] = []
@@ -110,9 +110,7 @@ async def test_two_attempts_at_once_have_one_effect(fake_clock: FakeClock) -> No
 
 
 async def test_a_zombie_writes_nothing(fake_clock: FakeClock) -> None:
-    """P-T8: whoever still holds a transaction that was rolled back is told so, whatever stands
-    around it.
-    """
+    """P-T8: a holder of a rolled-back transaction gets an error, whatever decorators are around it."""
     sink = MemorySink[str]()
     attempt = transaction(stack(sink, Timeout(5.0)), UNIT)
     tx = await attempt.__aenter__()

@@ -1,4 +1,4 @@
-"""Outcomes of items that are written in a transaction: final at its commit, and not before."""
+"""Outcomes of items that are written in a transaction: final at its commit, and not earlier."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Picky(MemorySink[Any]):
 
 
 class Ending(MemorySink[Any]):
-    """A destination whose commits fail with these errors, one after the other; `None`: a success."""
+    """A destination whose commits fail with these errors, one after the other; `None` is a success."""
 
     def __init__(self, *errors: Exception | None) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Ending(MemorySink[Any]):
                 raise error
 
     async def write_all(self, batch: Batch[Any]) -> None:
-        """A sink of a reader's own: each batch in a transaction."""
+        """A reader's own sink: each batch in a transaction."""
         async with transaction(self) as tx:
             assert await send(tx, batch) == {}
 
@@ -84,7 +84,7 @@ def outcomes(batch: Batch[Any]) -> list[str]:
 async def test_a_batch_of_a_transaction_that_was_lost_is_sent_again(
     fake_clock: FakeClock, unit: Unit | None
 ) -> None:
-    """As the guide says: begin again, with all batches."""
+    """As the guide says: start again, with all batches."""
     sink, batches = Ending(TransactionLost("gone"), None), [RowBatch("ab"), RowBatch("c")]
     for is_committed in (False, True):
         try:
@@ -121,7 +121,7 @@ async def test_a_commit_of_unknown_outcome_leaves_items_perhaps_applied(
 
 
 async def test_dead_letters_are_those_of_the_attempt_that_commits(fake_clock: FakeClock) -> None:
-    """The item that one was held for is unsettled after a rollback, and refused again."""
+    """The item of a held letter is unsettled after a rollback, and refused again."""
     letters = MemorySink[Any]()
     sink = stack(_Picky(), Isolate(), DeadLetter(letters))
     batch = RowBatch(["a", "bad"])
@@ -139,7 +139,7 @@ async def test_dead_letters_are_those_of_the_attempt_that_commits(fake_clock: Fa
 
 
 async def test_a_replay_that_fails_leaves_duplicates(fake_clock: FakeClock) -> None:
-    """The unit was committed before, whatever this attempt ends in."""
+    """The unit was committed before, however this attempt ends."""
     sink, batch = MemorySink[str](), RowBatch("ab")
     async with transaction(sink, UNIT) as tx:
         await send(tx, RowBatch("ab"))

@@ -1,4 +1,4 @@
-"""Transactions in PostgreSQL: commit, rollback, the ledger, and bad rows in the midst of it."""
+"""Transactions in PostgreSQL: commit, rollback, the ledger, and bad rows in between."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 async def test_what_is_written_is_seen_with_the_commit(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """design 3.2: several writes by all ways, and the ledger's row, commit together."""
+    """design 3.2: several writes by all statements, and the ledger's row, commit together."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         async with transaction(sink, UNIT) as tx:
             assert tx.committed is None
@@ -94,7 +94,7 @@ async def test_bad_rows_are_refused_alone_in_every_write(
 async def test_deferred_constraints_blame_their_row(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """As in a write that is alone, whose end is its transaction's end."""
+    """As in a single write, which ends with its own transaction."""
     async with (
         place(
             embedded_postgres.dsn, "id int UNIQUE DEFERRABLE INITIALLY DEFERRED, word text"
@@ -153,7 +153,7 @@ async def test_a_second_attempt_waits_and_finds_how_the_first_has_ended(
 async def test_a_second_attempt_does_not_go_on_beside_the_first(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T7: it waits for as long as its server lets it wait for a lock."""
+    """P-T7: it waits for as long as the server's lock timeout permits."""
     impatient = {"server_settings": {"lock_timeout": "20"}}
     async with (
         place(embedded_postgres.dsn) as db,
@@ -168,7 +168,7 @@ async def test_a_second_attempt_does_not_go_on_beside_the_first(
 
 
 def tells(event: asyncio.Event, wanted: bytes) -> Callable[[bytes, bytes], bool]:
-    """For `Proxy.cut_request`: cuts nothing, and tells that such a message has come."""
+    """For `Proxy.cut_request`: cuts nothing, and signals that such a message has come."""
 
     def look(kind: bytes, body: bytes) -> bool:
         if kind == wanted:
@@ -189,7 +189,7 @@ async def attempt(sink: Any, rows: int, unit: Unit = UNIT, *, start: int = 0) ->
 async def test_a_zombie_writes_nothing_visible(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T8: it still holds a transaction that was rolled back, and goes on."""
+    """P-T8: it still holds a rolled-back transaction, and continues."""
     async with place(embedded_postgres.dsn) as db, db.sink(pool_size=1) as sink:
         zombie = transaction(sink, UNIT)
         tx = await zombie.__aenter__()
@@ -223,7 +223,7 @@ async def test_other_parts_of_a_version_are_refused(
 async def test_other_parts_that_were_under_way_are_refused_at_the_commit(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T6: when it began, nobody could see that the version is cut otherwise."""
+    """P-T6: at its beginning the other division of the version was not visible."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await attempt(sink, 1, replace(UNIT, version=1))
         with pytest.raises(UnitRefused):
@@ -246,7 +246,7 @@ async def test_other_rows_under_a_committed_name_are_an_error(
 async def test_the_ledger_keeps_the_last_versions_and_refuses_older_ones(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Versions need not follow one another; another application's are its own."""
+    """Versions need not be consecutive; another application has its own."""
     async with place(embedded_postgres.dsn) as db, db.sink(ledger_versions=2) as sink:
         for number, version in enumerate((1, 1000, 5000, 5001)):
             for part in (0, 1):
@@ -267,7 +267,7 @@ async def test_the_ledger_keeps_the_last_versions_and_refuses_older_ones(
 async def test_the_ledger_is_made_on_demand_by_whoever_comes_first(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Many at once, and a name that needs quotes."""
+    """By many attempts at once, and with a name that needs quotes."""
     async with (
         place(embedded_postgres.dsn) as db,
         db.sink(pool_size=8) as some,

@@ -31,8 +31,8 @@ def columns(rows: Iterable[tuple[int, str]]) -> ArrowBatch:
 async def test_a_hundred_bad_rows_in_columns_are_refused_alone(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, mode: str
 ) -> None:
-    """50 that the columns show and 50 that only the server knows, over two chunks; a third has
-    none, a fourth lies before them all.
+    """50 found in the columns and 50 found by the server, over two chunks; a third chunk has none,
+    and a fourth comes before all of them.
     """
     async with (
         place(embedded_postgres.dsn, "id int PRIMARY KEY, word text CHECK (word <> 'no')") as db,

@@ -1,6 +1,4 @@
-"""Transactions in PostgreSQL that are hurt: broken connections, lost answers, cancellation,
-locks.
-"""
+"""Faults of transactions in PostgreSQL: broken connections, lost responses, cancellation, locks."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def classes(errors: Mapping[int, BaseException]) -> set[type[BaseException]]:
 
 
 async def end_session_of(db: Place, ledger: str) -> None:
-    """Terminate the backend that is in the midst of a transaction with this ledger."""
+    """Terminate the backend of a transaction with this ledger."""
     found = (
         "SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE relation = "
         "$1::regclass AND pid <> pg_backend_pid()"
@@ -54,8 +52,8 @@ async def end_session_of(db: Place, ledger: str) -> None:
 async def test_a_killed_connection_takes_everything_with_it(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, rows: int
 ) -> None:
-    """P-T16: what was written before is gone as well, each write says so, and so does the commit;
-    nothing is tried again inside.
+    """P-T16: earlier writes are lost as well, each later write reports it, and so does the commit;
+    nothing is retried inside.
     """
     async with (
         place(embedded_postgres.dsn) as db,
@@ -95,7 +93,7 @@ async def test_a_connection_that_breaks_before_the_commit_applies_nothing(
 async def test_a_lost_answer_to_the_commit_is_found_in_the_ledger(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """It was applied: leaving is as quiet as ever. Without a unit nobody can tell."""
+    """It was applied: the block ends without an error. Without a unit the outcome cannot be found."""
     async with (
         place(embedded_postgres.dsn) as db,
         proxied(db.dsn) as (proxy, through),
@@ -158,9 +156,7 @@ async def test_where_the_ledger_does_not_answer_either_nobody_knows(
 async def test_cancelled_it_rolls_back(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """In the midst of a write that waits for a lock; the connection is as good as new
-    afterwards.
-    """
+    """During a write that waits for a lock; the connection can be used afterwards."""
     async with place(embedded_postgres.dsn) as db, db.sink(pool_size=1) as sink:
         begun = asyncio.Event()
 
@@ -189,7 +185,7 @@ async def test_cancelled_it_rolls_back(
 async def test_a_write_that_was_cut_off_is_undone_and_the_transaction_goes_on(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """A timeout inside; the last write of all, or one that others follow."""
+    """A timeout inside; in the last write, or in one that others follow."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
 
         async def cut_off(batch: Batch[Any]) -> None:
@@ -210,7 +206,7 @@ async def test_a_write_that_was_cut_off_is_undone_and_the_transaction_goes_on(
 async def test_a_lock_that_is_not_to_be_had_is_tried_again_in_its_savepoint(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """P-T21: what was written before stays, and the transaction goes on."""
+    """P-T21: earlier writes stay, and the transaction continues."""
     impatient = {"server_settings": {"lock_timeout": "20"}}
     failed = asyncio.Event()
     async with place(embedded_postgres.dsn) as db:
@@ -243,7 +239,7 @@ class Failures(Observer):
 async def test_a_serialization_failure_ends_the_transaction(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Here a trigger says so; a savepoint cannot help then."""
+    """Here a trigger raises it; a savepoint cannot help then."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await db.con.execute(
             f"CREATE FUNCTION {db.table}_no() RETURNS trigger AS $$ BEGIN RAISE SQLSTATE "
@@ -262,9 +258,7 @@ async def test_a_serialization_failure_ends_the_transaction(
 async def test_dead_letters_of_refused_rows_come_after_the_commit(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, unit: Unit
 ) -> None:
-    """P-T21: and the ledger in the database hears of it, also from another table of letters that is
-    down.
-    """
+    """P-T21: and the ledger in the database notes it, also if the table of letters is down."""
 
     async def refuses(batch: Batch[Any]) -> None:
         raise PermanentError("no room")

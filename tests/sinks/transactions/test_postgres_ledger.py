@@ -1,4 +1,4 @@
-"""The ledger of a PostgreSQL: which table a unit was written to, what was in it, and ledgers of an
+"""The ledger in PostgreSQL: the table that a unit was written to, its contents, and ledgers of an
 earlier shape.
 """
 
@@ -43,7 +43,7 @@ OLD_ROW = (
 async def attempt(
     sink: Any, rows: list[tuple[int, str]], unit: Unit = UNIT, **counted: Any
 ) -> dict[Any, int]:
-    """One transaction with these rows; how they ended."""
+    """One transaction with these rows; returns their outcomes."""
     batch = batch_of(rows)
     async with transaction(sink, unit) as tx:
         assert await send(tx, batch) == {}
@@ -52,7 +52,7 @@ async def attempt(
 
 
 async def old_ledger(db: Place, *committed: tuple[int, int, int]) -> None:
-    """A ledger as the first release made it, with rows of (version, part, rows)."""
+    """A ledger as created by the first release, with rows of (version, part, rows)."""
     await db.con.execute(OLD_SHAPE.format(ledger=db.ledger))
     for version, part, rows in committed:
         await db.con.execute(
@@ -63,7 +63,7 @@ async def old_ledger(db: Place, *committed: tuple[int, int, int]) -> None:
 async def test_one_unit_is_committed_once_for_each_table(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Two writers of one application and version: neither is skipped for the other's sake."""
+    """Two writers of one application and version: neither is skipped because of the other."""
     async with place(embedded_postgres.dsn) as db, place(embedded_postgres.dsn) as other:
         same = PostgresSink(db.dsn, table=other.table, columns=("id", "word"), ledger=db.ledger)
         async with db.sink() as sink, same:
@@ -96,7 +96,7 @@ async def test_one_unit_is_committed_once_for_each_table(
 async def test_a_table_made_anew_is_not_skipped(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, chosen: str, ends: Outcome
 ) -> None:
-    """The ledger cannot know which rows the new one has; the message's statements choose."""
+    """The ledger cannot know which rows the new table has; the statements in the message choose."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await attempt(sink, words(2))
         await attempt(sink, words(1, 9), replace(UNIT, part=2))
@@ -120,7 +120,7 @@ async def test_a_table_made_anew_is_not_skipped(
 async def test_a_table_that_was_renamed_is_not_written_to_twice(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, chosen: str, ends: Outcome
 ) -> None:
-    """It holds the unit's rows under another name; the message's statements choose."""
+    """It has the unit's rows under another name; the statements in the message choose."""
     async with place(embedded_postgres.dsn) as db:
         async with db.sink() as sink:
             await attempt(sink, words(2))
@@ -153,7 +153,7 @@ async def test_the_ledger_is_made_beside_the_table(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
     """Not in the first schema of a role's search path: another role that repeats the write would
-    have a ledger of its own.
+    have its own ledger.
     """
     async with place(embedded_postgres.dsn) as db:
         own = f"{db.table}_own"
@@ -173,7 +173,7 @@ async def test_the_ledger_is_made_beside_the_table(
 async def test_a_table_made_anew_in_the_midst_is_the_one_that_is_noted(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Until its first row a transaction does not hold the table."""
+    """A transaction does not lock the table before its first row."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         async with transaction(sink, UNIT) as tx:
             await db.con.execute(
@@ -188,7 +188,7 @@ async def test_a_table_made_anew_in_the_midst_is_the_one_that_is_noted(
 async def test_versions_are_kept_for_each_table(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """One table runs ahead of the other: what the other still needs to know is kept."""
+    """One table is ahead of the other: versions that the other still needs are kept."""
     async with place(embedded_postgres.dsn) as db, place(embedded_postgres.dsn) as other:
         slow = PostgresSink(
             db.dsn, table=other.table, columns=("id", "word"), ledger=db.ledger, ledger_versions=2
@@ -229,7 +229,7 @@ async def test_keys_of_another_type_are_refused(
 async def test_as_many_other_rows_under_a_committed_name_are_an_error(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A hash of what is in them is stored beside their count."""
+    """A hash of their contents is stored beside their count."""
     async with place(embedded_postgres.dsn) as db, db.sink() as sink:
         await attempt(sink, words(2), content=-(2**63), content_of="id int")
         assert await attempt(sink, words(2), content=-(2**63), content_of="id int") == {
@@ -249,9 +249,7 @@ async def test_as_many_other_rows_under_a_committed_name_are_an_error(
 async def test_a_ledger_of_the_first_shape_goes_on(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is altered by whichever of many attempts comes first. What stands there is committed, for
-    any table.
-    """
+    """The first of many concurrent attempts alters it. Its rows are committed, for any table."""
     async with (
         place(embedded_postgres.dsn) as db,
         db.sink(pool_size=8) as some,
@@ -292,7 +290,7 @@ async def test_a_ledger_of_the_first_shape_goes_on(
 async def test_what_stood_in_an_old_ledger_is_not_pruned_for_one_table(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """Another table may come much later, and is then still taken as written."""
+    """Another table may come much later, and then still counts as written."""
     async with place(embedded_postgres.dsn) as db, db.sink(ledger_versions=2) as sink:
         await old_ledger(db, (1, 1, 1))
         for version in range(2, 6):
@@ -346,7 +344,7 @@ async def test_a_unit_is_on_disk_when_it_is_committed(
     unit: Unit | None,
     seen: str,
 ) -> None:
-    """Its caller counts it as complete, and never sends it again."""
+    """Its caller treats it as complete, and never sends it again."""
     columns = "id int, how text DEFAULT current_setting('synchronous_commit')"
     async with place(embedded_postgres.dsn, columns) as db:
         async with db.sink(

@@ -1,6 +1,4 @@
-"""A transaction whose server refuses it ends at once with what has to be repaired, and blames no
-item.
-"""
+"""A transaction that the server refuses ends at once with the required repair, and blames no item."""
 
 from __future__ import annotations
 
@@ -135,7 +133,7 @@ async def test_row_security_refuses_single_rows_of_a_transaction(
 async def test_a_table_changed_between_two_transactions_is_written_with_its_new_types(
     embedded_postgres: EmbeddedPostgres, real_clock: LoopClock
 ) -> None:
-    """The cached plan of the first is no good in the second, where asyncpg itself may not prepare
+    """The cached plan of the first is invalid in the second, where asyncpg itself may not prepare
     it again.
     """
     async with (

@@ -1,4 +1,4 @@
-"""batcher/4b.12: `UdpSink` keeps what a sink has to keep, as far as the receiver is on this machine."""
+"""batcher/4b.12: `UdpSink` passes the conformance suite, with a receiver on this machine."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TestLines(TestStatsd):
 
 
 class TestFunction(TestStatsd):
-    """Records of a function's; one that is too long is refused."""
+    """Records made by a function; one that is too long is refused."""
 
     options: ClassVar[dict[str, Any]] = {
         "encode": lambda item: f"{item['name']}:{item['value']}|c",

@@ -135,7 +135,7 @@ texts = st.text(alphabet='ab,= \\"#', min_size=1, max_size=6)
 def test_whatever_is_taken_is_read_again(
     name: str, tags: dict[str, str], fields: dict[str, str]
 ) -> None:
-    """Nothing that is escaped ends a part, and nothing is changed."""
+    """Escaped characters end no part, and nothing is changed."""
     try:
         record = line({"measurement": name, "tags": tags, "fields": fields})
     except ValueError:

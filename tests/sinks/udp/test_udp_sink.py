@@ -1,4 +1,4 @@
-"""`UdpSink`: datagrams, receivers that are gone, move or come back, and what it shows."""
+"""`UdpSink`: datagrams, receivers that are gone, move or come back, and its repr."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_datagrams_stay_below_the_limit(receiver: Receiver, limit: int) ->
 
 
 async def test_a_record_without_room_fails_alone(receiver: Receiver) -> None:
-    """Between others, which share their datagrams as if it were not there."""
+    """Between others, which share their datagrams as if it did not exist."""
     items: list[Any] = ["a" * 10, "b" * 21, "c" * 10, "", "d\nd", "e" * 20, 5]
     async with UdpSink(receiver.host, receiver.port, encode=_itself, max_datagram=20) as sink:
         errors = await send(sink, RowBatch(items))
@@ -121,7 +121,7 @@ async def test_a_receiver_that_restarts_loses_only_what_was_on_its_way(receiver:
 
 
 class Resolver:
-    """Stands in for DNS, in the place of the system's."""
+    """Stands in for the system's DNS."""
 
     def __init__(self, *hosts: str) -> None:
         self.hosts: Sequence[str] = hosts
@@ -154,7 +154,7 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
 async def test_a_name_is_looked_up_again_after_a_failure(
     receiver: Receiver, resolver: Resolver
 ) -> None:
-    """It leads to another machine then; without a failure nobody asks."""
+    """It resolves to another machine then; without a failure it is not looked up again."""
     async with UdpSink("metrics.example", receiver.port) as sink:
         for number in range(3):
             assert await send(sink, RowBatch(hits(1, number))) == {}
@@ -173,7 +173,7 @@ async def test_a_name_is_looked_up_again_after_a_failure(
 async def test_the_address_of_several_that_listens_is_found(
     receiver: Receiver, resolver: Resolver
 ) -> None:
-    """`localhost` is `::1` as well, where nothing listens; nothing is lost there."""
+    """`localhost` is `::1` as well, which has no listener; nothing is lost there."""
     resolver.hosts = ["::1", "127.0.0.3", "127.0.0.1"]
     async with UdpSink("metrics.example", receiver.port) as sink:
         for number in range(3):
@@ -201,7 +201,7 @@ async def test_an_address_that_is_not_allowed_is_refused() -> None:
 
 
 async def test_a_cancelled_write_leaves_no_socket_behind(receiver: Receiver) -> None:
-    """While it looks whether the receiver is back."""
+    """While it checks whether the receiver is back."""
     async with UdpSink(receiver.host, receiver.port) as sink:
         port = receiver.port
         receiver.close()
@@ -219,7 +219,7 @@ async def test_a_cancelled_write_leaves_no_socket_behind(receiver: Receiver) -> 
 
 
 async def test_what_a_cancelled_write_had_sent_is_delivered(receiver: Receiver) -> None:
-    """The second datagram is refused, for the first one's sake, and looks for the receiver."""
+    """The second datagram is refused because of the first, and the write checks for the receiver."""
     receiver.close()
     async with UdpSink(receiver.host, receiver.port, max_datagram=10) as sink:
         batch = RowBatch(hits(3))

@@ -37,7 +37,7 @@ class Receiver:
         return [line for each in self.datagrams() for line in each.decode().split("\n")]
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._socket.close()
 
     def __enter__(self) -> Self:

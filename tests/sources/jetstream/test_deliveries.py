@@ -30,7 +30,7 @@ def at_first_later(message: Message) -> Nak | None:
 
 
 async def test_what_is_held_for_three_waits_is_delivered_once(embedded_nats: EmbeddedNats) -> None:
-    """O-T17, consumer/C:C7: running, queued behind, in a backoff, and blocked."""
+    """consumer/O7, O-T17, consumer/C:C7: running, queued behind, in a backoff, and blocked."""
     async with new_stream(embedded_nats) as stream:
         slow = await stream.publish("slow", f"sleep {LONG}", "", "")
         later = await stream.publish("later", "later", "")
@@ -52,7 +52,7 @@ async def test_what_is_held_for_three_waits_is_delivered_once(embedded_nats: Emb
 async def test_what_is_given_up_is_terminated_and_the_rest_is_acknowledged(
     embedded_nats: EmbeddedNats,
 ) -> None:
-    """O34, consumer/C:C7: each once; dead letters too. A work queue is empty then."""
+    """consumer/O34, consumer/C:C7: each once; dead letters too. A work queue is empty then."""
     letters: MemorySink[Any] = MemorySink()
     async with (
         new_stream(embedded_nats, retention=RetentionPolicy.WORK_QUEUE) as stream,

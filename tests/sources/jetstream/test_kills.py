@@ -151,7 +151,7 @@ async def test_a_handler_that_runs_while_its_claim_is_lost_is_not_run_twice_at_o
 async def test_a_killed_process_is_succeeded_for_all_that_it_held(
     own: EmbeddedNats, tmp_path: Path
 ) -> None:
-    """O34, consumer/C:N2: running, queued and behind the prefetch; in order, before newer ones."""
+    """consumer/O34, consumer/C:N2: running, queued and behind the prefetch; in order, before newer ones."""
     async with audited(own, tmp_path) as made:
         held = await made.stream.publish("a", "hold", "", "")
         held += await made.stream.publish("b", "hold", "")

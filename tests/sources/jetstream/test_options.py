@@ -96,7 +96,7 @@ def test_a_divided_stream_has_a_consumer_for_each_partition() -> None:
 
 
 def test_no_more_is_fetched_ahead_than_may_be_pending() -> None:
-    """consumer/C:C7."""
+    """consumer/O7, consumer/C:C7."""
     assert options(prefetch=500, max_pending=20).prefetch == 20
 
 

@@ -86,7 +86,9 @@ async def test_a_second_signal_ends_the_drain_and_stores_what_was_finished(
 async def test_a_handler_that_ignores_its_cancellation_runs_again(
     broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """consumer/C:C5: what it answers after its cancellation does not count; it runs again."""
+    """consumer/O33, consumer/C:C5: what it answers after its cancellation does not count; it runs
+    again.
+    """
     options = {"ignores": True, "drain": 0.3}
     left = await ended(broker, tmp_path / "audit", signal.SIGTERM, stuck=STUCK, **options)
     assert left.code == 1, left.log

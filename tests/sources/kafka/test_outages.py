@@ -38,7 +38,7 @@ AT_MOST = 5.0
 def test_a_broker_that_is_killed_and_started_again_costs_neither_records_nor_repeats(
     own_broker: OwnKafka,
 ) -> None:
-    """What handlers finish during the outage is committed after it. consumer/C:C6, N12."""
+    """What handlers finish during the outage is committed after it. consumer/C:C6, consumer/C:N12."""
 
     async def scenario() -> None:
         topic, group = await new_topic(own_broker), new_name("group")
@@ -105,8 +105,8 @@ def test_a_broker_that_is_frozen_for_a_while_costs_neither_records_nor_repeats(
 def test_a_full_window_with_slow_handlers_stays_a_member_beyond_the_longest_poll_interval(
     broker: EmbeddedKafka,
 ) -> None:
-    """A bare client that joined later, and fetches as little, has left the group by then.
-    O-T4, consumer/C:B1.
+    """consumer/O5, consumer/O6: a bare client that joined later, and fetches as little, has left
+    the group by then. O-T4, consumer/C:B1.
     """
 
     async def scenario() -> None:
@@ -204,7 +204,7 @@ def test_a_stop_in_the_middle_of_a_start_has_an_end(broker: EmbeddedKafka, api: 
 def test_a_stop_has_an_end_while_the_group_waits_for_another_member(
     broker: EmbeddedKafka,
 ) -> None:
-    """A third member joins, and the second one does not hear of it. consumer/C:B3, R4."""
+    """A third member joins, and the second one does not hear of it. consumer/C:B3, consumer/C:R4."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker, 3), new_name("group")

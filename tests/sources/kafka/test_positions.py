@@ -128,8 +128,8 @@ async def told(
 async def test_the_position_waits_for_the_oldest_record_and_the_map_tells_the_others(
     broker: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
-    """O-T5, consumer/C:C1, consumer/C:C4, consumer/C:N1: 6, 7 and 5 end in this order; each commit
-    on demand has the map, and a restart before 5 has ended handles 5 alone.
+    """consumer/O6, O-T5, consumer/C:C1, consumer/C:C4, consumer/C:N1: 6, 7 and 5 end in this order;
+    each commit on demand has the map, and a restart before 5 has ended handles 5 alone.
     """
     topic, handling = await kafka_help.new_topic(broker), Handling()
     partition = TopicPartition(topic, 0)
@@ -156,7 +156,7 @@ async def test_the_position_waits_for_the_oldest_record_and_the_map_tells_the_ot
 async def test_the_broker_has_exactly_what_is_finished(
     broker: EmbeddedKafka, real_clock: LoopClock, seed: int
 ) -> None:
-    """O-T6, consumer/C:C1, consumer/C:C2, consumer/C:C3, consumer/C:C4, consumer/C:C5,
+    """I7, I8, O-T6, consumer/C:C1, consumer/C:C2, consumer/C:C3, consumer/C:C4, consumer/C:C5,
     consumer/C:C6: in random order, over holes, and each position at the end of its log at last.
     """
     chance = random.Random(seed)
@@ -189,7 +189,9 @@ async def test_the_broker_has_exactly_what_is_finished(
 async def test_a_revoke_stores_what_ended_in_its_drain_and_not_what_it_cut(
     broker: EmbeddedKafka, real_clock: LoopClock
 ) -> None:
-    """O-T7, consumer/C:R1, consumer/C:C5: the next owner handles the rest, each record once."""
+    """consumer/O6, O-T7, consumer/C:R1, consumer/C:C5: the next owner handles the rest, each record
+    once.
+    """
     topic, giver = await kafka_help.new_topic(broker, 2), Handling()
     taker = Handling(giver.finished)
     for number in (0, 1):

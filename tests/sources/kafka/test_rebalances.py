@@ -30,7 +30,7 @@ def test_records_that_arrive_before_their_stored_position_are_not_lost(
 ) -> None:
     """The stored position and its map are held back while aiokafka, which has read the position
     for itself, fetches: the claim begins at the position, and the map's records are skipped.
-    consumer/C:N1, C4, O-T10.
+    consumer/C:N1, consumer/C:C4, O-T10.
     """
 
     async def scenario() -> None:
@@ -76,7 +76,8 @@ def test_members_that_join_and_leave_share_no_key_and_repeat_only_what_was_cut(
 ) -> None:
     """Three members; some handlers outlast the drain, others end within it: 0 overlaps of a key,
     0 duplicates of handlers that end in time, and every commit true when it is sent.
-    consumer/C:N12, R1, R4, C3, C4, C5, O-T7, O-T8.
+    consumer/C:N12, consumer/C:R1, consumer/C:R4, consumer/C:C3, consumer/C:C4,
+    consumer/C:C5, O-T7, O-T8.
     """
     run(_churn(broker, random.Random(20), "join join leave", records=600))
 
@@ -184,7 +185,7 @@ class _Stage:
 def test_a_drain_that_outlasts_the_request_timeout_of_the_joining_member_repeats_nothing(
     broker: EmbeddedKafka,
 ) -> None:
-    """aiokafka gives up waiting for the group then, and joins again. consumer/C:N12, R1."""
+    """aiokafka gives up waiting for the group then, and joins again. consumer/C:N12, consumer/C:R1."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker, 2), new_name("group")

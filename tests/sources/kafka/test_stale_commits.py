@@ -31,8 +31,9 @@ SOON: dict[str, Any] = {**QUICK, "session_timeout": 3.0}
 def test_a_member_that_was_evicted_unknowingly_does_not_commit_into_the_empty_group(
     broker: EmbeddedKafka,
 ) -> None:
-    """C3: while it is cut off, a new owner commits 500 and leaves: with generation -1, Kafka would
-    take the commit of the revoke that follows (field notes: 500 -> 100). consumer/C:R2, O-T8.
+    """consumer/O33, consumer/C:C3: while it is cut off, a new owner commits 500 and leaves: with
+    generation -1, Kafka would take the commit of the revoke that follows.
+    consumer/C:R2, O-T8.
     """
 
     async def scenario() -> None:
@@ -74,7 +75,7 @@ def test_a_member_that_was_evicted_unknowingly_does_not_commit_into_the_empty_gr
 def test_a_commit_whose_answer_was_lost_is_not_sent_again_under_the_next_generation(
     broker: EmbeddedKafka,
 ) -> None:
-    """C3, C6: the position that the new owner has stored stays (field notes: 500 -> 10)."""
+    """consumer/C:C3, consumer/C:C6: the position that the new owner has stored stays."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker, 2), new_name("group")

@@ -53,7 +53,7 @@ async def delivers(reader: Member, log: LogLines, count: int) -> None:
 def test_a_broker_that_is_down_at_the_start_is_named_and_joined_when_it_is_up(
     broker: EmbeddedKafka,
 ) -> None:
-    """consumer/C:N5, B4."""
+    """consumer/C:N5, consumer/C:B4."""
 
     async def scenario() -> None:
         topic, group = await new_topic(broker), new_name("group")

@@ -315,6 +315,32 @@ async def test_a_batch_handler_settles_jobs_of_many_keys(log: Log) -> None:
     assert await left(log) == [("k2", 7), ("k2", 12), ("k2", 17)]
 
 
+async def test_jobs_that_are_settled_together_are_stored_in_one_statement(log: Log) -> None:
+    """Q19: a batch of jobs of several keys; a trigger counts the statements that delete jobs."""
+    await make(log)
+    await enqueue(log, *[(f"k{n % 5}", n) for n in range(20)])
+    async with log.connected() as con:
+        await con.execute(
+            f"CREATE TABLE {log.sql}.counted (jobs bigint);"
+            f"CREATE FUNCTION {log.sql}.count_jobs() RETURNS trigger LANGUAGE plpgsql "
+            "SECURITY DEFINER AS $$ BEGIN "
+            f"INSERT INTO {log.sql}.counted SELECT count(*) FROM gone; RETURN NULL; END $$;"
+            f"CREATE TRIGGER counted AFTER DELETE ON {log.sql}.job "
+            "REFERENCING OLD TABLE AS gone "
+            f"FOR EACH STATEMENT EXECUTE FUNCTION {log.sql}.count_jobs()"
+        )
+        together: list[int] = []
+
+        async def handle(messages: Sequence[Message]) -> None:
+            together.append(len(messages))
+
+        consumer = Consumer(source(log), name="test", retry=QUICK)
+        await consumer.receive_batch(handle, size=20, max_wait=0.2)
+        stored = [row["jobs"] for row in await con.fetch(f"TABLE {log.sql}.counted")]
+    assert sum(stored) == 20
+    assert [jobs for jobs in stored if jobs] == together
+
+
 async def test_a_consumer_is_told_of_a_pause(log: Log) -> None:
     await make(log)
     await enqueue(log, ("a", 1))

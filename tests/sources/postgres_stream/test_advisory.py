@@ -85,7 +85,7 @@ async def test_the_end_of_a_session_loses_its_slots_to_another_process(log: Log)
 
 
 async def test_an_older_schema_is_named_at_the_opening(log: Log) -> None:
-    """P2: with the command that brings it up to date."""
+    """The error has the command that brings it up to date."""
     host = RecordingHost()
     async with log.connected() as con:
         await con.execute(f"DELETE FROM {log.sql}.migration")

@@ -42,7 +42,7 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_position_that_moved_before_the_lock_is_read_again(log: Log) -> None:
-    """S-T3: another process handles messages between the look and the lock, and ends."""
+    """S2, S-T3: another process handles messages between the look and the lock, and ends."""
     first, second = RecordingHost(), RecordingHost()
     ahead = plain(log, PostgresSubscriptions(log.dsn, schema=log.schema), slots_at_once=256)
     subscriptions = PostgresSubscriptions(log.dsn, schema=log.schema)
@@ -82,7 +82,7 @@ async def unread_by_time(log: Log) -> None:
 
 
 async def test_slots_are_claimed_by_the_time_of_their_oldest_unread_message(log: Log) -> None:
-    """S-T4, P5: the oldest first, and each once before one of them comes again."""
+    """S3, S-T4, P5: the oldest first, and each once before one of them comes again."""
     await unread_by_time(log)
     host = RecordingHost()
     async with (

@@ -138,7 +138,7 @@ async def test_no_lock_stays_behind_an_error(
 async def test_a_listening_connection_that_the_server_ends_is_replaced(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S-T9: the log is looked at once then, and notifications arrive again; no poll is needed."""
+    """S17: the log is looked at once then, and notifications arrive again; no poll is needed."""
     host, reader = StreamHost(), source(log, poll=LONG)
     channel = channel_of(log.schema)
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(host):
@@ -169,7 +169,7 @@ async def test_a_listening_connection_that_the_server_ends_is_replaced(
 async def test_a_notification_during_a_read_is_not_missed(
     log: Log, real_clock: LoopClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S-T12: of a message behind the horizon that this read has; no poll is needed."""
+    """P6, S17, S-T12: of a message behind the horizon that this read has; no poll is needed."""
     host, reader = StreamHost(), source(log, poll=LONG)
     heard, is_due = asyncio.Event(), False
     read, notified = LogReader.horizon, Waker._notified
@@ -270,7 +270,7 @@ async def test_a_stored_position_beyond_the_log_is_an_error(
 async def test_a_role_that_subscribes_is_enough_and_a_revoked_right_is_an_outage(
     log: Log, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """P1, S-T8: the trouble names the right; no claim ends, and its messages come when it is back."""
+    """S-T8: the trouble names the right; no claim ends, and its messages come when it is back."""
     caplog.set_level(logging.DEBUG)
     async with asyncio.timeout(WITHIN), role(log) as app, log.connected() as con:
         with pytest.raises(ConfigError, match=f"may not be used by the role '{app.name}'"):
@@ -300,7 +300,7 @@ async def test_a_role_that_subscribes_is_enough_and_a_revoked_right_is_an_outage
 async def test_a_schema_that_is_missing_is_named_at_the_opening(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """P2: with the command that installs it; before anything is served."""
+    """The error has the command that installs it, before anything is served."""
     missing = PostgresStreamSource(log.dsn, subscription="s", schema="nowhere")
     with pytest.raises(ConfigError, match="penstock pg install DSN --schema nowhere"):
         async with missing.open(StreamHost()):

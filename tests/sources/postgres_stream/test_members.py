@@ -81,8 +81,8 @@ async def fill(log: Log, crew: Crew, consumers: int) -> None:
 async def test_the_number_of_consumers_changes_while_they_are_behind(
     log: Log, counts: bool, least: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S-T1, P5: each message is handled once and in the order of its stream, though slots move from
-    one consumer to five and back to one. With turns, each of the five has a part of the work.
+    """S4, S-T1, P5: each message is handled once and in the order of its stream, though slots move
+    from one consumer to five and back to one. With turns, each of the five has a part of the work.
     """
     monkeypatch.setattr(options, "LOOK_EVERY", 0.02)
     subscriptions = MemorySubscriptions()

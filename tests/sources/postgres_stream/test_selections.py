@@ -64,11 +64,24 @@ async def test_only_the_selected_streams_are_read(
     assert {claim.partition.topic for claim in host.claims} != {log.schema}
 
 
+async def test_the_slot_of_a_stream_is_pinned(log: Log) -> None:
+    """S19: the first byte of the SHA-256 of its name, in the log and in a source."""
+    pinned = {"order-1": 11, "stock-1": 49, "schl\u00fcssel-1": 178, "\U0001f600": 240}
+    assert {stream: slot_of(stream) for stream in pinned} == pinned
+    async with log.connected() as con:
+        for stream, slot in pinned.items():
+            await log.append(con, stream, 1)
+            row = await con.fetchval(
+                f"SELECT slot FROM {log.sql}.message WHERE stream = $1", stream
+            )
+            assert row == slot
+
+
 @pytest.mark.parametrize("other", [{}, {"category": "stock"}, {"streams": "order-*"}])
 async def test_another_selection_under_the_same_name_is_refused(
     log: Log, other: dict[str, Any]
 ) -> None:
-    """P2: with what to do. The subscription is unchanged, and its own selection goes on."""
+    """S1: with what to do. The subscription is unchanged, and its own selection goes on."""
     first, second = RecordingHost(), RecordingHost()
     reader = source(log, category="order")
     async with asyncio.timeout(WITHIN), log.connected() as con, reader.open(first):
@@ -91,7 +104,7 @@ async def test_another_selection_under_the_same_name_is_refused(
 
 
 async def test_the_order_of_names_and_repeated_ones_are_no_other_selection(log: Log) -> None:
-    """P2: a subscription is known by what it reads."""
+    """S1: a subscription is known by what it reads."""
     async with asyncio.timeout(WITHIN):
         for streams in (["a-1", "b-*"], ["b-*", "a-1", "a-1"]):
             host = RecordingHost()

@@ -57,7 +57,7 @@ async def append_at(log: Log, con: Any, *minutes: int) -> list[int]:
 async def test_the_beginning_and_the_next_message(
     log: Log, real_clock: LoopClock, start: str
 ) -> None:
-    """S-T5, P6: earlier ones only from the beginning, and all that follow; a later start of the
+    """S6, S-T5, P6: earlier ones only from the beginning, and all that follow; a later start of the
     same subscription changes nothing.
     """
     async with asyncio.timeout(WITHIN), log.connected() as con:
@@ -71,7 +71,7 @@ async def test_the_beginning_and_the_next_message(
 async def test_a_time_with_ties_and_a_clock_that_jumped_back(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S-T5, P6: for every time of the log exactly the messages at it and later, and all that
+    """S6, S-T5, P6: for every time of the log exactly the messages at it and later, and all that
     are appended after the start, whatever their time.
     """
     minutes = [10, 20, 20, 15, 30, 20]
@@ -125,7 +125,7 @@ class Held(PostgresSubscriptions):
 async def test_two_instances_that_start_at_once_apply_one_start(
     log: Log, real_clock: LoopClock
 ) -> None:
-    """S-T6: the second one serves the start of the first, not the one that it has found itself."""
+    """S8, S-T6: the second one serves the start of the first, not the one that it has found itself."""
     state = Held(log)
     async with asyncio.timeout(WITHIN), log.connected() as con:
         slow = asyncio.create_task(delivered(log, start="next", state=state, locks=state))
@@ -140,7 +140,7 @@ async def test_two_instances_that_start_at_once_apply_one_start(
 
 @pytest.mark.parametrize("start", [datetime(2026, 3, 1, 12), "last", 7, None])
 def test_a_bad_start_is_named(start: Any) -> None:
-    """S-T5: a time without a zone, too: with the argument, the value and the rule."""
+    """S7, S-T5: a time without a zone, too: with the argument, the value and the rule."""
     with pytest.raises(ConfigError) as raised:
         PostgresStreamSource(subscription="s", start=start)
     told = str(raised.value)

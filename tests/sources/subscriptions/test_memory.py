@@ -81,7 +81,7 @@ async def test_members_that_no_longer_ask_do_not_count(fake_clock: FakeClock) ->
 
 
 async def test_sources_in_several_threads_share_a_memory(fake_clock: FakeClock) -> None:
-    """Do-not-copy 3: of many starts and moves at once, each counts once."""
+    """S9: each of many concurrent starts and moves counts once."""
     first = MemorySubscriptions()
 
     def work(number: int) -> tuple[int, int]:

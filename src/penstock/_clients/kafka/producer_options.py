@@ -74,13 +74,11 @@ class ProducerOptions:
         client: Mapping[str, object],
     ) -> ProducerOptions:
         """Check the arguments. Raises `ConfigError`."""
-        if not isinstance(idempotent, bool):
-            raise checks.bad("idempotent", idempotent, "must be True or False")
         return cls(
             bootstrap=bootstrap_of(bootstrap),
             compression=_codec(compression),
             max_batch_bytes=checks.count("max_batch_bytes", max_batch_bytes),
-            is_idempotent=idempotent,
+            is_idempotent=checks.flag("idempotent", idempotent),
             request_timeout=seconds_of("request_timeout", request_timeout),
             close_timeout=seconds_of("close_timeout", close_timeout),
             transaction_timeout=seconds_of("transaction_timeout", transaction_timeout),

@@ -151,11 +151,10 @@ def _closes(pool: object, close_pool: object) -> bool:
     """Return whether to close the pool with the sink; for a user's pool only on request."""
     if close_pool is None:
         return not is_pool(pool)
-    if not isinstance(close_pool, bool):
-        raise bad("close_pool", close_pool, "must be True or False")
+    closes = checks.flag("close_pool", close_pool)
     if pool is None:
         raise bad("close_pool", close_pool, "needs pool=; the sink closes a pool of its own")
-    return close_pool
+    return closes
 
 
 def _size(pool: Any, size: int | None) -> int:

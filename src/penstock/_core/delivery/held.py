@@ -76,7 +76,7 @@ class HoldsOutcomes:
     def end_hold(self, *, is_committed: bool, doubtful: bool = False) -> None:
         """Book held outcomes after a commit, or make their items unsettled.
 
-        A `doubtful` commit has perhaps been applied, and so have the items then.
+        A `doubtful` commit may have been applied, and so may its items.
         """
         held = self.books
         if not isinstance(held, HeldOutcomes):

@@ -59,7 +59,7 @@ class KeyHolds(Generic[T]):
 
     @property
     def refuses(self) -> bool:
-        """Whether an item may be refused for its key."""
+        """Whether an item may be refused because of its key."""
         return bool(self._lanes.held) and self._parking.fails
 
     @property

@@ -121,7 +121,7 @@ class InboxBatcher(Batcher[T]):
 
     @contextmanager
     def _held(self) -> Generator[None]:
-        """Empty the inbox, and lend it no room meanwhile."""
+        """Empty the inbox, and lend it no capacity meanwhile."""
         self._holders += 1
         try:
             self._lend()

@@ -147,7 +147,7 @@ class ItemFormer:
         """Number of items that were added and not executed."""
 
     def has_key(self, key: Hashable) -> bool:
-        """Return whether an item of a key is inside."""
+        """Return whether an item of a key is pending."""
         return key in self._lanes.active
 
     def add(self, entries: Sequence[BatchItem], now: float) -> None:

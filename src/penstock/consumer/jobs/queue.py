@@ -77,7 +77,7 @@ class JobQueue:
         self.max_keys, self.max_per_key = max_keys, max_per_key
 
     def offer(self, job: Job) -> bool:
-        """Accept a job, or let it wait for room and return false."""
+        """Accept a job and return true, or let it wait for capacity and return false."""
         if self._crowd and any(each.lane_key == job.lane_key for each in self._crowd):
             is_in = False
         else:

@@ -303,7 +303,7 @@ class _DeadLetterSink(WrappingSink[T]):
     async def _write_letters(
         self, batch: Batch[T], made: Mapping[int, Any]
     ) -> dict[int, BaseException]:
-        """Write the records in a separate delivery; return an error for each one not taken."""
+        """Write the records in a separate delivery; return an error for each one not stored."""
         picked = batch.pick(made)
         with picked.child("dead-letter", _buried) as ways:
             batch.delivery.new_stretch()

@@ -240,7 +240,7 @@ class KafkaSink(Openable):
         ).run()
 
     async def _current(self) -> ProducerSession:
-        """The session, or a new one if a broker has forgotten it, in which case it suspends."""
+        """Return the session. If a broker has forgotten it, open a new one, which suspends."""
         if self._session is None or self._renewing is None:
             raise self._closed()
         if not self._session.is_spent:

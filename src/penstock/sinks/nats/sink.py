@@ -223,11 +223,10 @@ def _subject(subject: object, field: object) -> str | None:
 
 def _makes_ids(deduplicate: object, message_id: object) -> bool:
     """Whether the sink generates the ids of messages."""
-    if not isinstance(deduplicate, bool):
-        raise checks.bad("deduplicate", deduplicate, "must be True or False")
-    if message_id is not None and not deduplicate:
+    deduplicates = checks.flag("deduplicate", deduplicate)
+    if message_id is not None and not deduplicates:
         raise checks.bad("deduplicate", deduplicate, "cannot be combined with message_id")
-    return deduplicate and message_id is None
+    return deduplicates and message_id is None
 
 
 def _stream(stream: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.postgres.access import Access, need_asyncpg
 from ..._clients.postgres.connections import Connections
@@ -14,7 +14,6 @@ from ..._clients.postgres.refusals import for_opening
 from ..._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name, opened_schema
 from ..._core import checks
 from ..._core.batch import RowBatch
-from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError, ErrorClass, MissingExtra, RefusedError
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
@@ -141,9 +140,7 @@ class PostgresQueueSink(Openable):
             id=id,
             queueing_lock=queueing_lock,
         )
-        if not isinstance(cast("object", notify), bool):
-            raise bad("notify", notify, "must be True or False")
-        self._notify = notify
+        self._notify = checks.flag("notify", notify)
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..._clients.postgres.access import Access, need_asyncpg
 from ..._clients.postgres.connections import Connections
@@ -12,7 +12,6 @@ from ..._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from ..._clients.postgres.streams.notifier import notifying
 from ..._core import checks
 from ..._core.batch import RowBatch
-from ..._core.checks import bad
 from ..._core.errors import ClosedError, ConfigError, ErrorClass
 from ..._core.keywords import known_arguments
 from ..._core.opening import Openable
@@ -120,9 +119,7 @@ class PostgresStreamSink(Openable):
         self._parts = MessageParts.of(
             stream=stream, type=type, data=data, metadata=metadata, id=id, expected=expected
         )
-        if not isinstance(cast("object", notify), bool):
-            raise bad("notify", notify, "must be True or False")
-        self._notify = notify
+        self._notify = checks.flag("notify", notify)
         self._close_timeout = checks.seconds(
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )

@@ -126,7 +126,7 @@ class RedisSink(Openable):
                 element=element_of(encode),
                 push=checks.choice("push", push, ("right", "left")),
                 maxlen=maxlen,
-                create=_flag("create", create),
+                create=checks.flag("create", create),
             )
             return
         _refuse_unusual("lists", push=push)
@@ -147,8 +147,8 @@ class RedisSink(Openable):
             id=_getter("id", id),
             maxlen=maxlen,
             max_age=checks.optional_seconds("max_age", max_age),
-            approximate=_flag("approximate", approximate),
-            create=_flag("create", create),
+            approximate=checks.flag("approximate", approximate),
+            create=checks.flag("create", create),
             ignores_known=on_conflict == "ignore",
         )
 
@@ -237,9 +237,3 @@ def _refuse_all(of: str, **given: object) -> None:
 def _refuse_unusual(of: str, **given: object) -> None:
     """Refuse values other than the default."""
     _refuse_all(of, **{n: None if value == _USUAL[n] else value for n, value in given.items()})
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise checks.bad(name, value, "must be True or False")
-    return value

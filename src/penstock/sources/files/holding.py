@@ -253,7 +253,7 @@ class FileHolder:
                 say(logger, logging.INFO, _FINISHED, *told)
 
     async def _resolve(self, held: Collection[HeldFile]) -> list[HeldFile]:
-        """Find out what attempts without an answer have stored; return files moved by others."""
+        """Determine the results of attempts without a response; return files moved by others."""
         doubtful = {each.entry: each for each in held if each.attempts}
         if not doubtful:
             return []

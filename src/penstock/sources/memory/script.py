@@ -32,8 +32,8 @@ class Script:
     def add_commit(self, error: BaseException | None, stored: bool | None, seconds: float) -> None:
         """Script the next commit that has no script yet."""
         is_stored = error is None if stored is None else stored
-        checks.seconds("seconds", seconds, zero=True)
-        self._commits.append(CommitStep(error, is_stored, float(seconds)))
+        seconds = checks.seconds("seconds", seconds, zero=True)
+        self._commits.append(CommitStep(error, is_stored, seconds))
 
     def add_fetch(self, error: BaseException) -> None:
         """Script an error for the next fetch that has no script yet."""

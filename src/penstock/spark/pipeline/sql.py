@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The facts about one step's SELECT."""
+    """The properties of one step's SELECT."""
 
     views: tuple[str, ...] = ()
     """The unqualified names of the views that it reads."""

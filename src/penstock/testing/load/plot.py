@@ -62,10 +62,10 @@ def draw(samples: Sequence[Sample], digest: str, target: Path, title: str) -> No
 def _curves(samples: Sequence[Sample]) -> Mapping[str, Mapping[str, Sequence[float]]]:
     return {
         "writes": {
-            "in force": [s.workers for s in samples],
-            "under way": [s.writing for s in samples],
+            "limit": [s.workers for s in samples],
+            "in flight": [s.writing for s in samples],
         },
-        "items": {"in force": [s.max_items for s in samples]},
+        "items": {"limit": [s.max_items for s in samples]},
         "items/s": {
             "written": [s.written for s in samples],
             "accepted": [s.offered for s in samples],

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def works_in(process: psutil.Process, folder: Path) -> bool:
-    """Return whether `process` is alive (not a zombie) and works in `folder` or below it."""
+    """Return whether `process` is alive (not a zombie), with a working directory in `folder`."""
     import psutil
 
     try:

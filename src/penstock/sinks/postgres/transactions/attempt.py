@@ -48,7 +48,7 @@ _OF_THE_WHOLE = frozenset({ErrorClass.UNAVAILABLE, ErrorClass.REFUSED, ErrorClas
 
 
 class ServerAttempt(Attempt, ABC):
-    """An attempt at a PostgreSQL transaction. Its writes take turns."""
+    """An attempt at a PostgreSQL transaction. Its writes run one at a time."""
 
     def __init__(
         self,
