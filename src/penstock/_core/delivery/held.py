@@ -18,18 +18,31 @@ if TYPE_CHECKING:
     from .states import ItemStates
 
 
+class HoldingSink:
+    """Base of the sinks that hold the outcomes of their batches: transactions."""
+
+    destination: object
+    """The sink by which items are settled after the commit."""
+
+
 class HeldOutcomes:
     """The books of a delivery inside a transaction: hold outcomes, pass news on at once."""
 
-    __slots__ = ("_outcomes", "books")
+    __slots__ = ("_outcomes", "books", "settled_by")
 
-    def __init__(self, books: Books | None) -> None:
+    def __init__(self, books: Books | None, settled_by: tuple[object, ...]) -> None:
         self.books = books
         """The delivery's own books."""
+        self.settled_by = settled_by
+        """The sinks that had settled items of the delivery before."""
         self._outcomes: list[tuple[Sequence[int], Outcome, Details]] = []
 
     def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
         self._outcomes.append((indices, outcome, details))
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._outcomes)
 
     def book(self) -> None:
         """Book the held outcomes."""
@@ -60,18 +73,31 @@ class HeldOutcomes:
 
 
 class HoldsOutcomes:
-    """Base of a delivery: books that can be held."""
+    """Base of a delivery: books that can be held, and the sinks that have settled items."""
 
-    __slots__ = ("__weakref__", "books")
+    __slots__ = ("__weakref__", "books", "holder", "settled_by")
     states: ItemStates
 
     def __init__(self, books: Books | None) -> None:
         self.books = books
+        self.holder: HoldingSink | None = None
+        """The open transaction that holds the outcomes."""
+        self.settled_by: tuple[object, ...] = ()
+        """The sinks whose writes have settled items; in a transaction, those of it."""
 
-    def hold_outcomes(self) -> None:
+    def note_settled_by(self, sink: object) -> None:
+        """Add a sink whose write has settled items."""
+        for known in self.settled_by:
+            if known is sink:
+                return
+        self.settled_by += (sink,)
+
+    def hold_outcomes(self, holder: HoldingSink) -> None:
         """Hold outcomes from now on, until `end_hold`."""
-        if not isinstance(self.books, HeldOutcomes):
-            self.books = HeldOutcomes(self.books)
+        if self.holder is None:
+            self.holder = holder
+            self.books = HeldOutcomes(self.books, self.settled_by)
+            self.settled_by = ()
 
     def end_hold(self, *, is_committed: bool, doubtful: bool = False) -> None:
         """Book held outcomes after a commit, or make their items unsettled.
@@ -81,8 +107,11 @@ class HoldsOutcomes:
         held = self.books
         if not isinstance(held, HeldOutcomes):
             return
-        self.books = held.books
+        self.books, self.settled_by = held.books, held.settled_by
+        holder, self.holder = self.holder, None
         if is_committed:
+            if holder is not None and held.has_any:
+                self.note_settled_by(holder.destination)
             held.book()
         else:
             held.reopen(self.states, doubtful=doubtful)
