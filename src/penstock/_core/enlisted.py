@@ -1,4 +1,4 @@
-"""A transaction inside the sinks around its destination, and as its caller has it."""
+"""Transactions inside the sinks around their destination, and as `transaction` returns them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def enlisted(around: Callable[[Sink[T]], Sink[T]], within: Transaction[T]) -> Tr
 
 
 class _Provisional(_Enlisted[T], HoldingSink):
-    """The transaction that `transaction` returns: outcomes of its writes are final at the commit."""
+    """The transaction returned by `transaction`: holds the outcomes of its writes until it ends."""
 
     def __init__(self, within: Transaction[T], destination: Sink[T]) -> None:
         super().__init__(within, within)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from .host import PassesNews
 
-    from ..condition import Condition
-    from ..errors import ErrorClass
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..outcome import Outcome
     from .host import Books, Details
     from .states import ItemStates
@@ -25,12 +25,13 @@ class HoldingSink:
     """The sink by which items are settled after the commit."""
 
 
-class HeldOutcomes:
-    """The books of a delivery inside a transaction: hold outcomes, pass news on at once."""
+class HeldOutcomes(PassesNews):
+    """The books of a delivery inside a transaction: outcomes are held, reports passed on at once."""
 
     __slots__ = ("_outcomes", "books", "settled_by")
 
     def __init__(self, books: Books | None, settled_by: tuple[object, ...]) -> None:
+        super().__init__(books)
         self.books = books
         """The delivery's own books."""
         self.settled_by = settled_by
@@ -54,22 +55,6 @@ class HeldOutcomes:
         """Make the items unsettled."""
         for indices, _, _ in self._outcomes:
             states.reopen(indices, doubtful=doubtful)
-
-    def heard(self, errors: Iterable[BaseException]) -> None:
-        if self.books is not None:
-            self.books.heard(errors)
-
-    def reported(self, source: object, condition: Condition | None) -> None:
-        if self.books is not None:
-            self.books.reported(source, condition)
-
-    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        if self.books is not None:
-            self.books.retrying(kind, items, delay)
-
-    def throttled(self, until: float) -> None:
-        if self.books is not None:
-            self.books.throttled(until)
 
 
 class HoldsOutcomes:
