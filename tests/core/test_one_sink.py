@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import pytest
 
@@ -99,6 +101,29 @@ async def test_the_sinks_inside_a_stack_are_retried_with_settled_items(
         assert await sending == {}
         assert await send(sink, batch) == {}
     assert inner.items == ["a", "b"]
+
+
+async def test_a_batch_holds_none_of_its_sinks(fake_clock: FakeClock) -> None:
+    """A sink may hold its batches; a copy of a batch has no sinks. A sink of a class without weak
+    references is held, since another one could be taken for it.
+    """
+
+    class Slim:
+        __slots__ = ()
+
+        async def write(self, batch: Batch[str]) -> None: ...
+
+    batch, slim = RowBatch("a"), RowBatch("a")
+    await send(sink := MemorySink[str](), batch)
+    await send(Slim(), slim)
+    assert pickle.loads(pickle.dumps(batch)).delivery.left == 0  # pickled here
+    gone = ref(sink)
+    del sink
+    assert gone() is None
+    with pytest.raises(ConfigError, match="which is gone"):
+        await send(MemorySink[str](), batch)
+    with pytest.raises(ConfigError, match="Slim"):
+        await send(Slim(), slim)
 
 
 async def test_a_fan_out_sends_to_all_of_its_sinks(fake_clock: FakeClock) -> None:

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .checks import shown
 from .delivery.held import HoldingSink
@@ -40,7 +40,7 @@ def check_holder(sink: object, delivery: Delivery) -> None:
 
 def check_settled_by(sink: object, delivery: Delivery) -> None:
     """Raise `ConfigError` if items are settled by other sinks only. Call it if some are settled."""
-    known: tuple[Any, ...] = delivery.settled_by
+    known = [reference() for reference in delivery.settled_by]
     if not known or any(one is sink for one in known):
         return
     if delivery.holder is not None:
@@ -49,5 +49,5 @@ def check_settled_by(sink: object, delivery: Delivery) -> None:
         return
     size = len(delivery.states)
     settled = size - delivery.left
-    other = shown(known[-1])
+    other = "which is gone" if known[-1] is None else shown(known[-1])
     raise ConfigError(_OTHER_SINK.format(sink=shown(sink), settled=settled, size=size, other=other))

@@ -6,16 +6,32 @@ booked. A rollback makes them unsettled again: a batch may be sent once more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from weakref import ref
 
 from .host import PassesNews
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..outcome import Outcome
     from .host import Books, Details
     from .states import ItemStates
+
+    SinkReference = Callable[[], object]
+    """A reference to a sink, weak since a sink may hold its batches; `None` if it is gone."""
+
+
+class Kept:
+    """Reference to a sink of a class without weak references."""
+
+    __slots__ = ("_sink",)
+
+    def __init__(self, sink: object) -> None:
+        self._sink = sink
+
+    def __call__(self) -> object:
+        return self._sink
 
 
 class HoldingSink:
@@ -30,7 +46,7 @@ class HeldOutcomes(PassesNews):
 
     __slots__ = ("_outcomes", "books", "settled_by")
 
-    def __init__(self, books: Books | None, settled_by: tuple[object, ...]) -> None:
+    def __init__(self, books: Books | None, settled_by: tuple[SinkReference, ...]) -> None:
         super().__init__(books)
         self.books = books
         """The delivery's own books."""
@@ -67,15 +83,24 @@ class HoldsOutcomes:
         self.books = books
         self.holder: HoldingSink | None = None
         """The open transaction that holds the outcomes."""
-        self.settled_by: tuple[object, ...] = ()
+        self.settled_by: tuple[SinkReference, ...] = ()
         """The sinks whose writes have settled items; in a transaction, those of it."""
+
+    def __getstate__(self) -> object:
+        """Leave the sinks out of a copy: they may hold the batch, and stay where they are."""
+        _, slots = cast("tuple[None, dict[str, object]]", super().__getstate__())
+        return None, {**slots, "holder": None, "settled_by": ()}
 
     def note_settled_by(self, sink: object) -> None:
         """Add a sink whose write has settled items."""
         for known in self.settled_by:
-            if known is sink:
+            if known() is sink:
                 return
-        self.settled_by += (sink,)
+        try:
+            made: SinkReference = ref(sink)
+        except TypeError:
+            made = Kept(sink)
+        self.settled_by += (made,)
 
     def hold_outcomes(self, holder: HoldingSink) -> None:
         """Hold outcomes from now on, until `end_hold`."""
