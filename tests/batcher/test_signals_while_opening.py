@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class Opening(Openable, MemorySink[Any]):
     """Gets a signal while it is opening; opens a resource before."""
 
-    def __init__(self, *, swallows: bool = False) -> None:
+    def __init__(self, how: str = "ends") -> None:
         super().__init__()
         self.events: list[str] = []
-        self._swallows = swallows
+        self._how = how
 
     async def _open(self, stack: AsyncExitStack) -> None:
         self.events.append("connected")
@@ -33,9 +33,11 @@ class Opening(Openable, MemorySink[Any]):
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
-            if not self._swallows:
+            self.events.append("cancelled")
+            if self._how == "ends":
                 raise
-            self.events.append("swallowed")
+            if self._how == "fails":
+                raise ConnectionRefusedError from None
 
 
 async def written_by(batcher: Callable[[], Batcher[int]], events: list[str]) -> None:
@@ -46,16 +48,16 @@ async def written_by(batcher: Callable[[], Batcher[int]], events: list[str]) -> 
 
 
 @pytest.mark.parametrize("options", [{}, {"open_timeout": 3600.0}], ids=["one try", "many"])
-@pytest.mark.parametrize("swallows", [False, True], ids=["ends", "swallows the cancellation"])
+@pytest.mark.parametrize("how", ["ends", "swallows it", "fails"])
 def test_a_batcher_that_opens_its_sink_is_ended_by_a_signal(
-    options: dict[str, Any], swallows: bool
+    options: dict[str, Any], how: str
 ) -> None:
     """B-T49: the status is 0, since nothing was accepted; what is open so far is closed."""
-    sink = Opening(swallows=swallows)
+    sink = Opening(how)
     stacked = stack(sink, Retry(attempts=3))
     main = written_by(lambda: Batcher(stacked, limits=Limits(max_items=3), **options), sink.events)
     assert penstock.run(main) is None
-    assert sink.events == ["connected", *(["swallowed"] if swallows else []), "disconnected"]
+    assert sink.events == ["connected", "cancelled", "disconnected"]
     assert sink.items == []
     assert not sink.is_open
 
@@ -71,7 +73,7 @@ def test_a_batcher_that_opens_in_the_background_tells_its_items() -> None:
         penstock.run(main)
     assert caught.value.report.tally.unsent == 3
     assert sink.items == []
-    assert sink.events == ["open", "connected", "disconnected"]
+    assert sink.events == ["open", "connected", "cancelled", "disconnected"]
 
 
 def test_a_sink_opened_by_the_program_is_ended_by_a_signal() -> None:
@@ -82,5 +84,5 @@ def test_a_sink_opened_by_the_program_is_ended_by_a_signal() -> None:
             sink.events.append("open")
 
     assert penstock.run(main()) is None
-    assert sink.events == ["connected", "disconnected"]
+    assert sink.events == ["connected", "cancelled", "disconnected"]
     assert not sink.is_open
