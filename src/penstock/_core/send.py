@@ -54,7 +54,7 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     """Write `batch` to `sink`; return the errors of failed items by this batch's indices.
 
     Items that are settled already are not sent again, so the same call may be repeated after a
-    failure.
+    failure. Send a batch to one sink at a time: of two concurrent calls, one may not report errors.
 
     Raises `ConfigError` if another sink has settled items of the batch, since this one would not
     get them: for a second destination use `FanOut` or a second batch, and to send only failed items
