@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .activity import Hurry
 from .delivery import Delivery
-from .host import PassesNews
+from .host import PassesReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Settled = Callable[[Sequence[int], Outcome, Details], None]
 
 
-class BranchBooks(PassesNews):
+class BranchBooks(PassesReports):
     """The books of a branch: outcomes go to its fork, reports about the destination to the parent."""
 
     __slots__ = ("_settled_by",)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 from weakref import ref
 
-from .host import PassesNews
+from .host import PassesReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     """A reference to a sink, weak since a sink may hold its batches; `None` if it is gone."""
 
 
-class Kept:
+class StrongReference:
     """Reference to a sink of a class without weak references."""
 
     __slots__ = ("_sink",)
@@ -41,7 +41,7 @@ class HoldingSink:
     """The sink by which items are settled after the commit."""
 
 
-class HeldOutcomes(PassesNews):
+class HeldOutcomes(PassesReports):
     """The books of a delivery inside a transaction: outcomes are held, reports passed on at once."""
 
     __slots__ = ("_outcomes", "books", "settled_by")
@@ -99,7 +99,7 @@ class HoldsOutcomes:
         try:
             made: SinkReference = ref(sink)
         except TypeError:
-            made = Kept(sink)
+            made = StrongReference(sink)
         self.settled_by += (made,)
 
     def hold_outcomes(self, holder: HoldingSink) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     Details = Mapping[int, object] | None
 
 
-class News(Protocol):
+class Reports(Protocol):
     """Receives reports about the destination (condition `None` means available)."""
 
     def heard(self, errors: Iterable[BaseException]) -> None: ...
@@ -25,18 +25,18 @@ class News(Protocol):
     def throttled(self, until: float) -> None: ...
 
 
-class Books(News, Protocol):
+class Books(Reports, Protocol):
     """Receives outcomes, and reports about the destination."""
 
     def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
 
 
-class PassesNews:
+class PassesReports:
     """Base of books that pass reports about the destination on at once, if `to` is given."""
 
     __slots__ = ("_to",)
 
-    def __init__(self, to: News | None) -> None:
+    def __init__(self, to: Reports | None) -> None:
         self._to = to
 
     def heard(self, errors: Iterable[BaseException]) -> None:
