@@ -15,12 +15,13 @@ import inspect
 import sys
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.surface import PUBLIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FunctionType
 
 VARIABLES = ("TypeVar", "ParamSpec", "TypeVarTuple")
 
@@ -158,10 +159,10 @@ def _of_class(where: str, kind: type) -> Iterator[tuple[str, str, str]]:
             yield from _of_function(f"{where}.{name}", inner)
 
 
-def _of_function(where: str, function: object) -> Iterator[tuple[str, str, str]]:
-    function = inspect.unwrap(function)  # type: ignore[arg-type]  # a function, by its callers
-    home = _module_of(function.__code__.co_filename)
-    for name, text in getattr(function, "__annotations__", {}).items():
+def _of_function(where: str, function: FunctionType) -> Iterator[tuple[str, str, str]]:
+    inner: Any = inspect.unwrap(function)
+    home = _module_of(inner.__code__.co_filename)
+    for name, text in inner.__annotations__.items():
         if isinstance(text, str) and home:
             yield f"{where}({name})", text, home
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
-from penstock import Batcher, DrainTimeout, Limits, Openable, Retry, stack
+from penstock import Batcher, DrainTimeout, Limits, Openable, Retry, ShutdownReport, stack
 from penstock.sinks import MemorySink
 
 if TYPE_CHECKING:
@@ -71,7 +71,9 @@ def test_a_batcher_that_opens_in_the_background_tells_its_items() -> None:
     )
     with pytest.raises(DrainTimeout) as caught:
         penstock.run(main)
-    assert caught.value.report.tally.unsent == 3
+    report = caught.value.report
+    assert isinstance(report, ShutdownReport)
+    assert report.tally.unsent == 3
     assert sink.items == []
     assert sink.events == ["open", "connected", "cancelled", "disconnected"]
 
