@@ -54,6 +54,7 @@ conf = {{ "spark.ui.enabled" = false, "spark.driver.host" = "127.0.0.1", "spark.
 [sources.numbers]
 format = "csv"
 path = "{folder}/numbers.csv"
+schema = "id INT"
 options = {{ header = true }}
 [write]
 view = "numbers"
