@@ -9,40 +9,40 @@ from __future__ import annotations
 import importlib
 import inspect
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PUBLIC = (
-    "penstock",
-    "penstock.batcher",
-    "penstock.consumer",
-    "penstock.consumer.jobs",
-    "penstock.queues",
-    "penstock.retry",
-    "penstock.sinks",
-    "penstock.sinks.elasticsearch",
-    "penstock.sinks.file",
-    "penstock.sinks.http",
-    "penstock.sinks.memory",
-    "penstock.sinks.postgres",
-    "penstock.sources",
-    "penstock.sources.files",
-    "penstock.sources.jetstream",
-    "penstock.sources.kafka",
-    "penstock.sources.kafka_confluent",
-    "penstock.sources.memory",
-    "penstock.sources.postgres_stream",
-    "penstock.sources.subscriptions",
-    "penstock.spark",
-    "penstock.spark.pipeline",
-    "penstock.streams",
-    "penstock.telemetry",
-    "penstock.testing",
-    "penstock.testing.conformance",
-    "pyspark_penstock",
-)
+SOURCE = Path(__file__).parents[1] / "src"
+
+
+def public_packages() -> tuple[str, ...]:
+    """The packages that are the home of a name they export; programs import it from there.
+
+    A package may also collect names of another home, such as `penstock.sinks.http`: that is how the
+    code is divided.
+    """
+    names = (
+        ".".join(path.parent.relative_to(SOURCE).parts) for path in SOURCE.rglob("__init__.py")
+    )
+    return tuple(sorted(filter(_is_home, names)))
+
+
+def _is_home(name: str) -> bool:
+    if any(part.startswith("_") for part in name.split(".")):
+        return False
+    module = importlib.import_module(name)
+    if "." not in name:
+        return True
+    return any(
+        getattr(getattr(module, each), "__module__", "") == name
+        for each in getattr(module, "__all__", ())
+    )
+
+
+PUBLIC = public_packages()
 
 
 def signature(thing: object) -> str:

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from ._core.arrow import ArrowBatch
 from ._core.batch import Batch, RowBatch
-from ._core.clock import Clock, LoopClock
+from ._core.clock import Clock, LoopClock, Signal, TimerHandle
+from ._core.delivery.fork import Fork, OutcomeMap
 from ._core.errors import (
     AddTimeout,
     BatcherBroken,
@@ -57,14 +58,22 @@ from ._core.public import later, publish
 from ._core.result import WriteResult
 from ._core.runtime.run import run
 from ._core.send import send
-from ._core.sink import Capabilities, Decorator, Sink, SinkLike
+from ._core.sink import (
+    Capabilities,
+    Classifier,
+    Decorator,
+    Sink,
+    SinkDecorator,
+    SinkFunction,
+    SinkLike,
+)
 from ._core.stacking import stack
 from ._core.tally import Tally
 from ._core.threads import in_thread
 
 if TYPE_CHECKING:
     from ._core.enlisted import transaction
-    from ._core.positions import KeepsPositions, PositionUnit
+    from ._core.positions import KeepsPositions, PositionUnit, UnitMove
     from ._core.transaction import (
         Committed,
         Counts,
@@ -118,7 +127,7 @@ else:
     __getattr__, __dir__ = later(
         __name__,
         {
-            "_core.positions": ["KeepsPositions", "PositionUnit"],
+            "_core.positions": ["KeepsPositions", "PositionUnit", "UnitMove"],
             "_core.enlisted": ["transaction"],
             "_core.transaction": [
                 "Committed",
@@ -206,6 +215,7 @@ __all__ = [
     "CircuitBreaker",
     "CircuitOpenError",
     "CircuitState",
+    "Classifier",
     "Clock",
     "ClosedError",
     "Combine",
@@ -223,6 +233,7 @@ __all__ = [
     "ErrorStats",
     "FanOut",
     "FlushReport",
+    "Fork",
     "ForkedError",
     "Isolate",
     "ItemFailed",
@@ -250,6 +261,7 @@ __all__ = [
     "Observer",
     "Openable",
     "Outcome",
+    "OutcomeMap",
     "ParkedBehind",
     "PenstockError",
     "PenstockWarning",
@@ -267,8 +279,11 @@ __all__ = [
     "Router",
     "RowBatch",
     "ShutdownReport",
+    "Signal",
     "Sink",
+    "SinkDecorator",
     "SinkError",
+    "SinkFunction",
     "SinkLike",
     "Split",
     "StagesLost",
@@ -282,6 +297,7 @@ __all__ = [
     "TimeSpent",
     "TimedOutError",
     "Timeout",
+    "TimerHandle",
     "ToDeadLetter",
     "TooLargeError",
     "Tracing",
@@ -291,6 +307,7 @@ __all__ = [
     "TransientError",
     "UnavailableError",
     "Unit",
+    "UnitMove",
     "UnitRefused",
     "UnknownOutcomeError",
     "UnverifiableError",
@@ -306,7 +323,9 @@ __all__ = [
     "transaction",
 ]
 
+_ALIASES = {"Classifier", "Decorator", "OutcomeMap", "SinkFunction", "SinkLike"}
+
 publish(
     __name__,
-    *(globals()[name] for name in __all__ if name in globals().keys() - {"Decorator", "SinkLike"}),
+    *(globals()[name] for name in __all__ if name in globals().keys() - _ALIASES),
 )

@@ -126,7 +126,7 @@ CEILINGS: dict[str, tuple[Work, Most]] = {
         Work(500, settings=lambda: {"key": lambda i: i % 1000}),
         Most(1882, 2750, 579),
     ),
-    "four decorators, 1": (Work(1, wrap=four), Most(245, 129, 3.2)),
+    "four decorators, 1": (Work(1, wrap=four), Most(250, 129, 3.2)),
     "four decorators, 500": (Work(500, wrap=four), Most(917, 1748, 3.2)),
     "Retry after two failures, 1": (
         Work(1, wrap=retried, sink=FailingTwice),

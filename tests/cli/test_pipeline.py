@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,27 @@ sink = "file"
 [sinks.file]
 kind = "file"
 path = "${HERE}/numbers.jsonl"
+"""
+
+BATCH = """
+name = "numbers"
+[spark]
+master = "local[1]"
+conf = {{ "spark.ui.enabled" = false, "spark.driver.host" = "127.0.0.1", "spark.driver.bindAddress" = "127.0.0.1" }}
+[sources.numbers]
+format = "csv"
+path = "{folder}/numbers.csv"
+schema = "id INT"
+options = {{ header = true }}
+[write]
+view = "numbers"
+sink = "pg"
+check = {check}
+[sinks.pg]
+kind = "postgres"
+dsn = "postgresql://me@127.0.0.1:{port}/db"
+table = "numbers"
+columns = ["id"]
 """
 
 
@@ -145,3 +167,35 @@ def test_a_signal_ends_a_stream_in_order(tmp_path: Path) -> None:
         for line in found.read_text().splitlines()
     ]
     assert int(counts["rows"]) == int(counts["delivered"]) == len(written) == len(set(written)) > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("check", ["true", "false"], ids=["on the driver", "in a worker"])
+def test_a_signal_while_the_sink_opens_ends_a_batch_and_nothing_is_written(
+    tmp_path: Path, check: str
+) -> None:
+    """The server of the sink accepts its connection and never answers."""
+    pytest.importorskip("pyspark")
+    (tmp_path / "numbers.csv").write_text("id\n1\n2\n")
+    file = tmp_path / "numbers.toml"
+    command = [sys.executable, "-m", "penstock.cli", "pipeline", "run", str(file)]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60.0)
+        port = server.getsockname()[1]
+        file.write_text(BATCH.format(folder=tmp_path, port=port, check=check))
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdout is not None
+            try:
+                connection, _ = server.accept()
+                with connection:
+                    process.send_signal(signal.SIGTERM)
+                    assert process.wait(30) == 130
+                    connection.settimeout(30.0)
+                    asked = connection.makefile("rb").read()
+            finally:
+                process.kill()
+            lines = process.stdout.read().splitlines()
+    assert len(asked) < 200, "more than the greeting"
+    assert lines[-1] == "interrupted"

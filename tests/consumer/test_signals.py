@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 from consumer_help import P0, Recorder, log_of
 from watch_help import Gate
 
+import penstock
 from penstock import Consumer
 from penstock.sources.memory import MemorySource
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
+    from penstock.sources import ClaimHost
     from penstock.testing import FakeClock
 
 PROGRAM = """
@@ -157,3 +162,36 @@ async def test_three_cancellations_still_end_with_the_report(fake_clock: FakeClo
         await fake_clock.advance(5.0)
     assert "t/0@0 (key 'a', attempt 1)" in raised.value.__notes__[0]
     assert source.log.positions == {}
+
+
+class OpeningSource(MemorySource):
+    """Gets a signal while it is opening."""
+
+    swallows = False
+
+    @asynccontextmanager
+    async def open(self, host: ClaimHost) -> AsyncGenerator[None]:
+        async with super().open(host):
+            asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                if not self.swallows:
+                    raise
+            yield
+
+
+@pytest.mark.parametrize("swallows", [False, True], ids=["ends", "swallows the cancellation"])
+def test_a_consumer_that_opens_its_source_is_ended_by_a_signal(swallows: bool) -> None:
+    """Nothing is handled and nothing is committed; the status is 0."""
+    log, recorder = log_of("aab"), Recorder()
+    source = OpeningSource(log)
+    source.swallows = swallows
+
+    async def main() -> None:
+        async with Consumer(source) as consumer:
+            await consumer.run(recorder)
+
+    assert penstock.run(main()) is None
+    assert recorder.offsets == []
+    assert log.positions == {}

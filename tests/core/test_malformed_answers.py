@@ -258,7 +258,6 @@ async def test_a_result_may_be_answered_for_what_was_made_of_its_batch(
     fake_clock: FakeClock,
 ) -> None:
     """A decorator of one's own may pass the inner result on, also of a batch with other items."""
-    sealed = _sealed("abc")
 
     async def inner(batch: Batch[Any]) -> WriteResult:
         return WriteResult.failed(batch, {1: ERROR})
@@ -273,7 +272,7 @@ async def test_a_result_may_be_answered_for_what_was_made_of_its_batch(
         ) -> WriteResult:
             return await inner(make(batch))
 
-        assert list(await send(_sink(write), sealed)) == [1]
+        assert list(await send(_sink(write), _sealed("abc"))) == [1]
 
 
 async def test_indices_of_any_whole_number_fit(fake_clock: FakeClock) -> None:

@@ -7,7 +7,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.docs.test_reference import HERE, OTHERWISE
+from tests.docs.test_reference import OTHERWISE
+from tests.surface import PUBLIC
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,7 @@ LEAST = 19
 
 def with_examples() -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for path in sorted(HERE - {*OTHERWISE}):
+    for path in sorted({*PUBLIC} - {*OTHERWISE}):
         module = importlib.import_module(path)
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)

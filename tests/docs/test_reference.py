@@ -13,7 +13,6 @@ PAGES = Path(__file__).parents[2] / "docs" / "reference" / "api"
 OTHERWISE = {
     "pyspark_penstock": "where Spark looks for data sources; programs never import it",
 }
-HERE = {*PUBLIC, "penstock.flow", "penstock.sources.postgres_queue"}
 
 
 def described() -> list[str]:
@@ -27,11 +26,11 @@ def described() -> list[str]:
 def public() -> set[str]:
     """Each name at its public home, from which programs import it."""
     names: set[str] = set()
-    for path in sorted(HERE - {*OTHERWISE}):
+    for path in sorted({*PUBLIC} - {*OTHERWISE}):
         module = importlib.import_module(path)
         for name in module.__all__ if hasattr(module, "__all__") else ():
             home = getattr(getattr(module, name), "__module__", path)
-            names.add(f"{home if home in HERE else path}.{name}")
+            names.add(f"{home if home in PUBLIC else path}.{name}")
     return names
 
 

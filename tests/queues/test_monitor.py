@@ -22,25 +22,25 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("real_clock")
 
 
-class Looks(QueueObserver):
-    """Waits for the looks of a monitor."""
+class Polls(QueueObserver):
+    """Waits for the polls of a monitor."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.looked = asyncio.Event()
+        self.polled = asyncio.Event()
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
         self.calls.append(f"open {name}")
 
-    def on_looked(self, name: str) -> None:
-        self.looked.set()
+    def on_polled(self, name: str) -> None:
+        self.polled.set()
 
     def on_close(self, name: str) -> None:
         self.calls.append(f"close {name}")
 
     async def next(self) -> None:
-        self.looked.clear()
-        await self.looked.wait()
+        self.polled.clear()
+        await self.polled.wait()
 
 
 async def test_figures_are_those_of_each_queue(log: Log) -> None:
@@ -54,7 +54,7 @@ async def test_figures_are_those_of_each_queue(log: Log) -> None:
         assert await end(con, log, "mails", row, "fail") == "dead"
         await con.fetch(f"SELECT {log.sql}.seen_consumer('sticky', 'g', 'one', 60)")
         await (await admin.routing("sticky", "g")).move(0, 9, "one")
-        figures = await monitor.look()
+        figures = await monitor.poll()
         mails, sticky = figures.queues["mails"], figures.queues["sticky"]
         assert mails is not None
         assert (mails.jobs, mails.leased, mails.dead, mails.members) == (2, 2, 1, 0)
@@ -64,7 +64,7 @@ async def test_figures_are_those_of_each_queue(log: Log) -> None:
         assert figures.sizes["job"] > 0
         assert set(figures.dead_rows) >= {"job", "lane", "bell", "finished_job"}
     async with QueueMonitor(log.dsn, schema=log.schema, count_to=1) as monitor:
-        found = (await monitor.look()).queues["mails"]
+        found = (await monitor.poll()).queues["mails"]
         assert found is not None
         assert found.jobs == 1
 
@@ -84,14 +84,14 @@ async def test_a_queue_that_takes_too_long_costs_only_its_own_figures(
         monkeypatch.setattr(sql, failing)
         before = monitor.stats().failed
         for _ in range(2):
-            figures = await monitor.look()
+            figures = await monitor.poll()
             assert figures.queues["odd"] is None
             assert figures.queues["good"] is not None
             assert figures.paused == {"good": False, "odd": False}
         assert monitor.stats().failed >= before + 2
         assert caplog.text.count("the queue 'odd' could not be read") == 1
         monkeypatch.setattr(sql, STATS)
-        await monitor.look()
+        await monitor.poll()
         assert "the queue 'odd' can be read again" in caplog.text
 
 
@@ -99,26 +99,26 @@ async def test_looks_repeat_and_failed_ones_are_counted(
     log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Opening needs no server and no schema; no password is shown."""
-    clock, looks = HandClock(), Looks()
+    clock, polls = HandClock(), Polls()
     schema = f"{log.schema}_later"
     caplog.set_level(logging.INFO, "penstock.queues")
-    monitor = QueueMonitor(log.dsn, schema=schema, every=1, clock=clock, observers=[looks])
+    monitor = QueueMonitor(log.dsn, schema=schema, every=1, clock=clock, observers=[polls])
     async with monitor:
-        await looks.next()
+        await polls.next()
         assert (monitor.stats().failed, monitor.stats().figures) == (1, None)
         await install_streams(log.dsn, schema=schema)
-        waiting = asyncio.ensure_future(looks.next())
+        waiting = asyncio.ensure_future(polls.next())
         await asyncio.sleep(0)
         clock.advance(1.0)
         await waiting
-        assert monitor.stats().looks == 1
+        assert monitor.stats().polls == 1
         assert monitor.stats().figures is not None
         clock.time += 3.5
         assert monitor.stats().figures is None
-    assert looks.calls == [f"open {schema}", f"close {schema}"]
+    assert polls.calls == [f"open {schema}", f"close {schema}"]
     assert monitor.stats().state == "closed"
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert "a look at the queues failed" in caplog.text
+    assert "a poll of the queues failed" in caplog.text
     assert "password" not in caplog.text
 
 
@@ -127,7 +127,7 @@ async def test_a_role_with_the_right_to_work_can_watch(log: Log) -> None:
         await admin.create("mails")
         await install_streams(log.dsn, schema=log.schema, work=watcher.name)
         async with QueueMonitor(watcher.dsn, schema=log.schema) as monitor:
-            assert (await monitor.look()).queues["mails"] is not None
+            assert (await monitor.poll()).queues["mails"] is not None
 
 
 @pytest.mark.parametrize(
@@ -142,4 +142,4 @@ def test_a_bad_argument_is_named(option: str, value: object) -> None:
 async def test_a_monitor_that_is_not_open_says_so() -> None:
     monitor = QueueMonitor("postgresql://u:hush@h/d", schema="s")
     with pytest.raises(ClosedError, match=r"QueueMonitor\(h/d, schema='s'\) is not open"):
-        await monitor.look()
+        await monitor.poll()

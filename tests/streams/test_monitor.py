@@ -52,25 +52,25 @@ class HandClock(LoopClock):
         moved.set()
 
 
-class Looks(StreamObserver):
-    """Waits for the looks of a monitor."""
+class Polls(StreamObserver):
+    """Waits for the polls of a monitor."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.looked = asyncio.Event()
+        self.polled = asyncio.Event()
 
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
         self.calls.append(f"open {name}")
 
-    def on_looked(self, name: str) -> None:
-        self.looked.set()
+    def on_polled(self, name: str) -> None:
+        self.polled.set()
 
     def on_close(self, name: str) -> None:
         self.calls.append(f"close {name}")
 
     async def next(self) -> None:
-        self.looked.clear()
-        await self.looked.wait()
+        self.polled.clear()
+        await self.polled.wait()
 
 
 async def test_backlogs_are_counted_by_selection_and_up_to_a_limit(
@@ -96,7 +96,7 @@ async def test_backlogs_are_counted_by_selection_and_up_to_a_limit(
             "lease_until = now() + interval '1 h' "
             f"WHERE name = 'all' AND slot = {log.sql}.slot_of('order-1')"
         )
-        found = (await monitor.look()).subscriptions
+        found = (await monitor.poll()).subscriptions
         assert {name: each.backlog and each.backlog.messages for name, each in found.items()} == {
             "all": 9,
             "orders": 3,
@@ -109,7 +109,7 @@ async def test_backlogs_are_counted_by_selection_and_up_to_a_limit(
         assert backlogs["done"].seconds == 0
         assert (backlogs["all"].waiting_slots, backlogs["all"].unowned_slots) == (2, 1)
     async with StreamMonitor(log.dsn, schema=log.schema, count_to=4) as monitor:
-        backlog = (await monitor.look()).subscriptions["all"].backlog
+        backlog = (await monitor.poll()).subscriptions["all"].backlog
         assert backlog
         assert backlog.messages == 4
 
@@ -130,7 +130,7 @@ async def test_members_pauses_losses_and_parked_keys_are_those_of_the_rows(
             "FROM generate_series(0, 3) n"
         )
         await StreamRetention(log.schema).delete(con, before=3, force=True)
-        figures = await monitor.look()
+        figures = await monitor.poll()
         found = figures.subscriptions["s"]
         assert (found.members, found.is_paused, found.paused_slots, found.missed) == (2, True, 3, 2)
         assert figures.parked_keys == {"c": 2}
@@ -145,81 +145,81 @@ async def test_a_horizon_that_stands_still_has_an_age(log: Log, real_clock: Loop
         log.connected() as other,
         StreamMonitor(log.dsn, schema=log.schema, clock=clock) as monitor,
     ):
-        assert (await monitor.look()).horizon.appender_age is None
+        assert (await monitor.poll()).horizon.appender_age is None
         await log.append(con, "a", 0)
         appending = other.transaction()
         await appending.start()
         await log.append(other, "b", 1)
         await log.append(con, "a", 2)
-        first = (await monitor.look()).horizon
+        first = (await monitor.poll()).horizon
         assert (first.distance, first.age) == (2, 0.0)
         assert first.appender_age is not None
         clock.advance(7.0)
-        assert (await monitor.look()).horizon.age == 7.0
+        assert (await monitor.poll()).horizon.age == 7.0
         await appending.commit()
-        after = (await monitor.look()).horizon
+        after = (await monitor.poll()).horizon
         assert (after.distance, after.age, after.appender_age) == (0, 0.0, None)
 
 
 async def test_looks_repeat_and_figures_grow_stale(log: Log, real_clock: LoopClock) -> None:
     """Figures that are older than three intervals are not shown."""
-    clock, looks = HandClock(), Looks()
+    clock, polls = HandClock(), Polls()
     monitor = StreamMonitor(
         log.dsn, schema=log.schema, name="orders", every=timedelta(seconds=10), clock=clock,
-        observers=[looks],
+        observers=[polls],
     )  # fmt: skip
     async with monitor:
-        await looks.next()
-        assert (monitor.stats().looks, monitor.stats().state) == (1, "open")
-        waiting = asyncio.ensure_future(looks.next())
+        await polls.next()
+        assert (monitor.stats().polls, monitor.stats().state) == (1, "open")
+        waiting = asyncio.ensure_future(polls.next())
         await asyncio.sleep(0)
         clock.advance(10.0)
         await waiting
         stats: LogStats = await asyncio.to_thread(monitor.stats)
-        assert stats.looks == 2
+        assert stats.polls == 2
         assert stats.figures is not None
         async with log.connected() as con, con.transaction():
-            await con.execute(f"LOCK TABLE {log.sql}.subscription")  # the next look waits
+            await con.execute(f"LOCK TABLE {log.sql}.subscription")  # the next poll waits
             clock.advance(31.0)
             assert monitor.stats().figures is None
     assert monitor.stats().state == "closed"
-    assert looks.calls == ["open orders", "close orders"]
+    assert polls.calls == ["open orders", "close orders"]
 
 
 async def test_the_clock_of_the_loop_is_read_from_any_thread(
     log: Log, real_clock: LoopClock
 ) -> None:
     async with StreamMonitor(log.dsn, schema=log.schema) as monitor:
-        await monitor.look()
+        await monitor.poll()
         assert (await asyncio.to_thread(monitor.stats)).figures is not None
 
 
-async def test_failed_looks_are_counted_and_logged_once_and_the_monitor_goes_on(
+async def test_failed_polls_are_counted_and_logged_once_and_the_monitor_goes_on(
     log: Log, real_clock: LoopClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also before the first one: opening needs no server and no schema. No password is shown."""
-    clock, looks = HandClock(), Looks()
+    clock, polls = HandClock(), Polls()
     schema = f"{log.schema}_later"
     caplog.set_level(logging.INFO, "penstock.streams")
-    monitor = StreamMonitor(log.dsn, schema=schema, every=1, clock=clock, observers=[looks])
+    monitor = StreamMonitor(log.dsn, schema=schema, every=1, clock=clock, observers=[polls])
     async with monitor:
-        await looks.next()
+        await polls.next()
         for _ in range(2):
-            waiting = asyncio.ensure_future(looks.next())
+            waiting = asyncio.ensure_future(polls.next())
             await asyncio.sleep(0)
             clock.advance(1.0)
             await waiting
         assert (monitor.stats().failed, monitor.stats().figures) == (3, None)
         with pytest.raises(ConfigError, match=f"penstock pg install DSN --schema {schema}"):
-            await monitor.look()
+            await monitor.poll()
         await install_streams(log.dsn, schema=schema)
-        await monitor.look()
+        await monitor.poll()
         assert monitor.stats().figures is not None
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "password" not in caplog.text
-    refused = StreamMonitor("postgresql://u:hush@127.0.0.1:1/d", schema="s", observers=[looks])
+    refused = StreamMonitor("postgresql://u:hush@127.0.0.1:1/d", schema="s", observers=[polls])
     async with refused:
-        await looks.next()
+        await polls.next()
         assert refused.stats().failed == 1
     assert "hush" not in caplog.text + repr(refused)
 
@@ -235,14 +235,14 @@ async def test_a_backlog_that_takes_too_long_costs_only_its_own_figures(
         await con.execute(f"UPDATE {log.sql}.subscription SET selection = '?' WHERE name = 'odd'")
         before = monitor.stats().failed
         for _ in range(2):
-            found = (await monitor.look()).subscriptions
+            found = (await monitor.poll()).subscriptions
             assert found["odd"].backlog is None
             assert found["good"].backlog is not None
         assert monitor.stats().failed >= before + 2
         assert caplog.text.count("the backlog of the subscription 'odd' could not be read") == 1
         readable = StreamSelection().text
         await con.execute(f"UPDATE {log.sql}.subscription SET selection = $1", readable)
-        await monitor.look()
+        await monitor.poll()
         assert "the backlog of the subscription 'odd' can be read again" in caplog.text
 
 
@@ -260,11 +260,11 @@ async def test_a_subscription_without_leases_has_no_members_and_no_owners_to_mis
         await log.append(con, "a-1", 2, 3)
         await admin.skip("s", 4)
         await admin.reset("s", "beginning")
-        found = (await monitor.look()).subscriptions["s"]
+        found = (await monitor.poll()).subscriptions["s"]
         assert found.members is None
         assert found.backlog == Backlog(3, ANY, 1, None)
         await consumed(log)
-        found = (await monitor.look()).subscriptions["s"]
+        found = (await monitor.poll()).subscriptions["s"]
         assert found.members == 0
         assert found.backlog == Backlog(0, 0.0, 0, 0)
 
@@ -275,7 +275,7 @@ async def test_a_role_with_the_right_to_subscribe_can_watch(
     async with role(log) as watcher:
         await install_streams(log.dsn, schema=log.schema, subscribe=watcher.name)
         async with StreamMonitor(watcher.dsn, schema=log.schema) as monitor:
-            figures = await monitor.look()
+            figures = await monitor.poll()
         assert figures.tables["subscription_slot"].size > 0
 
 

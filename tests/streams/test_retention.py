@@ -247,7 +247,7 @@ async def test_a_consumer_goes_on_behind_what_a_forced_deletion_took_and_the_los
         assert await retention.delete(con, before=last, force=True) == Deleted(5, 0)
         assert await consumed(log) == [last]
         assert f"s: {len(lost)} messages were deleted before the subscription" in caplog.text
-        found = (await monitor.look()).subscriptions["s"]
+        found = (await monitor.poll()).subscriptions["s"]
         assert found.missed == len(lost)
         assert found.backlog is not None
         assert found.backlog.messages == 0

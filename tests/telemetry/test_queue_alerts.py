@@ -36,7 +36,7 @@ MAILS = {
 }
 JOB, LANE = (f"queue_table_dead_rows{{name='shop',table='{table}'}}" for table in ("job", "lane"))
 HEALTHY = {
-    "queue_up{name='shop'}": "1x20 0x2 1x40",  # one look failed
+    "queue_up{name='shop'}": "1x20 0x2 1x40",  # one poll failed
     **series("mails", **MAILS),
     JOB: "90000x60",
     LANE: "9000x60",

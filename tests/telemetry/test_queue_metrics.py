@@ -57,8 +57,8 @@ SHOWN: Samples = {
 EVERY: Samples = {
     ("queue_up", "shop"): 1,
     **SHOWN,
-    ("queue_looks_total", "shop"): 11,
-    ("queue_failed_looks_total", "shop"): 2,
+    ("queue_monitor_polls_total", "shop"): 11,
+    ("queue_monitor_failures_total", "shop"): 2,
 }
 
 
@@ -81,8 +81,8 @@ def test_without_figures_there_are_counts_only_and_up_is_0() -> None:
     observer.on_open("shop", lambda: now[0])
     assert samples(registry) == {
         ("queue_up", "orders"): 0,
-        ("queue_looks_total", "orders"): 11,
-        ("queue_failed_looks_total", "orders"): 3,
+        ("queue_monitor_polls_total", "orders"): 11,
+        ("queue_monitor_failures_total", "orders"): 3,
     }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LABELS = "{name='log',subscription='s'}"
 SLOTS = "stream_table_dead_rows{name='log',table='subscription_slot'}"
 HEALTHY = {
-    "stream_up{name='log'}": "1x20 0x2 1x40",  # one look failed
+    "stream_up{name='log'}": "1x20 0x2 1x40",  # one poll failed
     f"stream_lag_seconds{LABELS}": "5x60",
     f"stream_lag_messages{LABELS}": "100x60",
     f"stream_members{LABELS}": "2x60",

@@ -59,7 +59,10 @@ LOG: Samples = {
     ("stream_table_live_rows", "log", "subscription_slot"): 256,
     ("stream_table_dead_rows", "log", "subscription_slot"): 800,
 }
-COUNTS: Samples = {("stream_looks_total", "log"): 11, ("stream_failed_looks_total", "log"): 2}
+COUNTS: Samples = {
+    ("stream_monitor_polls_total", "log"): 11,
+    ("stream_monitor_failures_total", "log"): 2,
+}
 EVERY: Samples = {**UP, **LOG, **COUNTS}
 NAMES = {each.family.name for each in STREAM.states}
 
@@ -90,14 +93,14 @@ def test_without_figures_there_are_counts_only_and_up_is_0() -> None:
     now[0] = replace(STATS, failed=3, figures=None)
     assert samples(registry) == {
         ("stream_up", "orders"): 0,
-        ("stream_looks_total", "orders"): 11,
-        ("stream_failed_looks_total", "orders"): 3,
+        ("stream_monitor_polls_total", "orders"): 11,
+        ("stream_monitor_failures_total", "orders"): 3,
     }
     now[0] = replace(now[0], state="closed")
     observer.on_close("log")
     assert set(samples(registry)) == {
-        ("stream_looks_total", "orders"),
-        ("stream_failed_looks_total", "orders"),
+        ("stream_monitor_polls_total", "orders"),
+        ("stream_monitor_failures_total", "orders"),
     }
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Encode = Callable[[Any], "bytes | str"]
+"""Encodes an item; text is sent as UTF-8."""
 
 
 def ndjson(records: Sequence[bytes]) -> bytes:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Row: TypeAlias = Sequence[Any]
 RowFunction = Callable[[Any], Row]
+"""Returns the row of an item: a value for each column."""
 GivenRows: TypeAlias = tuple[Sequence[int], Sequence[Row], dict[int, Exception]]
 """The indices that have a row, their rows, and an error for each other index."""
 _PLAIN = frozenset({tuple, list})

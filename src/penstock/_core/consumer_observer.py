@@ -24,6 +24,7 @@ ConsumerState = Literal[
 ]  # fmt: skip
 """The states that `on_state` reports."""
 ClaimChange = Literal["assigned", "revoked", "lost"]
+"""The changes that `on_claims` reports."""
 HandlerOutcome = Literal[
     "ack", "skip", "nak", "dead_letter", "terminate", "manual", "mixed", "invalid", "error",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""A transaction inside the sinks around its destination, and as its caller has it."""
+"""Transactions inside the sinks around their destination, and as `transaction` returns them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakSet
 
+from .delivery.held import HoldingSink
 from .errors import TransactionLost
 from .positions import PositionUnit
 from .public import publish
@@ -77,17 +78,18 @@ def enlisted(around: Callable[[Sink[T]], Sink[T]], within: Transaction[T]) -> Tr
     return _Enlisted(around(within), within)
 
 
-class _Provisional(_Enlisted[T]):
-    """A transaction as its caller has it: the outcomes of its writes are final at the commit."""
+class _Provisional(_Enlisted[T], HoldingSink):
+    """The transaction returned by `transaction`: holds the outcomes of its writes until it ends."""
 
-    def __init__(self, within: Transaction[T]) -> None:
+    def __init__(self, within: Transaction[T], destination: Sink[T]) -> None:
         super().__init__(within, within)
+        self.destination = destination
         self._deliveries: WeakSet[Delivery] = WeakSet()  # of the batches that still exist
 
     async def write(self, batch: Batch[T]) -> WriteResult | None:
         delivery = batch.delivery
         if not delivery.closed:
-            delivery.hold_outcomes()
+            delivery.hold_outcomes(self)
             self._deliveries.add(delivery)
         return await _sent(self.inner, batch)
 
@@ -104,14 +106,14 @@ async def _sent(sink: Sink[T], batch: Batch[T]) -> WriteResult | None:
 
 @asynccontextmanager
 async def _provisional(
-    entering: AbstractAsyncContextManager[Transaction[T]],
+    sink: Sink[T], unit: Unit | PositionUnit | None
 ) -> AsyncGenerator[Transaction[T]]:
     """Hold outcomes until the end of this transaction. Suspends and raises as that."""
     made: _Provisional[T] | None = None
     is_committed = is_leaving = False
     try:
-        async with entering as within:
-            made = _Provisional(within)
+        async with transaction_of(sink, unit) as within:
+            made = _Provisional(within, sink)
             yield made
             is_leaving = True
         is_committed = True
@@ -162,7 +164,7 @@ def transaction(
         ['a', 'b', 'c']
     """
     check_transactional(sink, positions=isinstance(unit, PositionUnit))
-    return _provisional(transaction_of(sink, unit))
+    return _provisional(sink, unit)
 
 
 publish("penstock", transaction)

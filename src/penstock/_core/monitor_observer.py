@@ -18,7 +18,7 @@ class MonitorObserver:
     def on_open(self, name: str, stats: Callable[[], Any]) -> None:
         """The monitor `name` has opened. `stats` may be called from any thread, also afterwards."""
 
-    def on_looked(self, name: str) -> None:
+    def on_polled(self, name: str) -> None:
         """The monitor has new figures."""
 
     def on_close(self, name: str) -> None:

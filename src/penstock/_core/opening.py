@@ -18,14 +18,16 @@ import asyncio
 import os
 import pickle
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from .errors import ConfigError, NotPicklableError
+from .runtime.cuts import noticing_cuts
 from .runtime.process_fork import leave_to_parent
 from .text import text_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
@@ -168,9 +170,14 @@ def _check_picklable(owner: object, name: str, value: object) -> None:
 
 @asynccontextmanager
 async def opened(thing: object) -> AsyncGenerator[None]:
-    """Hold `thing` open within the context if it supports `async with`; otherwise do nothing."""
+    """Hold `thing` open within the context if it supports `async with`; otherwise do nothing.
+
+    A cancellation that it swallows while it opens is raised nevertheless, and it is closed.
+    """
     if not hasattr(type(thing), "__aenter__"):
         yield
         return
-    async with thing:  # type: ignore[attr-defined]  # checked above
+    async with AsyncExitStack() as stack:
+        with noticing_cuts():
+            await stack.enter_async_context(cast("AbstractAsyncContextManager[object]", thing))
         yield

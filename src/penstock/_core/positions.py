@@ -184,4 +184,4 @@ def check_keeps_positions(destination: object) -> None:
         raise bad("sink", destination, f"{rule}; {instead}")
 
 
-publish("penstock", PositionUnit, KeepsPositions)
+publish("penstock", PositionUnit, KeepsPositions, UnitMove)

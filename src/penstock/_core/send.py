@@ -1,6 +1,7 @@
 """`send`: the path of every write to a sink, by the batcher or by another sink.
 
-1. Settled items are not sent again; an empty batch is not written.
+1. Settled items are not sent again; an empty batch is not written. If another sink has settled
+   them, the batch is refused (`one_sink.py`).
 2. Successes are settled before `send` returns, so the caller handles only failures.
 3. An exception becomes an error for every item that is still unsettled.
 4. An answer that does not fit its batch is a `ResultMismatch` for every unsettled item of the
@@ -19,14 +20,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from types import CoroutineType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .arrow_rows import UnreadableRows
 from .batch import by_roots
 from .causes import caused
 from .checks import shown
-from .errors import ResultMismatch, SinkError, UnknownOutcomeError
+from .errors import ConfigError, ResultMismatch, SinkError, UnknownOutcomeError
+from .one_sink import check_holder, check_settled_by
 from .order.stopped import stopped_behind
 from .outcome import Outcome
 from .result import WriteResult, checked_result
@@ -44,17 +47,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+logger = logging.getLogger("penstock.send")
+
 
 async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
     """Write `batch` to `sink`; return the errors of failed items by this batch's indices.
 
-    Items that an earlier call has settled are not sent again, also to another sink: for a second
-    destination use `FanOut`, or a second batch.
+    Items that are settled already are not sent again, so the same call may be repeated after a
+    failure. Send a batch to one sink at a time: of two concurrent calls, one may not report errors.
 
-    Suspends. Raises only `CancelledError`: when the caller is cancelled, or the delivery is closed.
+    Raises `ConfigError` if another sink has settled items of the batch, since this one would not
+    get them: for a second destination use `FanOut` or a second batch, and to send only failed items
+    to it, `batch.pick(errors)`. Also raises it if the batch was sent in a transaction that is still
+    open, and `sink` is another one. Raises `CancelledError` if the caller is cancelled, or the
+    delivery is closed. Suspends.
     """
     delivery = batch.delivery
+    if delivery.holder is not None:
+        check_holder(sink, delivery)
+    left = delivery.states.left
     if not delivery.states.is_fresh and len(indices := batch.unsettled()) < len(batch):
+        check_settled_by(sink, delivery)
         found = await send(sink, batch.pick(indices)) if indices else {}
         return {indices[i]: error for i, error in found.items()}
     roots = batch.roots()
@@ -90,15 +103,11 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         errors = dict.fromkeys(batch.unsettled(), error)
     except UnreadableRows as error:
         return await _without_unreadable(sink, batch, error)
-    except SinkError as error:
-        take_back(task, error)
-        errors = dict.fromkeys(batch.unsettled(), error)
     except BaseException as error:  # handed to the caller, one per unsettled item
-        take_back(task, error)
-        raised = _of_a_cut(error) if task.cancelling() else error
-        errors = dict.fromkeys(batch.unsettled(), raised)
-        if delivery.closed and not errors:
-            delivery.heard([raised])  # too late: the items already have their verdicts
+        errors = _raised(batch, task, error)
+    finally:
+        if delivery.states.left < left:
+            delivery.note_settled_by(sink)
     if delivery.distrusts and (doubt := delivery.distrusted(roots)) is not None:
         return _mismatched(batch, doubt)
     if errors:
@@ -107,6 +116,23 @@ async def send(sink: Sink[T], batch: Batch[T]) -> dict[int, BaseException]:
         return errors
     finally:
         del errors  # an error's traceback holds this frame: without a cycle it is freed immediately
+
+
+def _raised(
+    batch: Batch[T], task: asyncio.Task[Any], error: BaseException
+) -> dict[int, BaseException]:
+    """Return the errors of a write that has raised; report one that is no item's error."""
+    take_back(task, error)
+    is_trusted = isinstance(error, SinkError) or not task.cancelling()
+    raised = error if is_trusted else _of_a_cut(error)
+    errors = dict.fromkeys(batch.unsettled(), raised)
+    if errors or isinstance(error, SinkError):
+        return errors
+    if batch.delivery.closed:
+        batch.delivery.heard([raised])  # too late: the items already have their verdicts
+    elif isinstance(error, ConfigError):
+        logger.error("%s: the items of a batch are settled, but %s", batch.name, for_log(error))
+    return errors
 
 
 async def _without_withdrawn(

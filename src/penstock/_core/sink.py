@@ -114,7 +114,9 @@ Classifier = Callable[[BaseException], ErrorClass | None]
 """Returns the class of an error, or `None` for an unknown error."""
 
 Decorator = Callable[[Sink[T]], Sink[T]]
+"""Returns a sink around a sink."""
 SinkFunction = Callable[[Batch[T]], Awaitable[WriteResult | None] | WriteResult | None]
+"""A function that writes a batch, plain or async."""
 SinkLike = Sink[T] | SinkFunction[T]
 """A sink, or a plain function of a batch, async or not."""
 

@@ -20,21 +20,27 @@ from .report import (
     TimeSpent,
 )
 from .resolvable import Resolvable
+from .setup import BatcherOptions
 from .submission import Submission
 from .tenancy import Tenants
 
 if TYPE_CHECKING:
+    from .failure_handler import FailureHandler
     from .threads import BlockingBatcher
 else:
-    __getattr__, __dir__ = later(__name__, {"threads": ["BlockingBatcher"]})
+    __getattr__, __dir__ = later(
+        __name__, {"failure_handler": ["FailureHandler"], "threads": ["BlockingBatcher"]}
+    )
 
 __all__ = [
     "Adaptive",
     "Batcher",
+    "BatcherOptions",
     "BlockingBatcher",
     "BlockingReceipt",
     "DestinationStats",
     "ErrorStats",
+    "FailureHandler",
     "Feed",
     "FlushReport",
     "Limits",
@@ -51,9 +57,14 @@ __all__ = [
     "run",
 ]
 
-_HERE = ("Feed", "Resolvable", "Submission")  # the other classes belong to the parent package
+_HERE = (
+    "BatcherOptions",
+    "Feed",
+    "Resolvable",
+    "Submission",
+)  # the other classes belong to the parent package
 
 publish(
     "penstock", *(globals()[name] for name in __all__ if name in globals() and name not in _HERE)
 )
-publish("penstock.batcher", Feed, Resolvable, Submission)
+publish("penstock.batcher", BatcherOptions, Feed, Resolvable, Submission)

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .message import Message
 
 MessageHandler: TypeAlias = "Callable[[Message], object]"
+"""A handler of single messages; plain or async."""
 BatchHandler: TypeAlias = "Callable[[list[Message]], object]"
+"""A handler of batches; plain or async."""
 
 
 class OfOneMessage:

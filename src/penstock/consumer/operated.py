@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .._core import checks
 from .._core.errors import ClosedError, ConfigError
 from .._core.order.keys import shown
+from .._core.runtime.cuts import noticing_cuts
 from .blocked import UNBLOCKING
 from .dead_letters import LetterWriter
 from .engine import Engine
@@ -58,7 +59,8 @@ class Operated:
         engine = Engine(self._source, self._settings, letters, self._schedule)
         stack.callback(engine.closed)
         engine.opening()
-        await stack.enter_async_context(self._source.open(engine.claims))
+        with noticing_cuts():
+            await stack.enter_async_context(self._source.open(engine.claims))
         self._engine = engine
         return engine
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from .._core import checks
 from .._core.checks import accepts, bad, is_async, shown
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     from .hints import Wanted
 
-    Decoder = Callable[[type[Any], Any], object]
-    Call = Callable[[Callable[..., Awaitable[object]], Any, Message], object]
+Decoder: TypeAlias = "Callable[[type[Any], Any], object]"
+"""Returns an instance of a message class from a value; plain or async."""
+RegisteredCall: TypeAlias = "Callable[[Callable[..., Awaitable[object]], Any, Message], object]"
+"""Calls a handler with its argument, for a message; plain or async."""
 
 HandlerT = TypeVar("HandlerT", bound="Callable[..., object]")
 Unhandled = Literal["poison", "skip"]
@@ -88,7 +90,7 @@ class HandlerRegister(OfOneMessage):
         type_of: str | Callable[[Message], object] = "type",
         name_of: Callable[[type[Any]], str] | None = None,
         decode: Decoder | None = None,
-        call: Call | None = None,
+        call: RegisteredCall | None = None,
         unhandled: Unhandled = "poison",
     ) -> None:
         self._type_of, self._source = typed_by(type_of)

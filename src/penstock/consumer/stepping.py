@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .message import Message
 
 Step: TypeAlias = "Callable[[Message], object]"
+"""A step before the handler; plain or async."""
 
 _RESULTS = (Ack, Nak, ToDeadLetter, Terminate, Manual)
 

@@ -5,9 +5,12 @@ from typing import TYPE_CHECKING
 from .._core.public import later, publish
 from .pipe import Pipe, pipe
 from .report import PipeReport, PipeStats
+from .settings import PipeOptions
 from .state.codec import JsonState, StateCodec
 from .state.postgres import PostgresState
 from .transaction import TransactionalPipe, transaction
+from .transaction_settings import TransactionOptions
+from .transform import Transform
 
 if TYPE_CHECKING:
     from .kafka_state import KafkaRecord, KafkaState
@@ -19,11 +22,14 @@ __all__ = [
     "KafkaRecord",
     "KafkaState",
     "Pipe",
+    "PipeOptions",
     "PipeReport",
     "PipeStats",
     "PostgresState",
     "StateCodec",
+    "TransactionOptions",
     "TransactionalPipe",
+    "Transform",
     "pipe",
     "transaction",
 ]
@@ -40,3 +46,4 @@ publish(
     pipe,
     transaction,
 )
+publish(__name__, PipeOptions, TransactionOptions)

@@ -14,9 +14,8 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from .._clients.encoding import to_json
 from .._clients.files.append import AppendFile, FileSettings, archives
 from .._clients.files.errors import refusal
 from .._clients.files.repair import is_zstd
@@ -25,9 +24,9 @@ from .._core.errors import PenstockError
 from .letter import NoLetterError, key_in, letter_in
 from .lines import lines
 from .nearby import why_missing
-from .notes import Notes
+from .noted import NotedStore
 from .rewrite import real, replace, rewrite
-from .store import StoreError, Unreadable
+from .store import StoreError
 from .text import without_secrets
 
 if TYPE_CHECKING:
@@ -37,19 +36,18 @@ if TYPE_CHECKING:
     from typing import Self
 
     from .letter import Letter, Selection
-    from .store import Ending
 
 
-class FileStore:
+class FileStore(NotedStore):
     """A file of dead letters and its rotated predecessors."""
 
+    _unit = "line"
+
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self._path = path
         self._beside = path.with_name(path.name + ".replayed")
-        self._notes = Notes()
-        self._bad_notes = Unreadable()
         self._journal: AppendFile | None = None
-        self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
         if not self._files():
@@ -82,14 +80,6 @@ class FileStore:
         self._journal = _opened(self._beside, follows=False, mode=self._mode)
         self._read_notes()
         self._need_notes()
-
-    async def begin(self, replay: str, keys: Sequence[str]) -> None:
-        """See `Store`."""
-        self._note({"replay": replay, "sending": list(keys)})
-
-    async def end(self, replay: str, endings: Sequence[Ending]) -> None:
-        """See `Store`."""
-        self._note({"replay": replay, "endings": [ending.as_dict() for ending in endings]})
 
     async def purge(self, selection: Selection) -> int:
         """See `Store`."""
@@ -144,13 +134,9 @@ class FileStore:
     # -- notes -------------------------------------------------------------------------------------
 
     def _read_notes(self) -> None:
-        self._notes = Notes()
-        self._bad_notes.clear()
+        self._forget_notes()
         for number, line in enumerate(self._lines_of_notes(), 1):
-            try:
-                self._notes.learn_line(line)
-            except ValueError:
-                self._bad_notes.add(f"{self._beside}:{number}", "not a note of a replay")
+            self._learn(line, f"{self._beside}:{number}")
 
     def _lines_of_notes(self) -> list[bytes]:
         try:
@@ -169,20 +155,10 @@ class FileStore:
         with os.fdopen(number, "rb") as file:
             return list(lines(file, os.fstat(number).st_size))
 
-    def _need_notes(self) -> None:
-        """Refuse to continue without the complete notes of earlier replays."""
-        if self._bad_notes.count:
-            places = "; ".join(self._bad_notes.first)
-            raise StoreError(
-                f"{places}; it may concern any letter, so nothing is sent or removed; repair "
-                "or remove that line"
-            )
-
-    def _note(self, note: dict[str, Any]) -> None:
+    async def _store_note(self, content: bytes) -> None:
         if self._journal is None:
             raise StoreError("the store is not held")
-        self._notes.learn(note)
-        self._journal.append(to_json(note) + b"\n", LOOP_CLOCK.wall_time())
+        self._journal.append(content, LOOP_CLOCK.wall_time())
 
     def _purge_notes(self, gone: set[str]) -> None:
         if self._beside.exists():

@@ -16,25 +16,23 @@ import io
 import re
 import zlib
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .._clients.compression import compressed
-from .._clients.encoding import to_json
 from .._clients.objects.folder import ObjectFolder
 from .._clients.objects.place import StoreGiven
 from .letter import NoLetterError, key_in, letter_in
-from .notes import Notes
+from .noted import NotedStore
 from .object_turn import LEASE, ReplayTurn
-from .store import StoreError, Unreadable
+from .store import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Iterator
     from types import TracebackType
     from typing import Self
 
     from .._clients.objects.folder import Listed
     from .letter import Letter, Selection
-    from .store import Ending
 
 ENDS = {".ndjson": None, ".ndjson.gz": "gzip", ".ndjson.zst": "zstd"}
 NOTES = "_replays/"
@@ -44,18 +42,18 @@ READS_AT_ONCE = 16
 TIMEOUT = 30.0
 
 
-class ObjectStore:
+class ObjectStore(NotedStore):
     """Dead letters below a URL, with credentials from the environment."""
 
+    _unit = "object"
+
     def __init__(self, url: str, *, lease: float = LEASE) -> None:
+        super().__init__()
         self._given = StoreGiven.of(url, config=None, client_options=None, timeout=TIMEOUT)
         self._lease = lease
         self._folder: ObjectFolder | None = None
         self._turn: ReplayTurn | None = None
-        self._notes = Notes()
-        self._bad_notes = Unreadable()
         self._next_note = 0
-        self.unreadable = Unreadable()
 
     async def __aenter__(self) -> Self:
         self._folder = ObjectFolder(self._given)
@@ -97,14 +95,6 @@ class ObjectStore:
         await self._turn.take()
         await self._read_notes()
         self._need_notes()
-
-    async def begin(self, replay: str, keys: Sequence[str]) -> None:
-        """See `Store`."""
-        await self._note({"replay": replay, "sending": list(keys)})
-
-    async def end(self, replay: str, endings: Sequence[Ending]) -> None:
-        """See `Store`."""
-        await self._note({"replay": replay, "endings": [each.as_dict() for each in endings]})
 
     async def purge(self, selection: Selection) -> int:
         """See `Store`."""
@@ -162,36 +152,20 @@ class ObjectStore:
     # -- notes -------------------------------------------------------------------------------------
 
     async def _read_notes(self) -> None:
-        self._notes, self._next_note = Notes(), 0
-        self._bad_notes.clear()
+        self._forget_notes()
+        self._next_note = 0
         for path in await self._note_paths():
             self._next_note = _number(path) + 1
             for line in (await self._open.read(path)).splitlines():
-                try:
-                    self._notes.learn_line(line)
-                except ValueError:
-                    self._bad_notes.add(f"{self._given.place}/{path}", "not a note of a replay")
+                self._learn(line, f"{self._given.place}/{path}")
 
     async def _note_paths(self) -> list[str]:
         listed = await self._open.listed(NOTES)
         return [each.path for each in listed if _NOTE.fullmatch(each.path)]
 
-    def _need_notes(self) -> None:
-        """Refuse to continue without the complete notes of earlier replays."""
-        if self._bad_notes.count:
-            places = "; ".join(self._bad_notes.first)
-            raise StoreError(
-                f"{places}; it may concern any letter, so nothing is sent or removed; repair "
-                "or remove that object"
-            )
-
-    async def _note(self, note: dict[str, Any]) -> None:
+    async def _store_note(self, content: bytes) -> None:
         if self._turn is None:
             raise StoreError("the store is not held")
-        await self._store_note(to_json(note) + b"\n")
-        self._notes.learn(note)
-
-    async def _store_note(self, content: bytes) -> None:
         if not await self._open.create(_note_path(self._next_note), content):
             raise StoreError(
                 f"{self._given.place}: another replay has begun meanwhile; run the command again "

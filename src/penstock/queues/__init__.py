@@ -3,7 +3,7 @@
 from .._core.public import publish
 from .._core.queue_observer import QueueObserver
 from .admin import QueueAdmin
-from .job_admin import JobAdmin, Retained, StoppedJob
+from .job_admin import JobAdmin, OnBatch, Retained, StoppedJob
 from .lane_admin import LaneAdmin
 from .monitor import QueueMonitor
 from .monitor_stats import QueueFigures, QueueMonitorStats
@@ -25,6 +25,7 @@ __all__ = [
     "LaneAdmin",
     "LaneStats",
     "MemberStats",
+    "OnBatch",
     "OpenTransaction",
     "QueueAdmin",
     "QueueChanges",

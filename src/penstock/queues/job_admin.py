@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .queue_stats import StoredQueue
     from .schema_access import SchemaAccess
 
-    OnBatch: TypeAlias = Callable[[int], object]
-
+OnBatch: TypeAlias = "Callable[[int], object]"
+"""Called with the number of jobs after each batch of a long operation."""
 Purged: TypeAlias = Literal["waiting", "done", "dead"]
 _STOPPED = """
 SELECT j.place, CASE j.state WHEN 1 THEN 'blocked' ELSE 'parked' END, j.attempts,

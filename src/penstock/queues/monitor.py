@@ -9,8 +9,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from .._clients.postgres.access import Access, need_asyncpg
-from .._clients.postgres.monitoring.looks import PeriodicLooks, checked_observers
-from .._clients.postgres.monitoring.record import LookRecord
+from .._clients.postgres.monitoring.polls import PeriodicPolls, checked_observers
+from .._clients.postgres.monitoring.record import PollRecord
 from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from .._core import checks
 from .._core.errors import ClosedError
@@ -70,7 +70,7 @@ class QueueMonitor(Openable):
     counted and logged as failed readings.
     """
 
-    _run_time = ("_looking",)
+    _run_time = ("_polling",)
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class QueueMonitor(Openable):
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )
         self._clock = checks.checked_clock(clock)
-        self._record: LookRecord[QueueFigures, QueueMonitorStats] = LookRecord(
+        self._record: PollRecord[QueueFigures, QueueMonitorStats] = PollRecord(
             self.name,
             STALE_AFTER * self._every,
             QueueMonitorStats,
@@ -116,30 +116,30 @@ class QueueMonitor(Openable):
             part="queue",
             logger=logger,
         )
-        self._looking: PeriodicLooks[QueueFigures] | None = None
+        self._polling: PeriodicPolls[QueueFigures] | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        self._looking = PeriodicLooks(
+        self._polling = PeriodicPolls(
             self._access,
             self._schema,
             self._figures,
             self._record,
             close_timeout=self._close_timeout,
         )
-        await self._looking.begin(
+        await self._polling.begin(
             stack, self.name, self._observers, every=self._every, clock=self._clock
         )
 
-    async def look(self) -> QueueFigures:
+    async def poll(self) -> QueueFigures:
         """Read the figures of the queues now, and store them.
 
         Raises `ClosedError` if this is not open, `ConfigError` for a schema that is missing or too
         old, and the errors of `QueueAdmin`. Suspends for a few queries; a cancelled call stores
         nothing.
         """
-        if self._looking is None:
+        if self._polling is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        return await self._looking.look()
+        return await self._polling.poll()
 
     def stats(self) -> QueueMonitorStats:
         """Return the figures of the last reading. Does not suspend; may be called in any thread."""

@@ -30,7 +30,7 @@ class QueueMonitorStats:
     """The state of a `QueueMonitor`, and the figures of its last reading."""
 
     state: Literal["open", "closed"]
-    looks: int
+    polls: int
     """Number of completed readings."""
     failed: int
     """Number of failed readings, and of failed queries of single queues."""

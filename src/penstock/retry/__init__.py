@@ -3,7 +3,7 @@
 from .._core.classify import classify_network, first_of
 from .._core.errors import ErrorClass
 from .._core.public import publish
-from .backoff import Backoff
+from .backoff import Backoff, WaitStrategy
 from .breaker import BreakerSink, CircuitBreaker
 from .budget import RetryBudget
 from .circuit import CircuitState
@@ -17,9 +17,11 @@ __all__ = [
     "ErrorClass",
     "Retry",
     "RetryBudget",
+    "WaitStrategy",
     "classify_network",
     "first_of",
 ]
 
 publish("penstock", Backoff, CircuitBreaker, CircuitState, Retry, RetryBudget)
 publish(__name__, BreakerSink, classify_network, first_of)
+publish(__name__, WaitStrategy)

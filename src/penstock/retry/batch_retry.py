@@ -69,7 +69,7 @@ class BatchRetry:
         """
         self.state.answered(throttled=throttled)
         if not throttled and self.state.has_told:
-            self.batch.delivery.report(self.state, None)
+            self.batch.delivery.reported(self.state, None)
 
     def next_part(self) -> Sequence[int]:
         """Return the items to send next: all pending items, or a part of them during a search."""

@@ -363,7 +363,7 @@ class BreakerSink(WrappingSink[T]):
         state, on_state = self.state, self._settings.on_state
         is_closed = state is CircuitState.CLOSED
         self._shared.told(is_closed=is_closed)
-        batch.delivery.report(self._shared, None if is_closed else OPEN)
+        batch.delivery.reported(self._shared, None if is_closed else OPEN)
         if state is before or on_state is None:
             return
         try:

@@ -154,7 +154,7 @@ def _items_refused(retry: BatchRetry, failed: FailedTry, now: float) -> None:
         retry.recovered()
     condition = Condition.after(STATE_OF[ErrorClass.REFUSED], failed.first)
     retry.state.refuses_items(retry.batch)
-    delivery.report(retry.state.of_items, condition)
+    delivery.reported(retry.state.of_items, condition)
     series.refused_items(now)
     end = retry.give_up_at(series.refused_since)
     if now >= end or not delivery.waits_for_repair:
@@ -189,7 +189,7 @@ def _trouble(retry: BatchRetry, failed: FailedTry, kind: ErrorClass, now: float)
     is_told = not isinstance(error, CircuitOpenError)  # the breaker reports it itself
     retry.state.trouble(condition, now, told=condition if is_told else None)
     if is_told:
-        retry.batch.delivery.report(retry.state, condition)
+        retry.batch.delivery.reported(retry.state, condition)
 
 
 def _tell(retry: BatchRetry, failed: FailedTry, now: float) -> None:

@@ -86,7 +86,7 @@ def _hold(retry: BatchRetry) -> Hold | None:
     probe = state.probe
     if state.is_down and not probe.take(batch):
         if state.told is not None:
-            batch.delivery.report(state, state.told)
+            batch.delivery.reported(state, state.told)
         return Hold(math.inf, signals=(probe.changed,), is_for_probe=True)
     if state.is_down and probe.at > now:
         return Hold(probe.at, probe.not_before, (probe.changed,))
@@ -103,7 +103,7 @@ def _out_of_budget(retry: BatchRetry, now: float) -> Hold:
     """Start an outage: one batch probes after a pause, and the others wait for its success."""
     state = retry.state
     state.trouble(NO_BUDGET, now, told=NO_BUDGET)
-    retry.batch.delivery.report(state, NO_BUDGET)
+    retry.batch.delivery.reported(state, NO_BUDGET)
     probes = state.outage(retry.batch, is_short=True)
     pause = retry.probe_pause(state.failures, None)
     if probes:

@@ -90,7 +90,7 @@ class RetrySink(WrappingSink[T]):
             return await self._write_series(batch, began, first)
         state.succeeded(ticket, clock.now() - began)
         if state.has_told:
-            batch.delivery.report(state, None)
+            batch.delivery.reported(state, None)
         return None
 
     async def _write_series(
@@ -112,7 +112,7 @@ class RetrySink(WrappingSink[T]):
                     self._act(retry, await self._try(retry, last=is_time_up), last=is_time_up)
         finally:
             if state.leave(batch):
-                delivery.report(state.of_items, None)
+                delivery.reported(state.of_items, None)
         return WriteResult.failed(batch, series.final) if series.final else None
 
     async def _try(self, retry: BatchRetry, *, last: bool) -> _Answer[T]:

@@ -7,6 +7,7 @@ from .pipeline import Pipeline, PipelineError, PipelineReport
 __all__ = [
     "DeadLettersError",
     "DeadRow",
+    "ForeachBatch",
     "Pipeline",
     "PipelineError",
     "PipelineReport",
@@ -27,7 +28,7 @@ try:
     from .progress.counts import DeadLettersError, DeadRow, UnitReport
     from .registration import Registration, register
     from .report import SparkWriteReport, StreamReport
-    from .streaming import foreach_batch
+    from .streaming import ForeachBatch, foreach_batch
     from .write import write_dataframe
 except ModuleNotFoundError as error:
     _missing = (error.name or "").partition(".")[0]

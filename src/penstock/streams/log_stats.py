@@ -78,7 +78,7 @@ class TableStats:
 
 @dataclass(frozen=True, slots=True)
 class LogFigures:
-    """The figures of one look at a log."""
+    """The figures of one poll of a log."""
 
     horizon: HorizonStats
     subscriptions: Mapping[str, SubscriptionStats]
@@ -89,12 +89,12 @@ class LogFigures:
 
 @dataclass(frozen=True, slots=True)
 class LogStats:
-    """The state of a `StreamMonitor`, with the figures of its last look."""
+    """The state of a `StreamMonitor`, with the figures of its last poll."""
 
     state: Literal["open", "closed"]
-    looks: int
-    """Number of completed looks."""
+    polls: int
+    """Number of completed polls."""
     failed: int
-    """Number of failed queries; each is counted once per look."""
+    """Number of failed queries; each is counted once per poll."""
     figures: LogFigures | None = None
-    """`None` before the first look, after a failed one, and when the last one is too old."""
+    """`None` before the first poll, after a failed one, and when the last one is too old."""

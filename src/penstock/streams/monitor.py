@@ -10,15 +10,15 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from .._clients.postgres.access import Access, need_asyncpg
-from .._clients.postgres.monitoring.looks import PeriodicLooks, checked_observers
-from .._clients.postgres.monitoring.record import LookRecord
+from .._clients.postgres.monitoring.polls import PeriodicPolls, checked_observers
+from .._clients.postgres.monitoring.record import PollRecord
 from .._clients.postgres.schema.opened import DEFAULT_SCHEMA, check_schema_name
 from .._core import checks
 from .._core.errors import ClosedError
 from .._core.observer import Watchers
 from .._core.opening import Openable
 from .._core.stream_observer import StreamObserver
-from .log_looker import LogLooker
+from .log_poller import LogPoller
 from .log_stats import LogStats
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.streams")
 
 EVERY = 15.0
-"""Default interval between two looks, in seconds."""
+"""Default interval between two polls, in seconds."""
 STALE_AFTER = 3
 """Number of intervals after which figures are too old to be shown."""
 
@@ -53,9 +53,9 @@ class StreamMonitor(Openable):
         schema: the schema of the log; default `"penstock"`.
         name: the label of its metrics; default: the schema.
         observers: receive the figures, such as `penstock.telemetry.PrometheusStreamObserver`.
-        every: interval between two looks, in seconds; default 15.
+        every: interval between two polls, in seconds; default 15.
         count_to: maximum number of unhandled messages counted for a subscription; default 10,000. A
-            look reads up to this number of index entries for each subscription.
+            poll reads up to this number of index entries for each subscription.
         lease: seconds for which a process counts as a member after it was last seen; the `lease` of
             the subscriptions, by default 30.
         pool: an asyncpg pool of the application, or a function that creates one, instead of `dsn`.
@@ -69,10 +69,10 @@ class StreamMonitor(Openable):
 
     Raises `ConfigError` for a bad argument and `MissingExtra` without asyncpg. Opening does not
     connect and does not fail: an unreachable server, a missing schema and missing rights are
-    counted and logged like any failed look.
+    counted and logged like any failed poll.
     """
 
-    _run_time = ("_looking",)
+    _run_time = ("_polling",)
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class StreamMonitor(Openable):
             "close_timeout", close_timeout, usual=checks.LONG_TIMEOUT
         )
         self._clock = checks.checked_clock(clock)
-        self._record: LookRecord[LogFigures, LogStats] = LookRecord(
+        self._record: PollRecord[LogFigures, LogStats] = PollRecord(
             self.name,
             STALE_AFTER * self._every,
             LogStats,
@@ -120,30 +120,30 @@ class StreamMonitor(Openable):
             part="backlog of the subscription",
             logger=logger,
         )
-        self._looking: PeriodicLooks[LogFigures] | None = None
+        self._polling: PeriodicPolls[LogFigures] | None = None
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        looker = LogLooker(self._record, self._schema, self._count_to, self._lease)
-        self._looking = PeriodicLooks(
-            self._access, self._schema, looker.look, self._record, close_timeout=self._close_timeout
+        poller = LogPoller(self._record, self._schema, self._count_to, self._lease)
+        self._polling = PeriodicPolls(
+            self._access, self._schema, poller.poll, self._record, close_timeout=self._close_timeout
         )
-        await self._looking.begin(
+        await self._polling.begin(
             stack, self.name, self._observers, every=self._every, clock=self._clock
         )
 
-    async def look(self) -> LogFigures:
+    async def poll(self) -> LogFigures:
         """Read and store the figures now.
 
         Raises `ClosedError` if the monitor is not open, `ConfigError` if the schema is missing or
-        older, and errors of the client. Suspends for a few queries; a cancelled look stores
+        older, and errors of the client. Suspends for a few queries; a cancelled poll stores
         nothing.
         """
-        if self._looking is None:
+        if self._polling is None:
             raise ClosedError(f"{self!r} is not open; use it in an `async with`")
-        return await self._looking.look()
+        return await self._polling.poll()
 
     def stats(self) -> LogStats:
-        """Return the figures of the last look, from any thread. Does not suspend."""
+        """Return the figures of the last poll, from any thread. Does not suspend."""
         return self._record.stats()
 
     def __repr__(self) -> str:

@@ -31,7 +31,7 @@ class MonitorMetricsObserver(MonitorObserver):
         """Show the figures of this monitor."""
         self._instruments.watch(self._name or name, stats, tenants=0)
 
-    def on_looked(self, name: str) -> None:
+    def on_polled(self, name: str) -> None:
         """Show new figures, for exporters that do not read them at a scrape."""
         self._instruments.refresh()
 

@@ -116,11 +116,16 @@ _STATES = (
     ),
 )
 _TOTALS = (
-    one("queue_looks", "Successful queries of the queues.", "{look}", lambda stats: stats.looks),
     one(
-        "queue_failed_looks",
+        "queue_monitor_polls",
+        "Successful queries of the queues.",
+        "{poll}",
+        lambda stats: stats.polls,
+    ),
+    one(
+        "queue_monitor_failures",
         "Failed queries of the queues, or of one of them.",
-        "{look}",
+        "{poll}",
         lambda stats: stats.failed,
     ),
 )

@@ -165,11 +165,16 @@ _STATES = (
     ),
 )
 _TOTALS = (
-    one("stream_looks", "Successful queries of the log.", "{look}", lambda stats: stats.looks),
     one(
-        "stream_failed_looks",
+        "stream_monitor_polls",
+        "Successful queries of the log.",
+        "{poll}",
+        lambda stats: stats.polls,
+    ),
+    one(
+        "stream_monitor_failures",
         "Failed queries of the log, or of a subscription's backlog.",
-        "{look}",
+        "{poll}",
         lambda stats: stats.failed,
     ),
 )

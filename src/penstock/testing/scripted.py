@@ -61,6 +61,7 @@ class Scene(Generic[T]):
 
 
 Step = Callable[[Scene[T]], Awaitable[WriteResult | None]]
+"""One write of a scripted sink."""
 
 
 def ok() -> Step[T]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from asyncpg import Pool
 
 PoolFactory = Callable[[], object]
+"""Creates an asyncpg pool, plain or async; called at each opening."""
 Prepared = Literal["auto"] | bool
 POOL_SIZE = 10
 STATEMENTS, LONGEST = 100, 15 * 1024

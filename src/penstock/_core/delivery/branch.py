@@ -7,43 +7,30 @@ from typing import TYPE_CHECKING
 
 from .activity import Hurry
 from .delivery import Delivery
+from .host import PassesReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ..clock import Signal
-    from ..condition import Condition
-    from ..errors import ErrorClass
     from ..outcome import Outcome
     from .host import Details
 
     Settled = Callable[[Sequence[int], Outcome, Details], None]
 
 
-class BranchBooks:
-    """Passes outcomes of a branch to its fork, and reports about the destination to the parent."""
+class BranchBooks(PassesReports):
+    """The books of a branch: outcomes go to its fork, reports about the destination to the parent."""
 
-    __slots__ = ("_parent", "_settled_by")
+    __slots__ = ("_settled_by",)
 
     def __init__(self, parent: Delivery, settled_by: Settled | None) -> None:
-        self._parent = parent
+        super().__init__(parent)
         self._settled_by = settled_by
 
     def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
         if self._settled_by is not None:
             self._settled_by(indices, outcome, details)
-
-    def heard(self, errors: Iterable[BaseException]) -> None:
-        self._parent.heard(errors)
-
-    def reported(self, source: object, condition: Condition | None) -> None:
-        self._parent.report(source, condition)
-
-    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        self._parent.retrying(kind, items, delay)
-
-    def throttled(self, until: float) -> None:
-        self._parent.throttled(until)
 
 
 class Branch(Delivery):

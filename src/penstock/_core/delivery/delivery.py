@@ -362,7 +362,7 @@ class Delivery(HoldsOutcomes):
         if self.books is not None:
             self.books.heard(errors)
 
-    def report(self, source: object, condition: Condition | None) -> None:
+    def reported(self, source: object, condition: Condition | None) -> None:
         """Pass on the condition of a destination, as `source` knows it; `None`: available."""
         if self.books is not None:
             self.books.reported(source, condition)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .tries import Tries
 
 OutcomeMap = Callable[[Outcome], Outcome]
+"""Returns the outcome of an item from its outcome on a branch."""
 BatchT = TypeVar("BatchT")
 
 

@@ -6,30 +6,60 @@ booked. A rollback makes them unsettled again: a batch may be sent once more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from weakref import ref
+
+from .host import PassesReports
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from ..condition import Condition
-    from ..errors import ErrorClass
     from ..outcome import Outcome
     from .host import Books, Details
     from .states import ItemStates
 
+    SinkReference = Callable[[], object]
+    """A reference to a sink, weak since a sink may hold its batches; `None` if it is gone."""
 
-class HeldOutcomes:
-    """The books of a delivery inside a transaction: hold outcomes, pass news on at once."""
 
-    __slots__ = ("_outcomes", "books")
+class StrongReference:
+    """Reference to a sink of a class without weak references."""
 
-    def __init__(self, books: Books | None) -> None:
+    __slots__ = ("_sink",)
+
+    def __init__(self, sink: object) -> None:
+        self._sink = sink
+
+    def __call__(self) -> object:
+        return self._sink
+
+
+class HoldingSink:
+    """Base of the sinks that hold the outcomes of their batches: transactions."""
+
+    destination: object
+    """The sink by which items are settled after the commit."""
+
+
+class HeldOutcomes(PassesReports):
+    """The books of a delivery inside a transaction: outcomes are held, reports passed on at once."""
+
+    __slots__ = ("_outcomes", "books", "settled_by")
+
+    def __init__(self, books: Books | None, settled_by: tuple[SinkReference, ...]) -> None:
+        super().__init__(books)
         self.books = books
         """The delivery's own books."""
+        self.settled_by = settled_by
+        """The sinks that had settled items of the delivery before."""
         self._outcomes: list[tuple[Sequence[int], Outcome, Details]] = []
 
     def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None:
         self._outcomes.append((indices, outcome, details))
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._outcomes)
 
     def book(self) -> None:
         """Book the held outcomes."""
@@ -42,36 +72,42 @@ class HeldOutcomes:
         for indices, _, _ in self._outcomes:
             states.reopen(indices, doubtful=doubtful)
 
-    def heard(self, errors: Iterable[BaseException]) -> None:
-        if self.books is not None:
-            self.books.heard(errors)
-
-    def reported(self, source: object, condition: Condition | None) -> None:
-        if self.books is not None:
-            self.books.reported(source, condition)
-
-    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
-        if self.books is not None:
-            self.books.retrying(kind, items, delay)
-
-    def throttled(self, until: float) -> None:
-        if self.books is not None:
-            self.books.throttled(until)
-
 
 class HoldsOutcomes:
-    """Base of a delivery: books that can be held."""
+    """Base of a delivery: books that can be held, and the sinks that have settled items."""
 
-    __slots__ = ("__weakref__", "books")
+    __slots__ = ("__weakref__", "books", "holder", "settled_by")
     states: ItemStates
 
     def __init__(self, books: Books | None) -> None:
         self.books = books
+        self.holder: HoldingSink | None = None
+        """The open transaction that holds the outcomes."""
+        self.settled_by: tuple[SinkReference, ...] = ()
+        """The sinks whose writes have settled items; in a transaction, those of it."""
 
-    def hold_outcomes(self) -> None:
+    def __getstate__(self) -> object:
+        """Leave the sinks out of a copy: they may hold the batch, and stay where they are."""
+        _, slots = cast("tuple[None, dict[str, object]]", super().__getstate__())
+        return None, {**slots, "holder": None, "settled_by": ()}
+
+    def note_settled_by(self, sink: object) -> None:
+        """Add a sink whose write has settled items."""
+        for known in self.settled_by:
+            if known() is sink:
+                return
+        try:
+            made: SinkReference = ref(sink)
+        except TypeError:
+            made = StrongReference(sink)
+        self.settled_by += (made,)
+
+    def hold_outcomes(self, holder: HoldingSink) -> None:
         """Hold outcomes from now on, until `end_hold`."""
-        if not isinstance(self.books, HeldOutcomes):
-            self.books = HeldOutcomes(self.books)
+        if self.holder is None:
+            self.holder = holder
+            self.books = HeldOutcomes(self.books, self.settled_by)
+            self.settled_by = ()
 
     def end_hold(self, *, is_committed: bool, doubtful: bool = False) -> None:
         """Book held outcomes after a commit, or make their items unsettled.
@@ -81,8 +117,11 @@ class HoldsOutcomes:
         held = self.books
         if not isinstance(held, HeldOutcomes):
             return
-        self.books = held.books
+        self.books, self.settled_by = held.books, held.settled_by
+        holder, self.holder = self.holder, None
         if is_committed:
+            if holder is not None and held.has_any:
+                self.note_settled_by(holder.destination)
             held.book()
         else:
             held.reopen(self.states, doubtful=doubtful)

@@ -1,4 +1,4 @@
-"""Protocols around a delivery: the batcher's books and slots, a fork's branches."""
+"""What a delivery works with: the batcher's books and slots, a fork's branches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,44 @@ if TYPE_CHECKING:
     Details = Mapping[int, object] | None
 
 
-class Books(Protocol):
-    """Receives outcomes and reports about the destination (condition `None` means available)."""
+class Reports(Protocol):
+    """Receives reports about the destination (condition `None` means available)."""
 
-    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
     def heard(self, errors: Iterable[BaseException]) -> None: ...
     def reported(self, source: object, condition: Condition | None) -> None: ...
     def retrying(self, kind: ErrorClass, items: int, delay: float) -> None: ...
     def throttled(self, until: float) -> None: ...
+
+
+class Books(Reports, Protocol):
+    """Receives outcomes, and reports about the destination."""
+
+    def settled(self, indices: Sequence[int], outcome: Outcome, details: Details) -> None: ...
+
+
+class PassesReports:
+    """Base of books that pass reports about the destination on at once, if `to` is given."""
+
+    __slots__ = ("_to",)
+
+    def __init__(self, to: Reports | None) -> None:
+        self._to = to
+
+    def heard(self, errors: Iterable[BaseException]) -> None:
+        if self._to is not None:
+            self._to.heard(errors)
+
+    def reported(self, source: object, condition: Condition | None) -> None:
+        if self._to is not None:
+            self._to.reported(source, condition)
+
+    def retrying(self, kind: ErrorClass, items: int, delay: float) -> None:
+        if self._to is not None:
+            self._to.retrying(kind, items, delay)
+
+    def throttled(self, until: float) -> None:
+        if self._to is not None:
+            self._to.throttled(until)
 
 
 class Slots(Protocol):

@@ -98,6 +98,8 @@ class _Run:
             thread.start()
             while thread.is_alive() and self._signals < 2:
                 thread.join(LOOK_SECONDS)
+                if self._signals and self._declared.stream is None:
+                    cancel()  # again: a job may have begun meanwhile
         return self._end()
 
     def _work(self) -> None:

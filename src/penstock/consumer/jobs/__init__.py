@@ -5,8 +5,9 @@ record in the order of a partition.
 from ..._core.public import publish
 from ..results import Incomplete
 from .batches import ItemBatcher
-from .context import EventContext
+from .context import Completes, EventContext, Finalise
 from .events import SkippedSchedulerError
+from .forwarded import ForwardReceipt, TakesForwarded
 from .interjections import Interjector, NotAssigned
 from .items import BatchItem, BatchItems
 from .register import EventRegister
@@ -16,8 +17,11 @@ from .state import MemoryState, MemoryStore, StateBackend, StateStore
 __all__ = [
     "BatchItem",
     "BatchItems",
+    "Completes",
     "EventContext",
     "EventRegister",
+    "Finalise",
+    "ForwardReceipt",
     "Incomplete",
     "Interjector",
     "ItemBatcher",
@@ -29,6 +33,7 @@ __all__ = [
     "SkippedSchedulerError",
     "StateBackend",
     "StateStore",
+    "TakesForwarded",
 ]
 
 publish(
@@ -49,3 +54,4 @@ publish(
     StateBackend,
     StateStore,
 )
+publish(__name__, Completes, ForwardReceipt, TakesForwarded)

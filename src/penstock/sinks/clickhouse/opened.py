@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..._clients.encoding import Records
     from ..._clients.row_maker import RowFunction
     from ..._core.batch import Batch
-    from ..http.body import Join
+    from ..http.body import JoinBodies
     from .arrow_body import ArrowRows
     from .table import TableFacts, TableName, ToldColumns
     from .types import ColumnType
@@ -57,7 +57,7 @@ class OpenClickHouseTable:
         self._arrow = self._arrow_rows() if is_arrow else None
 
     @property
-    def join(self) -> Join:
+    def join(self) -> JoinBodies:
         """The function that joins records to a body."""
         if self._arrow is not None:
             return self._arrow.join

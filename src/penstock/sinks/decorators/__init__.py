@@ -5,6 +5,7 @@ from ...letters.record import DeadLetterRecord
 from .combine import Combine
 from .dead_letter import DeadLetter
 from .isolate import Isolate
+from .meter import Rate
 from .rate_limit import RateLimit
 from .split import Split
 from .timeout import Timeout
@@ -14,9 +15,11 @@ __all__ = [
     "DeadLetter",
     "DeadLetterRecord",
     "Isolate",
+    "Rate",
     "RateLimit",
     "Split",
     "Timeout",
 ]
 
-publish("penstock", *(globals()[name] for name in __all__))
+publish("penstock", *(globals()[name] for name in __all__ if name != "Rate"))
+publish("penstock.sinks", Rate)

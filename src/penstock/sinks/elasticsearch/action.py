@@ -118,7 +118,7 @@ class ActionMaker:
 
 
 def join(records: Sequence[bytes]) -> bytes:
-    """Join records to a bulk body; each record already ends in a newline."""
+    """JoinBodies records to a bulk body; each record already ends in a newline."""
     return b"".join(records)
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from ..._clients.encoding import item_error
 from ..._core.errors import PermanentError
 
-Join = Callable[[Sequence[bytes]], "bytes"]
+JoinBodies = Callable[[Sequence[bytes]], "bytes"]
+"""Joins encoded items into the body of a request."""
 
 
 def json_array(records: Sequence[bytes]) -> bytes:
@@ -37,7 +38,7 @@ class Bodies:
 
 
 def bodies(
-    records: Sequence[bytes], join: Join, most: int | None, places: range | None = None
+    records: Sequence[bytes], join: JoinBodies, most: int | None, places: range | None = None
 ) -> Bodies:
     """Pack the records at `places` (default: all) into bodies of at most `most` bytes. Does not
     suspend.
@@ -50,7 +51,7 @@ def bodies(
 
 
 def _fill(
-    made: Bodies, records: Sequence[bytes], join: Join, most: int | None, places: range
+    made: Bodies, records: Sequence[bytes], join: JoinBodies, most: int | None, places: range
 ) -> None:
     if not places:
         return

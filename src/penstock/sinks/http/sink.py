@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ..._clients.encoding import Encode
     from ..._core.batch import Batch
     from ..._core.result import WriteResult
-    from .body import Join
-    from .write import Parse
+    from .body import JoinBodies
+    from .write import ParseResponse
 
 
-_BODIES: Mapping[str, tuple[Join, str]] = {
+_BODIES: Mapping[str, tuple[JoinBodies, str]] = {
     "ndjson": (ndjson, "application/x-ndjson"),
     "json": (json_array, "application/json"),
 }
@@ -96,13 +96,13 @@ class HttpSink(HttpBase):
         self,
         url: str,
         *,
-        body: Literal["ndjson", "json"] | Join = "ndjson",
+        body: Literal["ndjson", "json"] | JoinBodies = "ndjson",
         encode: Encode | None = None,
         method: Literal["POST", "PUT", "PATCH"] = "POST",
         idempotency_header: str | None = None,
         idempotent: bool = False,
         compression: Literal["gzip", "zstd"] | None = None,
-        parse: Parse | None = None,
+        parse: ParseResponse | None = None,
         **options: Unpack[HttpOptions],
     ) -> None:
         rule = "must be a function from an item to bytes or text"

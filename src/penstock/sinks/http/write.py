@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from ..._clients.encoding import Records
     from ..._core.batch import Batch
-    from .body import Join
+    from .body import JoinBodies
 
 _UNKNOWN = "the outcome of every item is unknown"
 
@@ -59,7 +59,8 @@ class HttpResponse:
     """Masks the request's credentials and other secrets in response text used in error messages."""
 
 
-Parse = Callable[[HttpResponse, "Batch[Any]"], "WriteResult | None"]
+ParseResponse = Callable[[HttpResponse, "Batch[Any]"], "WriteResult | None"]
+"""Returns the outcome of each item of a request from its response; `None`: all delivered."""
 Post = Callable[[bytes, "Batch[Any]"], Awaitable[HttpResponse]]
 
 
@@ -67,9 +68,9 @@ Post = Callable[[bytes, "Batch[Any]"], Awaitable[HttpResponse]]
 class RequestFormat:
     """How records are joined to bodies, how responses are parsed, and where requests are sent."""
 
-    join: Join
+    join: JoinBodies
     max_bytes: int | None
-    parse: Parse | None
+    parse: ParseResponse | None
     url_of: Callable[[Batch[Any]], str] | None = None
     """The URL of the request for a part of a batch; default: that of the endpoint."""
     look: Callable[[], Awaitable[None]] | None = None
@@ -184,7 +185,7 @@ class RequestSeries:
                 part.settle((index,), result.outcomes.get(index, Outcome.DELIVERED), result.details)
 
 
-def _parsed(parse: Parse, response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
+def _parsed(parse: ParseResponse, response: HttpResponse, part: Batch[Any]) -> WriteResult | None:
     """Parse the outcome of each item; an unreadable response leaves every outcome unknown."""
     try:
         result = cast("object", parse(response, part))

@@ -2,8 +2,8 @@
 
 from ..._core.public import publish
 from .source import JetStreamSource
-from .subjects import partitioned
+from .subjects import KeyFunction, partitioned
 
-__all__ = ["JetStreamSource", "partitioned"]
+__all__ = ["JetStreamSource", "KeyFunction", "partitioned"]
 
 publish(__name__, JetStreamSource, partitioned)

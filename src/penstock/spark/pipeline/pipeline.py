@@ -113,7 +113,8 @@ class Pipeline(Declared):
                 at the end.
             environment: the variables for `${NAME}`; default: those of the process.
             on_report: called with the report of each write; in a stream, of each micro-batch.
-            stop: ends a stream when set, after the current micro-batch.
+            stop: ends a stream when set, after the current micro-batch. A write whose sink is still
+                being opened on the driver ends at once, and writes nothing.
             progress: whether a bar shows the progress of a write; default: on a terminal and in a
                 notebook.
 

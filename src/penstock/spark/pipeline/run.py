@@ -5,7 +5,8 @@
 2. A given session stays open, with its views and settings unchanged: the pipeline runs in a
    separate session of the same application.
 3. A stream ends between two micro-batches, unless it fails. A micro-batch that begins after the
-   stop request fails and writes nothing; the next run writes its rows.
+   stop request fails and writes nothing; the next run writes its rows. So does one that still opens
+   its sink on the driver, and a batch.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 
+from ..driver.trial import WriteStopped, stoppable
 from ..jars import connector_jars
 from ..streaming import foreach_batch
 from ..write import write_dataframe
@@ -72,7 +74,7 @@ def run(
         df = views(checked, spark)[checked.pipeline.write.view]
         sink = _sink(checked, df)
         if checked.pipeline.stream is None:
-            running.count(write_dataframe(df, sink, **options))
+            running.batch(df, sink, options, stop)
         else:
             running.stream(df, sink, options, stop)
     return running.report
@@ -234,10 +236,6 @@ def _options(pipeline: Declared) -> dict[str, Any]:
     return options
 
 
-class _StreamOverError(Exception):
-    """A micro-batch began after the stop request."""
-
-
 class _Running:
     """One run and its counts."""
 
@@ -255,6 +253,16 @@ class _Running:
         if self._on_report is not None:
             self._on_report(report)
 
+    def batch(
+        self, df: DataFrame, sink: Sink[Any], options: dict[str, Any], stop: Event | None
+    ) -> None:
+        """Write the rows, unless `stop` is set before the write begins."""
+        try:
+            with stoppable(stop):
+                self.count(write_dataframe(df, sink, **options))
+        except WriteStopped:
+            return
+
     def stream(
         self, df: DataFrame, sink: Sink[Any], options: dict[str, Any], stop: Event | None
     ) -> None:
@@ -270,9 +278,8 @@ class _Running:
 
         def write_or_tell(rows: DataFrame, number: int) -> None:
             try:
-                if stop is not None and stop.is_set():
-                    raise _StreamOverError
-                write(rows, number)
+                with stoppable(stop):
+                    write(rows, number)
             except BaseException as error:
                 self._error = error  # Spark keeps only the text of the error
                 raise
@@ -288,7 +295,7 @@ class _Running:
                 if stop is not None and stop.is_set() and not query.status["isTriggerActive"]:
                     return
         except StreamingQueryException as error:
-            if isinstance(self._error, _StreamOverError):
+            if isinstance(self._error, WriteStopped):
                 return
             if self._error is not None:
                 raise self._error from error

@@ -1,1 +1,1 @@
-"""Periodic looks at a schema, for metrics and alerts."""
+"""Periodic polls of a schema, for metrics and alerts."""

@@ -1,4 +1,4 @@
-"""The record of the looks at a schema."""
+"""The record of the polls of a schema."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 FiguresT = TypeVar("FiguresT")
 StatsT = TypeVar("StatsT")
 
-_FAILED = "%s: a look at the %s failed (%s); there are no figures until one succeeds"
-_AGAIN = "%s: looks at the %s succeed again"
+_FAILED = "%s: a poll of the %s failed (%s); there are no figures until one succeeds"
+_AGAIN = "%s: polls of the %s succeed again"
 _NO_PART = "%s: the %s %r could not be read (%s); it has no figures"
 _PART_AGAIN = "%s: the %s %r can be read again"
 
 
-class LookRecord(Generic[FiguresT, StatsT]):
-    """The counts of looks, and the figures of the last one. Read from any thread.
+class PollRecord(Generic[FiguresT, StatsT]):
+    """The counts of polls, and the figures of the last one. Read from any thread.
 
     Args:
         name: the monitor's, for log lines.
         stale_after: seconds after which figures are not shown.
-        make: builds the stats from the state, the counts of looks and failures, and the figures.
-        what: the kind of object that is looked at, for log lines.
+        make: builds the stats from the state, the counts of polls and failures, and the figures.
+        what: the kind of object that is polled, for log lines.
         part: the kind of part that is read separately, for log lines.
         logger: the logger for these lines.
     """
@@ -52,13 +52,13 @@ class LookRecord(Generic[FiguresT, StatsT]):
         self._part = part
         self._logger = logger
         self._state: Literal["open", "closed"] = "closed"
-        self._looks = self._failed = 0
+        self._polls = self._failed = 0
         self._figures: FiguresT | None = None
         self._clock: Clock | None = None
         self._at = 0.0
         self._fails = False
         self._unread = set[str]()
-        """The parts that could not be read by the last look."""
+        """The parts that could not be read by the last poll."""
         self._lock = threading.Lock()
 
     def begin(self, clock: Clock) -> None:
@@ -72,18 +72,18 @@ class LookRecord(Generic[FiguresT, StatsT]):
         with self._lock:
             self._state, self._figures = "closed", None
 
-    def looked(self, figures: FiguresT, now: float) -> None:
-        """Store the figures of a look."""
+    def polled(self, figures: FiguresT, now: float) -> None:
+        """Store the figures of a poll."""
         with self._lock:
             self._at = now
-            self._looks += 1
+            self._polls += 1
             self._figures = figures
         if self._fails:
             self._fails = False
             say(self._logger, logging.INFO, _AGAIN, self._name, self._what)
 
     def failed(self, error: Exception) -> None:
-        """Count a failed look, and drop the figures; log the first of consecutive failures."""
+        """Count a failed poll, and drop the figures; log the first of consecutive failures."""
         with self._lock:
             self._failed += 1
             self._figures = None
@@ -111,7 +111,7 @@ class LookRecord(Generic[FiguresT, StatsT]):
         """Return the counts, and the figures unless they are too old."""
         with self._lock:
             at, clock, figures = self._at, self._clock, self._figures
-            state, looks, failed = self._state, self._looks, self._failed
+            state, polls, failed = self._state, self._polls, self._failed
         if clock is not None and figures and clock.now() - at > self._stale_after:
             figures = None
-        return self._make(state, looks, failed, figures)
+        return self._make(state, polls, failed, figures)

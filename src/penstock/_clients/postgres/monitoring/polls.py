@@ -1,7 +1,7 @@
-"""Periodic looks at a schema while a monitor is open.
+"""Periodic polls of a schema while a monitor is open.
 
 1. A scrape cannot wait for the database, so figures are read separately, on one connection.
-2. A failed look is counted, and there are no figures until the next one, since old figures would
+2. A failed poll is counted, and there are no figures until the next one, since old figures would
    look current. It affects nothing else.
 """
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from ...._core.monitor_observer import MonitorObserver
     from ...._core.observer import Watchers
     from ..access import Access
-    from .record import LookRecord
+    from .record import PollRecord
 
 ObserverT = TypeVar("ObserverT", bound="MonitorObserver")
 
 
-class PeriodicLooks(Generic[FiguresT]):
-    """The looks of an open monitor, one at a time, and their connection."""
+class PeriodicPolls(Generic[FiguresT]):
+    """The polls of an open monitor, one at a time, and their connection."""
 
     def __init__(
         self,
         access: Access,
         schema: str,
-        look: Callable[[Connections, Clock], Awaitable[FiguresT]],
-        record: LookRecord[FiguresT, Any],
+        poll: Callable[[Connections, Clock], Awaitable[FiguresT]],
+        record: PollRecord[FiguresT, Any],
         *,
         close_timeout: float,
     ) -> None:
         self._access = access
         self._schema = schema
-        self._look = look
+        self._poll = poll
         self._record = record
         self._close_timeout = close_timeout
         self._connections: Connections | None = None
@@ -60,7 +60,7 @@ class PeriodicLooks(Generic[FiguresT]):
         every: float,
         clock: Clock,
     ) -> None:
-        """Start periodic looks, until the stack ends them. Does not connect yet."""
+        """Start periodic polls, until the stack ends them. Does not connect yet."""
         if clock is not LOOP_CLOCK:
             self._clock = clock
         stack.push_async_callback(self._close)
@@ -78,14 +78,14 @@ class PeriodicLooks(Generic[FiguresT]):
     async def _run(self, name: str, observers: Watchers[Any], every: float) -> None:
         while True:
             try:
-                await self.look()
+                await self.poll()
             except Exception as error:
                 self._record.failed(error)
-            observers.tell(lambda observer: observer.on_looked(name))
+            observers.tell(lambda observer: observer.on_polled(name))
             await self._clock.sleep(every)
 
-    async def look(self) -> FiguresT:
-        """Look now, and store the figures with the start time of the look."""
+    async def poll(self) -> FiguresT:
+        """Poll now, and store the figures with the start time of the poll."""
         async with self._turn:
             now = self._clock.now()
             if self._connections is None:
@@ -94,8 +94,8 @@ class PeriodicLooks(Generic[FiguresT]):
                 async with self._connections.asking() as con:
                     await opened_schema(con, self._schema)
                 self._is_checked = True
-            figures = await self._look(self._connections, self._clock)
-        self._record.looked(figures, now)
+            figures = await self._poll(self._connections, self._clock)
+        self._record.polled(figures, now)
         return figures
 
     async def _close(self) -> None:

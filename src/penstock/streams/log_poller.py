@@ -10,15 +10,15 @@ from .log_stats import LogFigures
 
 if TYPE_CHECKING:
     from .._clients.postgres.connections import Connections
-    from .._clients.postgres.monitoring.record import LookRecord
+    from .._clients.postgres.monitoring.record import PollRecord
     from .._core.clock import Clock
     from .log_queries import StoredSubscription
     from .log_stats import Backlog, HorizonStats, LogStats, SubscriptionStats
 
-    LogRecord: TypeAlias = LookRecord[LogFigures, LogStats]
+    LogRecord: TypeAlias = PollRecord[LogFigures, LogStats]
 
 
-class LogLooker:
+class LogPoller:
     """Reads a log's figures, and measures for how long the horizon has not moved."""
 
     def __init__(self, record: LogRecord, schema: str, count_to: int, lease: float) -> None:
@@ -29,7 +29,7 @@ class LogLooker:
         self._at = -1
         self._since = 0.0
 
-    async def look(self, connections: Connections, clock: Clock) -> LogFigures:
+    async def poll(self, connections: Connections, clock: Clock) -> LogFigures:
         """Read the figures once. Raises errors of the client."""
         queries = LogQueries(connections, self._schema)
         horizon = self._aged(await queries.horizon(), clock.now())

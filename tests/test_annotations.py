@@ -1,0 +1,61 @@
+"""Every type in a public signature can be imported from a public package."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from tests.annotations import hidden, signatures
+
+OURS = {
+    r"penstock\.(consumer\.)?Message\.__init__": "messages are made by a consumer",
+    r"penstock\.batcher\.(Feed|Submission)\.__init__": "made by `Batcher.feed`",
+    r"penstock\.batcher\.Submission\.turn_away": "called by the feed",
+    r"penstock\.queues\.\w+Admin\.__init__": "parts of a `QueueAdmin`",
+    r"penstock\.streams\.StreamNotifier\.__init__": "made by `StreamLog`",
+    r"penstock\.consumer\.Operated\.__init__": "the base of consumers and pipes",
+    r"penstock\.\w*Batch\.__init__\(delivery\)": "given by the batcher, and left out otherwise",
+    r"penstock\.Fork\.(__init__|tries)": "made by `Batch.fork`, and read by its delivery",
+    r"penstock\.consumer\.jobs\.(ItemBatcher|JobScheduler)\.begin": "called by the consumer",
+    r"penstock\.consumer\.Probes\.__call__": "the interface of ASGI",
+    r"penstock\.sinks\.PostgresEffects\.transaction": "entered by `flow.transaction`",
+    r"penstock\.testing\.conformance\.SourceConformance\.\w+": "called by the suite's own tests",
+    r"pyspark_penstock\.DefaultSource\.\w+": "called by Spark",
+}
+"""Signatures that only the library uses, by their beginning, and why."""
+
+
+@cache
+def found() -> list[tuple[str, str]]:
+    return [
+        (where, name)
+        for where, text, module in signatures()
+        for name in sorted(hidden(text, module))
+    ]
+
+
+def test_every_type_of_a_public_signature_is_public() -> None:
+    """Export it from its natural package, with a line in the API reference."""
+    assert [
+        (where, name) for where, name in found() if not any(re.match(own, where) for own in OURS)
+    ] == []
+
+
+def test_each_exception_is_needed() -> None:
+    signatures_found = [where for where, _ in found()]
+    assert [
+        own for own in OURS if not any(re.match(own, where) for where in signatures_found)
+    ] == []
+
+
+def test_a_private_type_is_found_where_a_public_one_is_not() -> None:
+    """Imported for type checkers only, in a module that names both."""
+    module = "penstock.sinks.postgres.sink"
+    assert hidden("dict[str, PoolFactory | RowFunction] | None", module) == set()
+    assert hidden("tuple[OpenTable, ...]", module) == {
+        "penstock.sinks.postgres.open_table.OpenTable"
+    }
+
+
+def test_many_signatures_are_read() -> None:
+    assert len([*signatures()]) > 2000
