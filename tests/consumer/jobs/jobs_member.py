@@ -378,7 +378,7 @@ class JobsMember:
             "window": engine.schedule.window.messages,
             "keys": engine.schedule.active,
             "out": len(completed.out),
-            "waiting": len(completed._waiting),
+            "inside": len(completed.inside),
             "contexts": len(events._contexts),
             "pending": len(events._pending),
             "early": len(events._early),
