@@ -39,7 +39,7 @@ async def reserved(context: EventContext, group: BatchItems) -> None:
     print(f"order {group.key}: {told}")
 
 
-reservations = ItemBatcher(reserve, max_batch_size=5, delay=0.01, name="reservations")
+reservations = ItemBatcher(reserve, max_batch_size=4, delay=0.01, name="reservations")
 
 
 async def handle(context: EventContext) -> Incomplete:

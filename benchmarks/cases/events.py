@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import tracemalloc
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from penstock import Batcher, Limits, flow
@@ -35,12 +36,14 @@ FEW_KEYS, FEW_PER_KEY = 200, 2
 """The capacity of a scheduler that is far too small."""
 EACH = 10
 """Number of items of an event with many items."""
-JOBS, SAME, ITEMS, MANY, BOUND, PIPE, DIRECT = (
+JOBS, SAME, ITEMS, MANY, BOUND, MEASURED, SLEEPS, PIPE, DIRECT = (
     "JobScheduler",
     "the same in tasks and locks",
     "ItemBatcher, an item per event",
     f"ItemBatcher, {EACH} items per event",
-    "concurrency / job time",
+    "concurrency / 10 ms",
+    "concurrency / measured job time",
+    "tasks that only sleep",
     "Batcher, fed by a pipe",
     "Batcher, fed directly",
 )
@@ -52,9 +55,40 @@ async def process(_: object, __: object) -> None:
     """Do nothing."""
 
 
-async def wait(_: object, __: object) -> None:
-    """Process a job in 10 ms."""
-    await asyncio.sleep(JOB)
+class Waits:
+    """Jobs that wait, and the time that they really took."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+
+    async def process(self, _: object, __: object) -> None:
+        """Process a job in 10 ms."""
+        began = perf_counter()
+        await asyncio.sleep(JOB)
+        self._seconds += perf_counter() - began
+
+    async def run(self, given: Sequence[Record]) -> Took:
+        """Run a job for each record."""
+        self._seconds = 0.0
+        return await by_jobs(given, self.process)
+
+    @property
+    def bound(self) -> Took:
+        """The time of the last run without any gap between the jobs of a slot."""
+        return Took(self._seconds / CONCURRENCY, 0.0)
+
+
+async def only_sleep(count: int) -> Took:
+    """Do what the jobs do, in as many tasks, without any order."""
+    left = iter(range(count))
+
+    async def sleep() -> None:
+        for _ in left:
+            await asyncio.sleep(JOB)
+
+    watch = Stopwatch()
+    await asyncio.gather(*[sleep() for _ in range(CONCURRENCY)])
+    return watch.read()
 
 
 async def handle_all(
@@ -176,10 +210,12 @@ async def peak(given: Sequence[Record]) -> float:
 
 @contextlib.contextmanager
 def prepare_waits(count: int) -> Iterator[Sequence[Contender]]:
-    given, bound = records(count), count * JOB / CONCURRENCY
+    given, bound, waits = records(count), count * JOB / CONCURRENCY, Waits()
     yield (
-        Contender(JOBS, lambda: asyncio.run(by_jobs(given, wait)), ours=True),
+        Contender(JOBS, lambda: asyncio.run(waits.run(given)), ours=True),
         Contender(BOUND, lambda: Took(bound, 0.0)),
+        Contender(MEASURED, lambda: waits.bound),
+        Contender(SLEEPS, lambda: asyncio.run(only_sleep(count))),
     )
 
 
@@ -224,8 +260,8 @@ CASES = (
         quick_items=500,
         is_drawn=False,
         unit=US_PER_ITEM,
-        peers=(BOUND,),
-        targets=(Target(JOBS, BOUND, 0.9),),
+        peers=(BOUND, MEASURED, SLEEPS),
+        targets=tuple(Target(JOBS, peer, 0.9) for peer in (BOUND, MEASURED, SLEEPS)),
     ),
     Case(
         name="events-jobs",

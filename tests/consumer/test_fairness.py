@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from consumer_help import finite, log_of, records
 
@@ -30,6 +30,24 @@ async def test_every_ready_key_starts_within_one_round(fake_clock: FakeClock) ->
     first_round = started[: 2_001 + options["concurrency"]]
     assert set(first_round) == set(keys)
     assert started.count("hot") == 500
+
+
+async def test_no_other_worker_is_started_for_the_next_message_of_one_that_yields(
+    fake_clock: FakeClock,
+) -> None:
+    """consumer/C:O5: in a partition of handlers that never suspend, one worker does it all."""
+    most = 0
+
+    async def handle(message: Message) -> None:
+        nonlocal most
+        assert consumer._engine is not None
+        most = max(most, len(consumer._engine.workers.slots))
+
+    log = log_of(*range(5_000))
+    options: dict[str, Any] = {"ordering": "partition", "fetch_max": 100}
+    async with finite(log, fake_clock, **options) as consumer:
+        await consumer.run(handle)
+    assert most == 1
 
 
 async def _handled_in(seconds: float, clock: FakeClock, *, stuck: bool) -> int:

@@ -6,7 +6,7 @@ import gc
 import random
 import tracemalloc
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +21,9 @@ from hypothesis.stateful import (
 
 from penstock._core.order.lanes import Entry, Lanes
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 
 class Item(Entry):
     __slots__ = ("number",)
@@ -33,9 +36,12 @@ class Item(Entry):
 class LanesMachine(RuleBasedStateMachine):
     """Lanes against a deque per key that is never thrown away."""
 
+    ages = True
+
     def __init__(self) -> None:
         super().__init__()
-        self.lanes: Lanes[Item] = Lanes(ages=True)
+        self.lanes: Lanes[Item] = Lanes(ages=self.ages)
+        self.ahead: set[int] = set()
         self.waiting: dict[int, deque[int]] = {key: deque() for key in range(4)}
         self.going: dict[int, list[Item]] = {}
         self.held: set[int] = set()
@@ -114,6 +120,7 @@ class LanesMachine(RuleBasedStateMachine):
         back = self.going[key][data.draw(st.integers(0, len(self.going[key]))) :]
         self.going[key] = self.going[key][: len(self.going[key]) - len(back)]
         self.lanes.put_back(key, back)
+        self.ahead.difference_update(item.number for item in back)
         self.waiting[key].extendleft(item.number for item in reversed(back))
 
     @rule(key=keys)
@@ -204,10 +211,27 @@ class LanesMachine(RuleBasedStateMachine):
                 f"nothing will ever let key {key} go"
             )
         oldest = lanes.oldest
-        assert (oldest is None) == (not any(self.waiting.values()))
+        assert (oldest is None) == (not (self.ages and any(self.waiting.values())))
         assert oldest is None or oldest.number in [
             numbers[0] for numbers in self.waiting.values() if numbers
         ]
+
+
+class OvertakingMachine(LanesMachine):
+    """The same with entries that are put ahead."""
+
+    ages = False
+
+    @precondition(lambda self: self.lanes.active)
+    @rule(data=st.data())
+    def put_ahead(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from([key for key in range(4) if key in self.lanes.active]))
+        self.lanes.put_ahead(Item(key, self.count))
+        waiting = self.waiting[key]
+        places = [at for at, number in enumerate(waiting) if number in self.ahead]
+        waiting.insert(places[-1] + 1 if places else 0, self.count)
+        self.ahead.add(self.count)
+        self.count += 1
 
 
 FAST = settings(
@@ -220,13 +244,42 @@ def test_lanes_do_what_a_queue_per_key_does() -> None:
     run_state_machine_as_test(LanesMachine, settings=FAST)
 
 
+def test_entries_put_ahead_overtake_the_others_in_their_order() -> None:
+    """consumer/4.1, I4: and whatever else becomes of their lanes."""
+    run_state_machine_as_test(OvertakingMachine, settings=FAST)
+
+
+@pytest.mark.parametrize(
+    ("leave", "left"),
+    [
+        (lambda lanes: lanes.next(0), [1]),
+        (lambda lanes: lanes.next_many(0, 1), [1]),
+        (lambda lanes: lanes.drop_where(lambda item: item.number == 2), [1]),
+        (lambda lanes: (lanes.hold(0), lanes.clear()), []),
+    ],
+)
+def test_an_entry_that_has_left_is_followed_by_none_put_ahead(
+    leave: Callable[[Lanes[Item]], object], left: list[int]
+) -> None:
+    """consumer/4.1, I4: the next one put ahead is the first."""
+    lanes: Lanes[Item] = Lanes()
+    lanes.enter(Item(0, 0))
+    lanes.wait(Item(0, 1))
+    lanes.put_ahead(Item(0, 2))
+    leave(lanes)
+    for number in (3, 4):
+        lanes.put_ahead(Item(0, number))
+    assert [item.number for _, lane in lanes.lanes() for item in lane] == [3, 4, *left]
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 def test_lanes_do_what_a_queue_per_key_does_for_long() -> None:
     """consumer/4.1."""
-    run_state_machine_as_test(
-        LanesMachine, settings=settings(max_examples=5_000, stateful_step_count=80, deadline=None)
-    )
+    for machine in (LanesMachine, OvertakingMachine):
+        run_state_machine_as_test(
+            machine, settings=settings(max_examples=5_000, stateful_step_count=80, deadline=None)
+        )
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.randoms(use_true_random=False))

@@ -22,6 +22,9 @@ Finaliser: TypeAlias = "Callable[[Any], Awaitable[object]]"
 """Takes the context of the event."""
 
 
+NOT_DECODED = object()
+
+
 class Message(Entry):
     """A record to handle.
 
@@ -29,7 +32,7 @@ class Message(Entry):
     record as delivered by the source.
     """
 
-    __slots__ = ("_connection", "_early", "_finalise", "_value", "claim", "index", "record", "size")
+    __slots__ = ("_connection", "_early", "_value", "claim", "finalise", "index", "record", "size")
 
     lent_for = WaitReason.MANUAL
     """The reason for its wait after a handler has ended without a result."""
@@ -44,14 +47,15 @@ class Message(Entry):
         self.record = record
         self.claim = claim
         self.index = index
+        self._value: object = NOT_DECODED
+        self.finalise: Finaliser | None = None
+        """The finaliser to run in its next turn; `None` runs the handler."""
 
     @property
     def value(self) -> Any:
         """The record's value, after decoding if the consumer has a decoding step."""
-        try:
-            return self._value
-        except AttributeError:
-            return self.record.value
+        value = self._value
+        return self.record.value if value is NOT_DECODED else value
 
     def decoded(self, value: object) -> None:
         """Replace the value that handlers see; the record keeps the original."""
@@ -78,19 +82,14 @@ class Message(Entry):
 
     def begin_again(self) -> None:
         """Discard an early result, and the decoded value unless only the finaliser runs again."""
-        if hasattr(self, "_value") and self.finalise is None:
-            del self._value
+        if self.finalise is None:
+            self._value = NOT_DECODED
         if hasattr(self, "_early"):
             del self._early
 
-    @property
-    def finalise(self) -> Finaliser | None:
-        """The finaliser to run in its next turn; `None` runs the handler."""
-        return getattr(self, "_finalise", None)
-
     def finish_by(self, finalise: Finaliser | None) -> None:
         """Set the finaliser to run in its next turn; `None` sets none."""
-        self._finalise = finalise
+        self.finalise = finalise
 
     def settle_early(self, result: Result) -> bool:
         """Store the first result passed to `settle` while the handler is running; return whether it

@@ -236,11 +236,13 @@ class Schedule:
 
     def finish(self, message: Message) -> None:
         """Free the key and the place of a message that is settled, or left to a later claim."""
-        if message in self.completed.out:
-            self.completed.out.remove(message)
+        completed = self.completed
+        if message in completed.out:
+            completed.out.remove(message)
         else:
+            completed.inside.discard(message)  # if it was parked
             self.end_turn(message)
-        self.completed.contexts.pop(message, None)
+        completed.contexts.pop(message, None)
         self.window.give(1, message.size)
 
     def end_turn(self, message: Message) -> None:
@@ -318,7 +320,7 @@ class Schedule:
     @property
     def is_stuck(self) -> bool:
         """Whether every message inside is blocked, or waits behind a blocked one."""
-        behind = [self.completed.length_behind(message) for message in self.blocked]
+        behind = [message.claim.lanes.length(message.lane_key) for message in self.blocked]
         return self.window.messages == len(self.blocked) + sum(behind)
 
     def put_back(self, key: Hashable, messages: Sequence[Message]) -> None:
@@ -369,22 +371,20 @@ class Schedule:
         self.ready.extend(self.parked.end(claims))
         gone += [*waiting, *heads]
         if not keep_jobs:
-            gone += self.completed.forget(is_dead)
+            self.completed.forget(is_dead)
         self.window.give(len(gone), sum([message.size for message in gone]))
         return gone
 
     @property
     def waiting(self) -> int:
         """Number of messages that wait in lanes."""
-        in_lanes = sum([lanes.waiting for lanes in tuple(self._lanes.values())])
-        return in_lanes + sum(1 for _ in self.completed.behind())
+        return sum([lanes.waiting for lanes in tuple(self._lanes.values())])
 
     def waiting_behind(self) -> Iterable[Message]:
-        """Yield the messages in lanes, in order per lane, then events that wait behind others."""
+        """Yield the messages in lanes, in order per lane."""
         for lanes in self._lanes.values():
             for _, lane in lanes.lanes():
                 yield from lane
-        yield from self.completed.behind()
 
 
 def _noting(

@@ -116,6 +116,11 @@ class Settler:
         """Carry out the result of a message whose turn has ended."""
         claim = message.claim
         if self.jobs is not None:
+            if isinstance(result, Incomplete) and not claim.is_closed:
+                self._manual[message] = None
+                self.jobs.step_out(message, result)
+                self._signals.settled.fire()
+                return
             result = self.jobs.result_of(message, result)
         if claim.is_closing and (claim.is_closed or not _may_end(result)):
             self._leave(message)
@@ -129,9 +134,6 @@ class Settler:
             self._poison.take(message, reason_of(result))
         elif isinstance(result, Manual):
             self._wait_for_settle(message)
-        elif isinstance(result, Incomplete) and self.jobs is not None:
-            self._manual[message] = None
-            self.jobs.step_out(message, result)
         else:
             self._poison.take(message, no_result(result))
         self._signals.settled.fire()

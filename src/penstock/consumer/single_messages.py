@@ -2,7 +2,8 @@
 
 1. A worker takes ready messages until there are none. An acknowledged message is settled inline,
    since this path runs once per message.
-2. A worker that never suspends yields to other tasks after `TURNS_BEFORE_YIELD` messages.
+2. A worker that never suspends yields to other tasks after `TURNS_BEFORE_YIELD` messages, or when a
+   message has started a task.
 3. Any exception of a handler is a failed try. `KeyboardInterrupt` and `SystemExit` also end the
    consumer, which raises them after its drain.
 """
@@ -102,9 +103,13 @@ class MessageWorker(Slot):
                     settled.fire()
             else:
                 settler.settle(message, result)
+                if workers.yields_soon:
+                    turns = TURNS_BEFORE_YIELD
             if room.waiters and window.messages < refill and window.has_resumed:
                 room.fire()
             turns += 1
             if turns >= TURNS_BEFORE_YIELD:
                 turns = 0
+                workers.pausing()
                 await sleep(0)
+                workers.started()

@@ -164,7 +164,9 @@ class Workers:
         self.slots: list[Slot] = []
         self._idle: deque[asyncio.Future[None]] = deque()
         self.is_waking = False
-        """Whether a worker has been woken or started, and has not run yet."""
+        """Whether a worker has been woken or started, or yields, and has not run yet."""
+        self.yields_soon = False
+        """Whether a message has started a task, which begins when the worker yields."""
         self._is_stopping = False
 
     def begin(self, work: Work) -> None:
@@ -233,8 +235,17 @@ class Workers:
         if isinstance(error, Exit):
             self._failed(error)
 
+    def pausing(self) -> None:
+        """Record that a worker yields, and will take the next message: no other is woken for it."""
+        self.is_waking = True
+        self.yields_soon = False
+
+    def yield_soon(self) -> None:
+        """Let a worker yield after its current message, which has started a task."""
+        self.yields_soon = True
+
     def started(self) -> None:
-        """Record that the woken or new worker runs."""
+        """Record that the woken or new worker runs, or the one that has yielded."""
         self.is_waking = False
 
     @property

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from .._core.outcome import Outcome
 from ..consumer.arrivals import ArrivalSchedule
-from ..consumer.message import Message
+from ..consumer.message import NOT_DECODED, Message
 from ..consumer.wait_reason import WaitReason
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class PipedMessage(Message):
         self.record = record
         self.claim = claim
         self.index = index
+        self._value = NOT_DECODED
+        self.finalise = None
         self.is_held = False  # whether it has failed rows that wait
         self.inside = 0  # rows in the batcher
 

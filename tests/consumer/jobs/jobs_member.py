@@ -60,12 +60,15 @@ class JobsMember:
         self.second = self._scheduler("second", setting.second)
         self.stranger = self._scheduler("stranger", setting.first)
         size, most, times = setting.batch
+        tries = setting.batch_tries
+        again = RetryPolicy(attempts=tries, unlisted_attempts=tries, backoff=DoublingBackoff(0.4))
         self.batcher = ItemBatcher(
             self.execute,
             max_batch_size=size,
             max_concurrent_batches=most,
             delay=setting.delay,
             max_items=size * times,
+            retry=again if tries > 1 else None,
         )
         self.raws: list[EventContext] = []
         self.completed: set[EventContext] = set()
@@ -279,15 +282,24 @@ class JobsMember:
         truth.claim(len(self._batches) < most, "too many batches at once")
         busy = {key for batch in self._batches for key in batch}
         truth.claim(not busy & keys, f"a key in two batches: {busy & keys}")
+        again: dict[Hashable, Any] = {}
         for item in items:
             message = item.group.context.message
             truth.claim(not item.is_placeholder, "a placeholder is executed")
-            truth.claim(item.user_data is None, f"executed twice: {message}")
+            tries = item.user_data or 0
+            is_too_often = tries >= self.setting.batch_tries
+            truth.claim(not is_too_often, f"executed twice: {message}")
             truth.claim(not message.claim.is_closed, f"after its claim: batch of {message}")
             kind = truth.scripts[place_of(message)].kind
             at = ("execute", kind, message.claim.number, message.key, item.key)
-            truth.comes_after(at, (message.offset, item.value), "batch")
-            item.user_data = "begun"
+            if tries:
+                again[at] = message.offset, item.value
+            else:
+                truth.comes_after(at, (message.offset, item.value), "batch")
+            item.user_data = tries + 1
+        for where, place in again.items():
+            told = f"out of order: batch {truth.last[where]}, and {place} again"
+            truth.claim(truth.last[where] == place, told)
         script = truth.scripts[place_of(items[0].group.context.message)]
         self._batches.append(keys)
         try:
@@ -378,7 +390,7 @@ class JobsMember:
             "window": engine.schedule.window.messages,
             "keys": engine.schedule.active,
             "out": len(completed.out),
-            "waiting": len(completed._waiting),
+            "inside": len(completed.inside),
             "contexts": len(events._contexts),
             "pending": len(events._pending),
             "early": len(events._early),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tests.machine.consumer_mutants import Planted
 
 from penstock import ClosedError
+from penstock._core.order.lanes import Lanes
 from penstock.consumer.completed_jobs import CompletedJobs
 from penstock.consumer.jobs.events import Events
 from penstock.consumer.jobs.items import BatchItem, BatchItems, ItemFormer
@@ -46,19 +46,10 @@ def mutant(law: str, **where: Any) -> Callable[[Mutant], Mutant]:
 def the_last_job_is_finalised_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event comes in in front of those that came in before it."""
 
-    def come_in(self: CompletedJobs, message: Message) -> None:
-        self.out.remove(message)
-        self.inside.add(message)
-        lanes, key = message.claim.lanes, message.lane_key
-        queue = self._waiting.setdefault((id(lanes), key), deque())
-        if len(queue) > 1:
-            queue.insert(1, message)
-            return
-        queue.append(message)
-        if len(queue) == 1:
-            self._place(lanes, key, message)
+    def put_ahead(self: Lanes[Message], entry: Message) -> None:
+        self.put_back(entry.lane_key, [entry])
 
-    monkeypatch.setattr(CompletedJobs, "come_in", come_in)
+    monkeypatch.setattr(Lanes, "put_ahead", put_ahead)
 
 
 @mutant("what waits to be finalised has left", ordering="partition", every=None)
@@ -166,13 +157,14 @@ def a_scheduler_without_a_run_says_complete(monkeypatch: pytest.MonkeyPatch) -> 
 def an_interjection_takes_the_lane_of_a_running_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ready at once."""
 
-    def place(self: CompletedJobs, lanes: Any, key: Any, message: Message) -> None:
-        if message.index < 0 or key not in lanes.active:
-            lanes.active.add(key)
-            self._ready.append(message)
-        else:
-            lanes.put_back(key, [message])
-            self.go_on(lanes, key)
+    real = CompletedJobs._place
+
+    def place(self: CompletedJobs, lanes: Any, key: Any, message: Message) -> bool:
+        if message.index >= 0:
+            return real(self, lanes, key, message)
+        lanes.active.add(key)
+        self._ready.append(message)
+        return True
 
     monkeypatch.setattr(CompletedJobs, "_place", place)
 
@@ -191,14 +183,8 @@ def a_failed_finaliser_repeats_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutant(f"places do not add up|{END}|a consumer failed", ordering="partition")
 def finalisers_outlive_their_claim(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits behind another finaliser keeps its place in the window."""
-    real = CompletedJobs.forget
-
-    def forget(self: CompletedJobs, is_dead: Any) -> list[Message]:
-        real(self, is_dead)
-        return []
-
-    monkeypatch.setattr(CompletedJobs, "forget", forget)
+    """What waits to be finalised leaves its lane only."""
+    monkeypatch.setattr(CompletedJobs, "forget", lambda self, is_dead: None)
 
 
 @mutant("called before its items|called twice|after its claim|a consumer failed|places")

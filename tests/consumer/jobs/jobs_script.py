@@ -35,6 +35,7 @@ class Setting:
     second: tuple[int, int, int]
     batch: tuple[int, int, int]
     """The size, the most at once, and the most items inside, as a multiple of the size."""
+    batch_tries: int
     delay: float
     attempts: int
     every: float | None
@@ -54,6 +55,7 @@ settings_of_members = st.builds(
     first=_bounds(),
     second=_bounds(),
     batch=st.tuples(st.integers(1, 3), st.integers(1, 2), st.integers(1, 2)),
+    batch_tries=st.sampled_from([1, 1, 3]),
     delay=st.sampled_from([0.01, 0.4]),
     attempts=st.sampled_from([1, 2, 4]),
     every=st.sampled_from([None, 0.3, 1.0]),

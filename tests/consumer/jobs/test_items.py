@@ -210,6 +210,27 @@ async def test_items_have_keys_of_their_own(fake_clock: FakeClock) -> None:
     assert report.counts.acked == 1
 
 
+async def test_a_full_batch_runs_before_later_events_are_handled(fake_clock: FakeClock) -> None:
+    """G-T9: its last item starts it, and handlers that never suspend yield to it."""
+    handled, at_once = 0, list[int]()
+
+    async def execute(items: list[BatchItem]) -> None:
+        at_once.append(handled)
+
+    async def written(context: EventContext, group: BatchItems) -> None:
+        """Complete the event."""
+
+    batcher = ItemBatcher(execute, max_batch_size=10)
+
+    async def handle(context: EventContext) -> Incomplete:
+        nonlocal handled
+        handled += 1
+        return batcher.add(BatchItems(context, context.key, written).add(1))
+
+    await run(log_of(*range(100)), fake_clock, handle, batcher)
+    assert at_once == [*range(10, 101, 10)]
+
+
 async def test_what_is_inside_is_bounded(fake_clock: FakeClock) -> None:
     """G-T15: an event that adds more waits for room, and nothing deadlocks."""
     most = 0

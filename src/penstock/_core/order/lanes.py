@@ -10,6 +10,7 @@ returns the next entry of the lane.
 2. At most one *turn* of a key is going at a time, from `enter` (or from the entry that `leave` or
    `let_go` returned) to `leave`. `next` adds entries of the lane to the current turn.
 3. Entries that are put back are again at the front of their lane, in their previous order.
+   Entries that are put ahead overtake the waiting ones, but not one another.
 4. A held lane keeps its current and later entries until `let_go`, and exists even when empty.
 """
 
@@ -39,10 +40,12 @@ E = TypeVar("E", bound=Entry)
 class Lane(Generic[E]):
     """The waiting entries of one key."""
 
-    __slots__ = ("first", "going", "held", "last", "length")
+    __slots__ = ("ahead", "first", "going", "held", "last", "length")
 
     def __init__(self, first: E | None) -> None:
         self.first = self.last = first
+        self.ahead: E | None = None
+        """The last waiting entry that was put ahead."""
         self.length = 0 if first is None else 1
         self.going = True
         self.held = False
@@ -158,6 +161,24 @@ class Lanes(Generic[E]):
         lane.length += len(entries)
         self.waiting += len(entries)
         self.waiting_size += sum([entry.size for entry in entries])
+
+    def put_ahead(self, entry: E) -> None:
+        """Let an entry of an active key overtake the waiting ones that were not put ahead. Not with
+        `ages`.
+        """
+        assert self._arrivals is None
+        lane = self._lanes.get(entry.lane_key) or self._open(entry.lane_key)
+        before = lane.ahead
+        if before is None:
+            entry.behind, lane.first = lane.first, entry
+        else:
+            entry.behind, before.behind = before.behind, entry
+        if entry.behind is None:
+            lane.last = entry
+        lane.ahead = entry
+        lane.length += 1
+        self.waiting += 1
+        self.waiting_size += entry.size
 
     def leave(self, key: Hashable) -> E | None:
         """End a turn; return the entry that begins the next one, or `None` without any."""
@@ -277,7 +298,7 @@ class Lanes(Generic[E]):
         for key, lane, judged in found:
             dropped = [entry for entry, matches in judged if matches]
             if dropped:
-                self._keep(key, lane, [entry for entry, matches in judged if not matches])
+                self._keep(key, lane, judged)
                 gone += dropped
         for entry in gone:
             entry.behind = None
@@ -288,7 +309,7 @@ class Lanes(Generic[E]):
         """Remove and return all waiting entries, in order per lane; turns and holds remain."""
         gone = [entry for _, lane in self.lanes() for entry in lane]
         for key, lane in self.lanes():
-            lane.first = lane.last = None
+            lane.first = lane.last = lane.ahead = None
             lane.length = 0
             if not lane.held:
                 del self._lanes[key]
@@ -307,6 +328,8 @@ class Lanes(Generic[E]):
     def _pop(self, key: Hashable, lane: Lane[E], first: E) -> E:
         lane.first = first.behind
         first.behind = None
+        if lane.ahead is first:
+            lane.ahead = None
         if lane.first is None:
             lane.last = None
             if not lane.held:
@@ -331,12 +354,19 @@ class Lanes(Generic[E]):
             lane.last = None
             if not lane.held:
                 del self._lanes[key]
+        if lane.ahead is not None and lane.ahead in gone:
+            lane.ahead = None
         lane.length -= len(gone)
         self._left(gone)
         return gone
 
-    def _keep(self, key: Hashable, lane: Lane[E], kept: Sequence[E]) -> None:
-        """Keep only these entries of a lane."""
+    def _keep(self, key: Hashable, lane: Lane[E], judged: Sequence[tuple[E, bool]]) -> None:
+        """Keep only the entries of a lane that do not match."""
+        kept = [entry for entry, matches in judged if not matches]
+        if lane.ahead is not None:
+            overtaking = [entry for entry, _ in judged].index(lane.ahead) + 1
+            ahead = [entry for entry, matches in judged[:overtaking] if not matches]
+            lane.ahead = ahead[-1] if ahead else None
         lane.first, lane.last = (kept[0], kept[-1]) if kept else (None, None)
         for entry, behind in zip(kept, [*kept, None][1:], strict=True):
             entry.behind = behind

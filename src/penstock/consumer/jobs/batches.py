@@ -12,27 +12,24 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..._core import checks
-from ..._core.clock import Signal, wait_until
 from ..._core.errors import ClosedError, ConfigError
 from ..._core.order.keys import accepted
-from ..._core.runtime.exits import Exit
+from ..._core.retry_policy import checked_policy
 from .calling import as_function
 from .items import ItemFormer
 from .pending import Pending
+from .running_batches import BatchRun
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable
     from datetime import timedelta
 
+    from ..._core.retry_policy import RetryPolicy
     from ..results import Incomplete
-    from .context import EventContext, Finalise
+    from .context import EventContext
     from .events import Events
     from .items import BatchItem, BatchItems
 
@@ -63,6 +60,9 @@ class ItemBatcher:
         delay: seconds that an item waits for others; default 0.005.
         max_items: the maximum number of items inside; default: twice the items of all running
             batches, at least 10,000.
+        retry: the attempts and waits of an execution that raises. Meanwhile its items keep their
+            keys and count in `max_concurrent_batches`. Items that have an `error` are not executed
+            again; the others get the error of the last try. Default: one try.
         debug: as for `JobScheduler`.
         name: the name in messages.
 
@@ -77,6 +77,7 @@ class ItemBatcher:
         max_concurrent_batches: int = 10,
         delay: float | timedelta = 0.005,
         max_items: int | None = None,
+        retry: RetryPolicy | None = None,
         debug: bool = False,
         name: str = "items",
     ) -> None:
@@ -91,6 +92,7 @@ class ItemBatcher:
         if self._room < self._size:
             rule = f"must be at least max_batch_size, {self._size}: no batch would ever be full"
             raise checks.bad("max_items", self._room, rule)
+        self._retry = None if retry is None else checked_policy(retry)
         self.debug = debug
         self.name = checks.text("name", name)
         self._run: BatchRun | None = None
@@ -105,14 +107,16 @@ class ItemBatcher:
             raise ClosedError(
                 f"{self!r} is not used by a running consumer; see run_events(jobs=...)"
             )
-        return Added(self.name, self._run, group)
+        return Added(self, self._run, group)
 
     def begin(self, events: Events) -> BatchRun:
         """Begin a run. Raises `ConfigError` while another running consumer uses it."""
         if self._run is not None and not self._run.is_closed:
             raise ConfigError(f"{self!r} is already used by another consumer; create one for each")
         former = ItemFormer(self._size, self._delay)
-        self._run = BatchRun(events, self._execute, former, most=self._most, room=self._room)
+        self._run = BatchRun(
+            events, self._execute, former, self._retry, most=self._most, room=self._room
+        )
         return self._run
 
     @property
@@ -128,147 +132,23 @@ class ItemBatcher:
         return f"ItemBatcher({self.name!r}, max_batch_size={self._size})"
 
 
-@dataclass(frozen=True, slots=True)
 class Added(Pending):
     """The result of `ItemBatcher.add`, returned by a handler."""
 
-    name: str
-    run: BatchRun
-    group: BatchItems
+    __slots__ = ("_batcher", "_group", "_run")
+
+    def __init__(self, batcher: ItemBatcher, run: BatchRun, group: BatchItems) -> None:
+        self._batcher = batcher
+        self._run = run
+        self._group = group
 
     def submit(self, context: EventContext) -> bool:
         """Add the group; return false if it waits for room."""
-        return self.run.submit(self.group)
+        return self._run.submit(self._group)
 
     def withdraw(self) -> None:
         """Remove the items that are not in a batch yet."""
-        self.run.withdraw(self.group)
+        self._run.withdraw(self._group)
 
     def __str__(self) -> str:
-        return f"in {self.name}: {self.run.place(self.group)}"
-
-
-class BatchRun:
-    """The batches of one running consumer."""
-
-    def __init__(
-        self,
-        events: Events,
-        execute: Callable[..., Awaitable[object]],
-        former: ItemFormer,
-        *,
-        most: int,
-        room: int,
-    ) -> None:
-        self._events = events
-        self._clock = events.commons.clock
-        self._execute = execute
-        self.former = former
-        self._most = most
-        self._room = room
-        self._crowd: deque[BatchItems] = deque()
-        self._running: set[asyncio.Task[None]] = set()
-        self._changed = Signal()
-        self._forming: asyncio.Task[None] | None = None
-        self.is_closed = False
-
-    def submit(self, group: BatchItems) -> bool:
-        """Add a group; return false if it waits for room."""
-        if self._forming is None:
-            self._forming = asyncio.get_running_loop().create_task(self._form())
-            self._forming.add_done_callback(self._ended)
-        if self._crowd or not self._take(group):
-            self._crowd.append(group)
-            return False
-        return True
-
-    def _take(self, group: BatchItems) -> bool:
-        former = self.former
-        if former.inside and former.inside + max(1, len(group.items)) > self._room:
-            return False
-        now, was_idle = self._clock.now(), former.due_at is None
-        former.add(group.entries(), now)
-        if was_idle or (len(self._running) < self._most and former.is_due(now)):
-            self._changed.fire()  # otherwise the time of the next batch has not changed
-        return True
-
-    def withdraw(self, group: BatchItems) -> None:
-        """Remove the items of a group that are not in a batch yet."""
-        if group in self._crowd:
-            self._crowd.remove(group)
-            self._events.has_room(group.context.message)
-        else:
-            self.former.forget(group)
-            self._admit()
-
-    def _admit(self) -> None:
-        while self._crowd and self._take(self._crowd[0]):
-            self._events.has_room(self._crowd.popleft().context.message)
-
-    def place(self, group: BatchItems) -> str:
-        """Return the place of a group, for operators."""
-        if group in self._crowd:
-            return f"{self.former.inside} of {self._room} items"
-        return f"{group.left} of {len(group.items)} items not executed"
-
-    def hurry(self) -> None:
-        """Stop waiting for more items."""
-        self.former.hurry()
-        self._changed.fire()
-
-    async def _form(self) -> None:
-        """Start batches when they are due, until cancelled."""
-        former, clock = self.former, self._clock
-        while True:
-            while len(self._running) < self._most and former.is_due(clock.now()):
-                task = asyncio.get_running_loop().create_task(self._executed(former.take()))
-                self._running.add(task)
-                task.add_done_callback(self._ended)
-            due = former.due_at if len(self._running) < self._most else None
-            await wait_until(clock, math.inf if due is None else due, self._changed)
-
-    async def _executed(self, batch: list[BatchItem]) -> None:
-        items = [item for item in batch if not (item.is_placeholder or item.is_left)]
-        if items:
-            await self._call(items)
-        self.former.done(batch)
-        for item in batch:
-            group = item.executed()
-            if group is not None:
-                self._events.job_complete(group.context, _callback(group))
-        self._admit()
-        self._changed.fire()
-
-    async def _call(self, items: Sequence[BatchItem]) -> None:
-        try:
-            await self._execute([*items])
-        except asyncio.CancelledError as error:
-            if self.is_closed:
-                raise
-            self._failed(items, error)
-        except Exit as error:
-            self._failed(items, error)
-            self._events.failed(error)
-        except Exception as error:  # handled by the callbacks
-            self._failed(items, error)
-
-    def _failed(self, items: Sequence[BatchItem], error: BaseException) -> None:
-        for item in items:
-            item.fail(error)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
-        self._changed.fire()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._events.failed(error)
-
-    def close(self) -> None:
-        """Cancel all tasks; the events inside are left."""
-        self.is_closed = True
-        for task in (self._forming, *self._running):
-            if task is not None:
-                task.cancel()
-
-
-def _callback(group: BatchItems) -> Finalise:
-    return lambda context: group.callback(context, group)
+        return f"in {self._batcher.name}: {self._run.place(self._group)}"

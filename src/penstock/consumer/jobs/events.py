@@ -91,7 +91,8 @@ class Events(SingleMessages):
         jobs: Sequence[KeepsKeys],
         stores: Stores,
     ) -> None:
-        call = observed(self._handle, engine.commons)
+        turn = self._stored_turn if stores.are_any else self._turn
+        call = observed(turn, engine.commons)
         super().__init__(engine.schedule, engine.settler, engine.workers, engine.commons, call)
         self._handler = handler
         self._stepped = with_steps(self._begin_event, *steps) if steps else None
@@ -114,11 +115,10 @@ class Events(SingleMessages):
 
     # -- turns -------------------------------------------------------------------------------------
 
-    async def _handle(self, message: Message) -> object:
+    async def _stored_turn(self, message: Message) -> object:
         if message.finalise is not None:
-            self.schedule.completed.begin(message)
-            self.settler.take_back(message)
-        store = await self.stores.prepare(message.claim) if self.stores.are_any else None
+            self._take_back(message)
+        store = await self.stores.prepare(message.claim)
         if store is None:
             return await self._turn(message)
         offset = None if isinstance(message, Interjection) else message.offset
@@ -127,31 +127,35 @@ class Events(SingleMessages):
             self._hold(message, store)
         return result
 
+    def _take_back(self, message: Message) -> None:
+        self.schedule.completed.begin(message)
+        self.settler.take_back(message)
+
     async def _turn(self, message: Message) -> object:
-        result = await self._called(message)
+        finalise = message.finalise
+        if finalise is not None:
+            self._take_back(message)
+            context = self._contexts[message]
+            if context.forwarded is not None:
+                context.forwarded.begin()
+            result = await finalise(context)
+        elif self._stepped is None:
+            result = await self._handler(self._begun(message))
+        else:
+            result = await self._stepped(message)
         if self._forwarding is not None:
             result = await self._forwarding.after(self._contexts[message], result)
         if isinstance(result, Incomplete):
             return result
-        checked = self._checked(message, result)
+        checked = self._checked(message, result) if finalise is None and self._jobs else result
         if result is None or isinstance(result, Ack):
             self._forget(message)
-            message.finish_by(None)
+            if finalise is not None:
+                message.finish_by(None)
         if isinstance(message, Interjection):
             message.completed()
             return None
         return checked
-
-    async def _called(self, message: Message) -> object:
-        finalise = message.finalise
-        if finalise is not None:
-            context = self._contexts[message]
-            if context.forwarded is not None:
-                context.forwarded.begin()
-            return await finalise(context)
-        if self._stepped is None:
-            return await self._handler(self._begun(message))
-        return await self._stepped(message)
 
     async def _begin_event(self, message: Message) -> object:
         return await self._handler(self._begun(message))
@@ -164,11 +168,10 @@ class Events(SingleMessages):
         """Return the result of an event, unless it would overtake earlier ones of its key in a
         scheduler.
         """
-        if message.finalise is None:
-            for each in self._jobs:
-                if each.debug and each.has_key(message.key):
-                    told = f"{message.coordinates} is complete while earlier events of its key are in {each!r}"
-                    return Terminate(error=SkippedSchedulerError(told))
+        for each in self._jobs:
+            if each.debug and each.has_key(message.key):
+                told = f"{message.coordinates} is complete while earlier events of its key are in {each!r}"
+                return Terminate(error=SkippedSchedulerError(told))
         return result
 
     # -- forwarded items ---------------------------------------------------------------------------
@@ -246,7 +249,7 @@ class Events(SingleMessages):
         if not has_room:
             self._hold_for(message, message)
         self.schedule.end_turn(message)
-        if (finalise := self._early.pop(message, None)) is not None:
+        if self._early and (finalise := self._early.pop(message, None)) is not None:
             self._come_in(message, finalise)
 
     def has_room(self, message: Message) -> None:
@@ -312,8 +315,8 @@ class Events(SingleMessages):
 
     def _come_in(self, message: Message, finalise: Finalise) -> None:
         message.finish_by(finalise)
-        self.schedule.completed.come_in(message)
-        self.workers.wake()
+        if self.schedule.completed.come_in(message):
+            self.workers.wake()
 
     def _leave(self, message: Message) -> None:
         """Leave an event that is out to the next owner of its partition."""

@@ -30,26 +30,21 @@ class BatchItem(Entry):
     The executor may set `error` and `user_data` for the callback of its group.
     """
 
-    __slots__ = ("added_at", "error", "group", "is_placeholder", "key", "user_data", "value")
+    __slots__ = ("error", "group", "key", "user_data", "value")
 
-    def __init__(
-        self,
-        lane_key: Hashable,
-        key: Any,
-        value: Any,
-        group: BatchItems,
-        *,
-        is_placeholder: bool = False,
-    ) -> None:
-        super().__init__(lane_key)
+    is_placeholder = False
+
+    def __init__(self, lane_key: Hashable, key: Any, value: Any, group: BatchItems) -> None:
+        # `super().__init__` is not called, since this runs once per item
+        self.lane_key = lane_key
+        self.size = 0
+        self.behind = None
         self.key = key
         self.value = value
         self.error: BaseException | None = None
         """Why it failed; `None` if it did not."""
         self.user_data: Any = None
         self.group = group
-        self.is_placeholder = is_placeholder
-        self.added_at = 0.0
 
     @property
     def is_left(self) -> bool:
@@ -64,10 +59,6 @@ class BatchItem(Entry):
         del self.group
         return group if group.executed() else None
 
-    def wait_from(self, now: float) -> None:
-        """Set the time at which it was added."""
-        self.added_at = now
-
     def fail(self, error: BaseException) -> None:
         """Set an error, unless the executor has already set one."""
         if self.error is None:
@@ -75,6 +66,14 @@ class BatchItem(Entry):
 
     def __repr__(self) -> str:
         return f"BatchItem({self.key!r}, {self.value!r}, error={self.error!r})"
+
+
+class Placeholder(BatchItem):
+    """The entry of a group without items."""
+
+    __slots__ = ()
+
+    is_placeholder = True
 
 
 class BatchItems:
@@ -90,7 +89,7 @@ class BatchItems:
     `user_data` is arbitrary data that the handler stores for the callback.
     """
 
-    __slots__ = ("callback", "context", "items", "key", "left", "user_data")
+    __slots__ = ("added_at", "callback", "context", "items", "key", "left", "user_data")
 
     def __init__(
         self,
@@ -106,6 +105,8 @@ class BatchItems:
         """The items in the order in which they were added."""
         self.left = 0
         """Number of items that are not executed yet."""
+        self.added_at = 0.0
+        """The time from which its items wait for others."""
 
     def add(self, *values: Any) -> BatchItems:
         """Add values with the key of the group; return the group."""
@@ -117,12 +118,15 @@ class BatchItems:
         self.items += [BatchItem(lane_key, key, value, self) for value in values]
         return self
 
-    def entries(self) -> Sequence[BatchItem]:
-        """Return the entries for batches: the items, or a placeholder. Starts their count."""
+    def entries(self, now: float) -> Sequence[BatchItem]:
+        """Return the entries for batches: the items, or a placeholder. Starts their count and their
+        wait.
+        """
         key, entries = self.key, self.items
         if not entries:
-            entries = [BatchItem(identity(key), key, None, self, is_placeholder=True)]
+            entries = [Placeholder(identity(key), key, None, self)]
         self.left = len(entries)
+        self.added_at = now
         return entries
 
     def executed(self) -> bool:
@@ -150,16 +154,21 @@ class ItemFormer:
         """Return whether an item of a key is pending."""
         return key in self._lanes.active
 
-    def add(self, entries: Sequence[BatchItem], now: float) -> None:
-        """Add items."""
+    def add(self, entries: Sequence[BatchItem]) -> None:
+        """Add the items of a group."""
+        active, ready, busy = self._lanes.active, self._ready, self._busy
+        behind: list[BatchItem] = []
         for entry in entries:
-            entry.wait_from(now)
-            if entry.lane_key in self._lanes.active:
-                self._lanes.wait(entry)
+            if entry.lane_key in active:
+                behind.append(entry)
             else:
-                self._lanes.active.add(entry.lane_key)
-                self._ready.append(entry)
-            self._formable += entry.lane_key not in self._busy
+                active.add(entry.lane_key)
+                ready.append(entry)
+        if behind:
+            self._lanes.wait_all(behind)
+        self._formable += len(entries)
+        if busy:
+            self._formable -= sum([entry.lane_key in busy for entry in behind])
         self.inside += len(entries)
 
     def hurry(self) -> None:
@@ -169,7 +178,7 @@ class ItemFormer:
     @property
     def due_at(self) -> float | None:
         """The time at which the next incomplete batch is due; `None` without ready items."""
-        return self._ready[0].added_at + self._delay if self._ready else None
+        return self._ready[0].group.added_at + self._delay if self._ready else None
 
     def is_due(self, now: float) -> bool:
         """Return whether a batch may be taken now."""
@@ -178,7 +187,7 @@ class ItemFormer:
         return (
             self._formable >= self.size
             or self.is_hurried
-            or now >= self._ready[0].added_at + self._delay
+            or now >= self._ready[0].group.added_at + self._delay
         )
 
     def take(self) -> list[BatchItem]:

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
 
 
 class Pending(Incomplete):
-    """A job that begins when there is room."""
+    """A job that begins when there is room. Its subclasses may have attributes, unlike other
+    results.
+    """
+
+    __slots__ = ()
+    __setattr__ = object.__setattr__
 
     def submit(self, context: EventContext) -> bool:
         """Begin it; return false if it waits for room. In that case `Events.has_room` is called

@@ -27,7 +27,10 @@ class Job(Entry):
     __slots__ = ("_context", "key", "message", "value")
 
     def __init__(self, lane_key: Hashable, key: Any, value: Any, message: Message) -> None:
-        super().__init__(lane_key)
+        # `super().__init__` is not called, since this runs once per event
+        self.lane_key = lane_key
+        self.size = 0
+        self.behind = None
         self.key = key
         self.value = value
         self.message = message
@@ -89,7 +92,7 @@ class JobQueue:
     def _take(self, job: Job) -> bool:
         lanes, key = self._lanes, job.lane_key
         if key not in lanes.active:
-            if len(lanes) >= self.max_keys:
+            if len(lanes.active) >= self.max_keys:
                 return False
             lanes.active.add(key)
             self.ready.append(job)

@@ -1,4 +1,8 @@
-"""The jobs of one scheduler while a consumer runs."""
+"""The jobs of one scheduler while a consumer runs.
+
+As with the workers of a consumer, at most one wake-up is outstanding: the woken worker takes a job,
+and then wakes the next worker if more are ready.
+"""
 
 from __future__ import annotations
 
@@ -46,6 +50,8 @@ class JobRun:
         self.is_closed = False
         self._workers: dict[asyncio.Task[None], Job | None] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
+        self._is_waking = False
+        """Whether a worker has been woken or started, and has not run yet."""
 
     def limit(self, concurrency: int, max_keys: int, max_per_key: int) -> None:
         """Change the limits."""
@@ -89,14 +95,16 @@ class JobRun:
     # -- workers -----------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        if not self.queue.ready:
+        if self._is_waking or not self.queue.ready:
             return
         while self._idle:
             waiter = self._idle.popleft()
             if not waiter.done():
+                self._is_waking = True
                 waiter.set_result(None)
                 return
         if len(self._workers) < self._concurrency:
+            self._is_waking = True
             task = asyncio.get_running_loop().create_task(self._work())
             self._workers[task] = None
             task.add_done_callback(self._ended)
@@ -105,6 +113,7 @@ class JobRun:
         self._workers.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._events.failed(error)
+        self._is_waking = False  # it may have been woken, and then cancelled
         if not self.is_closed:
             self._wake()
 
@@ -112,6 +121,7 @@ class JobRun:
         task = asyncio.current_task()
         assert task is not None
         ready, turns = self.queue.ready, 0
+        self._is_waking = False
         while not self.is_closed:
             if not ready or len(self._workers) > self._concurrency:
                 if len(self._workers) > self._concurrency:
@@ -119,6 +129,7 @@ class JobRun:
                 waiter = asyncio.get_running_loop().create_future()
                 self._idle.append(waiter)
                 await waiter
+                self._is_waking = False
                 continue
             job = ready.popleft()
             if ready:
@@ -132,7 +143,9 @@ class JobRun:
             turns += 1
             if turns >= TURNS_BEFORE_YIELD:
                 turns = 0
+                self._is_waking = True  # it takes the next job: no other worker is woken for it
                 await LOOP_CLOCK.sleep(0)
+                self._is_waking = False
 
     async def _processed(self, job: Job, task: asyncio.Task[None]) -> BaseException | None:
         """Run the processor; return its error. A cancellation ends the job, not the worker.
@@ -206,6 +219,20 @@ async def _failed(error: BaseException, _: EventContext) -> Nak:
     return Nak(error=error)
 
 
+class Finish:
+    """A scheduler's finaliser with the arguments of one job."""
+
+    __slots__ = ("_arguments", "_finalise")
+
+    def __init__(self, finalise: Callable[..., Awaitable[object]], *arguments: object) -> None:
+        self._finalise = finalise
+        self._arguments = arguments
+
+    def __call__(self, context: EventContext) -> Awaitable[object]:
+        """Finalise the event."""
+        return self._finalise(context, *self._arguments)
+
+
 def _finish(
     finalise: Callable[..., Awaitable[object]] | None,
     key: object,
@@ -219,4 +246,4 @@ def _finish(
         return partial(_failed, error)
     if finalise is None:
         return _complete
-    return lambda context: finalise(context, key, value, error)
+    return Finish(finalise, key, value, error)

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from ..engine import Engine
     from ..report import DrainReport
     from ..stepping import Step
-    from .batches import BatchRun, ItemBatcher
+    from .batches import ItemBatcher
     from .context import EventContext
     from .forwarded import TakesForwarded
     from .interjections import Interjector
     from .running import JobRun
+    from .running_batches import BatchRun
     from .scheduler import JobScheduler
     from .state import StateBackend
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from ..._core import checks
 from ..._core.errors import ClosedError, ConfigError
@@ -154,7 +154,7 @@ class JobScheduler(Generic[K, V]):
             raise ClosedError(
                 f"{self!r} is not used by a running consumer; see run_events(jobs=...)"
             )
-        return Scheduled(self.name, self._run, Job(identity(key), key, value, context.message))
+        return Scheduled(self, self._run, Job(identity(key), key, value, context.message))
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -198,21 +198,23 @@ class JobScheduler(Generic[K, V]):
         return f"JobScheduler({self.name!r}, concurrency={self._concurrency})"
 
 
-@dataclass(frozen=True, slots=True)
 class Scheduled(Pending):
     """The result of `JobScheduler.schedule`, returned by a handler."""
 
-    name: str
-    run: JobRun
-    job: Job
+    __slots__ = ("_job", "_run", "_scheduler")
+
+    def __init__(self, scheduler: JobScheduler[Any, Any], run: JobRun, job: Job) -> None:
+        self._scheduler = scheduler
+        self._run = run
+        self._job = job
 
     def submit(self, context: EventContext) -> bool:
         """Begin the job; return false if it waits for room."""
-        return self.run.submit(self.job, context)
+        return self._run.submit(self._job, context)
 
     def withdraw(self) -> None:
         """Stop the job."""
-        self.run.withdraw(self.job)
+        self._run.withdraw(self._job)
 
     def __str__(self) -> str:
-        return f"in {self.name}: {self.run.place(self.job)}"
+        return f"in {self._scheduler.name}: {self._run.place(self._job)}"
