@@ -16,16 +16,21 @@ if TYPE_CHECKING:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start a demo that ends by SIGHUP, even if the tests run under `nohup`."""
     command = [sys.executable, "-m", "penstock.cli", "demo", *arguments]
     environment = {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
+    before = signal.signal(signal.SIGHUP, lambda *_: None)  # a child inherits no handlers
+    try:
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def signalled(child: subprocess.Popen[str], *signals: signal.Signals, after: str) -> str:

@@ -45,6 +45,7 @@ def flights() -> None:
 # -- the scene -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("flights")
 def test_killed_workers_cost_no_flight_and_no_order(
     embedded_postgres: EmbeddedPostgres, folder: Path

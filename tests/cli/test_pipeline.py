@@ -30,7 +30,11 @@ STREAM = """
 name = "numbers"
 [spark]
 master = "local[1]"
-conf = { "spark.ui.enabled" = false, "spark.driver.host" = "127.0.0.1", "spark.driver.bindAddress" = "127.0.0.1" }
+[spark.conf]
+"spark.ui.enabled" = false
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.bindAddress" = "127.0.0.1"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 [sources.rate]
 format = "rate"
 options = { rowsPerSecond = 10 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 pytest.importorskip("pyspark")
+pytestmark = pytest.mark.long  # `tests/spark/test_refused_chunk.py` has the same without a Spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,11 @@ PIPELINE = """
 name = "numbers"
 [spark]
 master = "local[1]"
-conf = { "spark.ui.enabled" = false, "spark.driver.host" = "127.0.0.1", "spark.driver.bindAddress" = "127.0.0.1" }
+[spark.conf]
+"spark.ui.enabled" = false
+"spark.driver.host" = "127.0.0.1"
+"spark.driver.bindAddress" = "127.0.0.1"
+"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 [sources.numbers]
 format = "csv"
 path = "${HERE}/numbers.csv"

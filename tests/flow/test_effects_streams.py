@@ -183,16 +183,18 @@ async def test_messages_of_streams_have_their_effects_once_and_in_order(
 
 
 @pytest.mark.parametrize(
-    "leases",
-    [False, pytest.param(True, marks=pytest.mark.long)],
-    ids=["transactions", "leases"],
+    ("leases", "kills"),
+    [
+        (False, 4),
+        *(pytest.param(leases, 10, marks=pytest.mark.long) for leases in (False, True)),
+    ],
 )
 async def test_kills_and_frozen_processes_lose_no_effect_and_transactions_repeat_none(
-    embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
+    embedded_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool, kills: int
 ) -> None:
     """P1, S5, S-T2, S-T7, S-T11."""
     async with scene(embedded_postgres, tmp_path) as made:
-        await kill_at_random(made, 10, random.Random(0), leases=leases)
+        await kill_at_random(made, kills, random.Random(0), leases=leases)
 
 
 @BOTH
@@ -206,7 +208,11 @@ async def test_many_kills_and_frozen_processes(
         await kill_at_random(made, KILLS, random.Random(1), leases=leases)
 
 
-@BOTH
+@pytest.mark.parametrize(
+    "leases",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["transactions", "leases"],
+)
 async def test_a_server_that_is_killed_costs_no_effect_and_transactions_repeat_none(
     own_postgres: EmbeddedPostgres, tmp_path: Path, leases: bool
 ) -> None:

@@ -101,11 +101,12 @@ async def _scene(
     return Scene(kept, broker, topic, group, folder / "letters")
 
 
-async def test_eight_kills_at_random_moments(
-    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path
+@pytest.mark.parametrize("kills", [3, pytest.param(8, marks=pytest.mark.long)])
+async def test_kills_at_random_moments(
+    broker: EmbeddedKafka, embedded_postgres: EmbeddedPostgres, tmp_path: Path, kills: int
 ) -> None:
     """Each record once, and in order, whatever was under way."""
-    await _kill_at_random(broker, embedded_postgres, tmp_path, 8, random.Random(0))
+    await _kill_at_random(broker, embedded_postgres, tmp_path, kills, random.Random(0))
 
 
 @pytest.mark.soak

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from tests.layering.sources import Case, Rule, Sources, is_package, tree
+from tests.layering.sources import Case, Rule, Sources, is_package, nodes, tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def computed_imports(known: Sources) -> list[str]:
     return [
         f"{module}:{node.lineno}: {ast.unparse(node.func)}"
         for module in known.keys() - BY_NAME.keys()
-        for node in ast.walk(tree(known[module]))
+        for node in nodes(known[module])
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).rpartition(".")[2] in {"import_module", "__import__"}
     ]

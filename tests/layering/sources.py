@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -97,29 +97,44 @@ def imports(module: str, known: Mapping[str, str]) -> Iterator[Import]:
         base = home.split(".")[: len(home.split(".")) - node.level + 1]
         return ".".join([*base, *([node.module] if node.module else [])])
 
-    def visit(node: ast.AST, *, typing: bool, deferred: bool) -> Iterator[Import]:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
+    for node, typing, deferred in _statements(known[module]):
+        for alias in node.names:
+            if isinstance(node, ast.Import):
                 yield Import(module, alias.name, None, node.lineno, typing, deferred)
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
+            else:
                 yield Import(module, absolute(node), alias.name, node.lineno, typing, deferred)
+
+
+@cache
+def _statements(text: str) -> list[tuple[ast.Import | ast.ImportFrom, bool, bool]]:
+    """Each import statement of a module: whether it is for types only, and inside a function."""
+    found: list[tuple[ast.Import | ast.ImportFrom, bool, bool]] = []
+
+    def visit(node: ast.AST, *, typing: bool, deferred: bool) -> None:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, typing, deferred))
         elif isinstance(node, ast.If) and ast.unparse(node.test) in {
             "TYPE_CHECKING",
             "typing.TYPE_CHECKING",
         }:
             for statement in node.body:
-                yield from visit(statement, typing=True, deferred=deferred)
+                visit(statement, typing=True, deferred=deferred)
             for statement in node.orelse:
-                yield from visit(statement, typing=typing, deferred=deferred)
+                visit(statement, typing=typing, deferred=deferred)
         else:
-            inside = deferred or isinstance(
-                node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-            )
+            inside = deferred or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             for child in ast.iter_child_nodes(node):
-                yield from visit(child, typing=typing, deferred=inside)
+                if not isinstance(child, ast.expr):  # no expression contains a statement
+                    visit(child, typing=typing, deferred=inside)
 
-    yield from visit(tree(known[module]), typing=False, deferred=False)
+    visit(tree(text), typing=False, deferred=False)
+    return found
+
+
+@cache
+def nodes(text: str) -> tuple[ast.AST, ...]:
+    """All nodes of a module's tree, walked once for all rules."""
+    return tuple(ast.walk(tree(text)))
 
 
 def edges(known: Mapping[str, str]) -> list[Import]:
@@ -137,13 +152,13 @@ def part_of(module: str) -> str:
 
 
 def classes(module: str, known: Sources) -> Iterator[ast.ClassDef]:
-    return (node for node in ast.walk(tree(known[module])) if isinstance(node, ast.ClassDef))
+    return (node for node in nodes(known[module]) if isinstance(node, ast.ClassDef))
 
 
 def functions(module: str, known: Sources) -> Iterator[Function]:
     return (
         node
-        for node in ast.walk(tree(known[module]))
+        for node in nodes(known[module])
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
 

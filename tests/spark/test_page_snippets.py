@@ -74,13 +74,17 @@ def test_exactly_once(spark: Any, runner: asyncio.Runner, database: str, tmp_pat
 
 
 def test_order(
-    spark: Any, runner: asyncio.Runner, database: str, capsys: pytest.CaptureFixture[str]
+    spark: Any,
+    runner: asyncio.Runner,
+    database: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     by_key, latest, parks = snippets("how-to/keep-order-from-spark.md")
     query(database, f"CREATE TABLE movements {COLUMNS}")
     query(database, "CREATE TABLE accounts (account text PRIMARY KEY, seq int, amount int)")
     sink = PostgresSink(database, table="movements", columns=("account", "seq", "amount"))
-    given = {"dsn": database, "df": frame(spark), "sink": sink}
+    given = {"dsn": database, "df": frame(spark), "sink": sink, "folder": str(tmp_path)}
     by_key.run(runner, given)
     assert len(query(database, "SELECT * FROM movements")) == 4
     latest.run(runner, given)
@@ -88,6 +92,7 @@ def test_order(
     assert query(database, "SELECT amount FROM accounts ORDER BY 1") == [(2,), (7,)]
     parks.run(runner, given)
     assert capsys.readouterr().out == "0 of which behind another row: 0\n"
+    assert [*tmp_path.glob("letters-*.jsonl")], "Spark's workers have another working directory"
 
 
 def test_watch(

@@ -92,7 +92,8 @@ async def test_two_runs(broker: EmbeddedKafka) -> None:
 
 
 @pytest.mark.parametrize(
-    "kills", [pytest.param(4, id="some"), pytest.param(25, id="many", marks=pytest.mark.soak)]
+    "kills",
+    [2, pytest.param(4, marks=pytest.mark.long), pytest.param(25, marks=pytest.mark.soak)],
 )
 async def test_kills(broker: EmbeddedKafka, kills: int) -> None:
     """G-T24: after each kill the state is that of the events before its position, exactly."""

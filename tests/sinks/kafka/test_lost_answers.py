@@ -228,7 +228,9 @@ def test_no_other_write_sends_what_is_not_idempotent_again(broker: EmbeddedKafka
     run(scenario())
 
 
-@pytest.mark.parametrize("code", [6, 7, 19, 20, 29, 56, -1])
+@pytest.mark.parametrize(
+    "code", [19, 29, *(pytest.param(each, marks=pytest.mark.long) for each in (6, 7, 20, 56, -1))]
+)
 def test_a_refusal_of_the_second_try_says_nothing_about_the_first(
     broker: EmbeddedKafka, code: int
 ) -> None:

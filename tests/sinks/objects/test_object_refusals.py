@@ -145,10 +145,10 @@ async def test_a_server_that_is_frozen_or_killed(real_clock: LoopClock) -> None:
     """While it is frozen a write is unknown, while it is dead unavailable; both are temporary."""
     with s3_server() as server:
         url = server.bucket("bucket")
-        sink = ObjectSink(url, config=server.config(), timeout=0.5)
-        async with sink:
+        hasty = ObjectSink(url, config=server.config(), timeout=0.5)
+        async with hasty, ObjectSink(url, config=server.config()) as sink:
             server.pause()
-            errors = await written(sink, ["frozen"])
+            errors = await written(hasty, ["frozen"])
             assert type(errors[0]) is TimedOutError
             server.resume()
             assert await written(sink, ["on"]) == {}

@@ -171,6 +171,23 @@ async def test_a_value_over_the_limit_of_the_server_fails_alone(own_store: Store
     assert own_store.numbers() == [1, 3, 4]
 
 
+async def test_a_reply_that_comes_before_all_is_sent_is_read(own_store: Store) -> None:
+    """Redis refuses the value by its length, and closes the connection before the value's end."""
+    own_store.client.config_set("proto-max-bulk-len", "1mb")
+    async with own_store.sink() as sink:
+        large = [{"n": n, "data": "x" * (32 << 20)} for n in (2, 3)]
+        errors = await written(sink, [{"n": 1}, *large, {"n": 4}])
+    assert names(errors) == dict.fromkeys((1, 2), "TooLargeError")
+    assert own_store.numbers() == [1, 4]
+
+
+async def test_a_large_value_leaves_its_connection_open(own_store: Store) -> None:
+    async with own_store.sink(pool_size=1) as sink:
+        before = {each["id"] for each in own_store.client.client_list()}
+        assert await written(sink, [{"n": 1, "data": "x" * (32 << 20)}, {"n": 2}]) == {}
+        assert {each["id"] for each in own_store.client.client_list()} == before
+
+
 async def test_a_server_that_is_down_takes_nothing(own_store: Store) -> None:
     """Nothing was sent; connections are made again when the server is back."""
     async with own_store.sink(pool_size=2) as sink:

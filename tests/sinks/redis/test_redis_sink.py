@@ -352,12 +352,12 @@ async def test_a_cancelled_write_leaves_no_answer_behind(own_store: Store) -> No
 
 async def test_a_silent_server_is_given_up(own_store: Store) -> None:
     """It may execute the received commands when it continues."""
-    async with own_store.sink(timeout=0.2) as sink:
+    async with own_store.sink() as patient, own_store.sink(timeout=0.5) as sink:
         await asyncio.to_thread(own_store.server.pause)
         batch = RowBatch([{"n": 1}])
         assert names(await send(sink, batch)) == {0: "TimedOutError"}
         await asyncio.to_thread(own_store.server.resume)
-        assert await send(sink, batch) == {}
+        assert await send(patient, batch) == {}  # a busy machine takes its time
     assert set(own_store.numbers()) == {1}
 
 

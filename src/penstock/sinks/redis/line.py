@@ -6,6 +6,8 @@
 3. An error reply of Redis is a value, and the replies after it are read as well. Replies of a
    master behind Sentinel are read like those of any other server; redis-py's own method would close
    the connection at the first `READONLY`.
+4. Replies are read while a large command is sent. Redis replies to a value over its limit and
+   closes the connection before it has received the value, and a failed send discards the reply.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
 
     from .options import RedisOptions
+
+
+_AT_ONCE = 1 << 16
+"""Bytes that a connection takes without waiting for the server."""
 
 
 class RedisLine:
@@ -76,8 +82,10 @@ class RedisLine:
         self._waits = True
         now, heard = LOOP_CLOCK.now, 0.0
         try:
-            async with LOOP_CLOCK.timeout_at(now() + self._timeout) as limit:
-                await self._connection.send_packed_command(b"".join(commands), check_health=False)
+            async with (
+                LOOP_CLOCK.timeout_at(now() + self._timeout) as limit,
+                self._sending(b"".join(commands)),
+            ):
                 for number in range(count):
                     if (time := now()) > heard + self._timeout / 10:  # timers are expensive
                         heard = time
@@ -90,6 +98,25 @@ class RedisLine:
             told = f"the connection to {self._place} was lost before the reply: {text_of(error)}"
             raise UnknownOutcomeError(told) from error
         self._waits = False
+
+    @asynccontextmanager
+    async def _sending(self, data: bytes) -> AsyncGenerator[None]:
+        """Send the data: a large amount while the body reads, the rest before it."""
+        send = self._connection.send_packed_command
+        if len(data) <= _AT_ONCE:
+            await send(data, check_health=False)
+            yield
+            return
+        await self._connection.connect()  # anew, if Redis has closed it after an earlier command
+        sending = asyncio.ensure_future(send(data, check_health=False))
+        try:
+            yield
+            await asyncio.wait([sending])
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+            if sending.cancelled() or sending.exception() is not None:
+                self.spoil()
 
     async def _answer(self) -> object:
         try:
