@@ -27,7 +27,7 @@ from .context import EventContext
 from .crowded import Crowded
 from .forwarded import ForwardsInTurn
 from .interjections import Interjection, NotAssigned
-from .pending import Pending
+from .pending import Pending, check_returned
 from .turns import in_turn
 
 if TYPE_CHECKING:
@@ -128,7 +128,12 @@ class Events(SingleMessages):
         return result
 
     async def _turn(self, message: Message) -> object:
-        result = await self._called(message)
+        try:
+            result = await self._called(message)
+        finally:
+            context = self._contexts.get(message)  # none if a step has refused the message
+            scheduled = None if context is None else context.end_turn()
+        check_returned(message, scheduled, result)
         if self._forwarding is not None:
             result = await self._forwarding.after(self._contexts[message], result)
         if isinstance(result, Incomplete):
@@ -146,8 +151,7 @@ class Events(SingleMessages):
         finalise = message.finalise
         if finalise is not None:
             context = self._contexts[message]
-            if context.forwarded is not None:
-                context.forwarded.begin()
+            context.begin_turn()
             return await finalise(context)
         if self._stepped is None:
             return await self._handler(self._begun(message))

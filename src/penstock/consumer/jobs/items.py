@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from ..._core.errors import ConfigError
 from ..._core.order.keys import identity
 from ..._core.order.lanes import Entry, Lanes
 from .calling import as_callback
@@ -90,7 +91,7 @@ class BatchItems:
     `user_data` is arbitrary data that the handler stores for the callback.
     """
 
-    __slots__ = ("callback", "context", "items", "key", "left", "user_data")
+    __slots__ = ("_is_submitted", "callback", "context", "items", "key", "left", "user_data")
 
     def __init__(
         self,
@@ -106,24 +107,36 @@ class BatchItems:
         """The items in the order in which they were added."""
         self.left = 0
         """Number of items that are not executed yet."""
+        self._is_submitted = False
 
     def add(self, *values: Any) -> BatchItems:
         """Add values with the key of the group; return the group."""
         return self.add_with_key(self.key, *values)
 
     def add_with_key(self, key: Any, *values: Any) -> BatchItems:
-        """Add values with another key; return the group."""
+        """Add values with another key; return the group.
+
+        Raises `ConfigError` after the group was added to a batcher and the turn has ended.
+        """
+        self.check_new()
         lane_key = identity(key)
         self.items += [BatchItem(lane_key, key, value, self) for value in values]
         return self
 
     def entries(self) -> Sequence[BatchItem]:
         """Return the entries for batches: the items, or a placeholder. Starts their count."""
+        self._is_submitted = True
         key, entries = self.key, self.items
         if not entries:
             entries = [BatchItem(identity(key), key, None, self, is_placeholder=True)]
         self.left = len(entries)
         return entries
+
+    def check_new(self) -> None:
+        """Raise `ConfigError` if the group is, or was, in a batcher."""
+        if self._is_submitted:
+            rule = "was already added to a batcher; create a new group for further items"
+            raise ConfigError(f"the group of {self.context.message!r} {rule}")
 
     def executed(self) -> bool:
         """Record that an item was executed; return whether it was the last one."""
