@@ -29,7 +29,13 @@ pytestmark = pytest.mark.usefixtures("real_clock")
 
 
 @pytest.mark.parametrize(
-    "entry", [(b"n", b"7"), (b"m", b"1"), (b"n", None)], ids=["changed", "added", "deleted"]
+    "entry",
+    [
+        (b"n", b"7"),
+        pytest.param((b"m", b"1"), marks=pytest.mark.long),
+        pytest.param((b"n", None), marks=pytest.mark.long),
+    ],
+    ids=["changed", "added", "deleted"],
 )
 async def test_a_record_of_another_program(
     broker: EmbeddedKafka, entry: tuple[bytes, bytes | None]
@@ -68,6 +74,7 @@ async def test_a_topic_that_is_recreated_while_it_is_used(
     assert "it was recreated" in await made.refused()
 
 
+@pytest.mark.long
 async def test_a_topic_that_is_deleted_while_it_is_used(
     broker: EmbeddedKafka, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -84,6 +91,7 @@ async def test_a_topic_that_is_deleted_while_it_is_used(
     assert (await stored(broker, made.group))[made.part].offset == 6
 
 
+@pytest.mark.long
 async def test_two_groups_that_share_a_topic(broker: EmbeddedKafka) -> None:
     """Both began with an empty topic; neither takes the entries of the other one for its own."""
     topic, name = await new_topic(broker), new_name("shared")
@@ -98,6 +106,7 @@ async def test_two_groups_that_share_a_topic(broker: EmbeddedKafka) -> None:
         assert f"for the group '{other.group}'" in await each.refused()
 
 
+@pytest.mark.long
 async def test_a_state_with_deleted_entries_goes_on(broker: EmbeddedKafka) -> None:
     """The content of a state is known through changes, deletions and restarts."""
     made = await counted(broker, 0)
@@ -130,6 +139,7 @@ class Packed:
         return int(stored[1:])
 
 
+@pytest.mark.long
 async def test_values_of_another_codec(broker: EmbeddedKafka) -> None:
     """No event fails for them: the state is refused as a whole."""
     made = await counted(broker)
