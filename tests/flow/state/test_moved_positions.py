@@ -75,7 +75,9 @@ class Counted:
         return [each[: each.rindex(";") + 1] for each in found]
 
 
-@pytest.mark.parametrize("change", [RESET, ROW_DELETED, OLDER])
+@pytest.mark.parametrize(
+    "change", [RESET, ROW_DELETED, pytest.param(OLDER, marks=pytest.mark.long)]
+)
 async def test_a_position_that_is_not_that_of_the_state(
     embedded_postgres: EmbeddedPostgres, change: str
 ) -> None:
@@ -90,6 +92,7 @@ async def test_a_position_that_is_not_that_of_the_state(
         assert await tables.stored() == (6, {"n": 6})
 
 
+@pytest.mark.long
 async def test_a_position_that_was_moved_on_purpose(embedded_postgres: EmbeddedPostgres) -> None:
     """The operator can keep the state, or begin with an empty one, from there."""
     async with state_tables(embedded_postgres.dsn) as tables:
@@ -147,6 +150,7 @@ class Packed:
         return int(stored[1:])
 
 
+@pytest.mark.long
 async def test_marks_of_a_state_in_bytes(embedded_postgres: EmbeddedPostgres) -> None:
     async with state_tables(embedded_postgres.dsn) as tables:
         counted = Counted(tables)
