@@ -44,7 +44,8 @@ async def main(dsn: str) -> None:
     log.produce("orders", 7, key="bob")
     await run(dsn, log)
     con = await asyncpg.connect(dsn)
-    for key, value in await con.fetch("SELECT key, value FROM totals ORDER BY key"):
+    entries = "SELECT key, value FROM totals WHERE partition >= 0 ORDER BY key"
+    for key, value in await con.fetch(entries):
         print(key, value)
     print("position", await con.fetchval("SELECT position FROM penstock_positions"))
     await con.close()

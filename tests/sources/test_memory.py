@@ -426,3 +426,15 @@ async def test_one_consumer_at_a_time(fake_clock: FakeClock) -> None:
 def test_a_bad_argument_is_refused(make: Any, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         make()
+
+
+async def test_an_end_of_a_log_without_partitions_is_refused(fake_clock: FakeClock) -> None:
+    """It would wait for ever: the end is that of the partitions, and there is none."""
+    with pytest.raises(ConfigError, match=r"has no partition.*MemoryLog\(partitions=\[\.\.\.\]\)"):
+        await Consumer(MemorySource(MemoryLog(), ends=True), clock=fake_clock).receive(print)
+
+
+async def test_an_empty_partition_ends(fake_clock: FakeClock) -> None:
+    source = MemorySource(MemoryLog(partitions=[P0]), ends=True)
+    report = await Consumer(source, clock=fake_clock).receive(print)
+    assert report.complete

@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock._core.source import TopicPartition
+from penstock.flow.kafka_state.content import StateContent
 from penstock.flow.state.changes import ChangeLog
 from penstock.flow.state.codec import JsonState
 from penstock.flow.state.store import KeptStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from penstock.flow.state.changes import Stored
 
 KEYS = "abc"
 P0 = TopicPartition("t", 0)
@@ -59,7 +62,11 @@ def store_of() -> KeptStore:
 
 def content(store: KeptStore) -> dict[str, object]:
     """All that is in a store."""
-    return dict(store.range())
+    store.begin_turn(None)
+    try:
+        return dict(store.range())
+    finally:
+        store.end_turn(counts=False)
 
 
 accesses = st.builds(
@@ -83,6 +90,8 @@ class Database:
 
     def __init__(self) -> None:
         self.entries: dict[str, object] = {}
+        self.stored: dict[str, Stored] = {}
+        self.content = StateContent()
         self.position = 0
 
     def commit(self, store: KeptStore, done: int) -> None:
@@ -90,10 +99,14 @@ class Database:
         self.position = store.bound(done)
         taken = store.log.take(self.position)
         for key, value in taken.changes.items():
+            assert taken.replaced[key] == self.stored.get(key)
             if value is None:
-                self.entries.pop(key, None)
+                self.stored.pop(key, None)
             else:
-                self.entries[key] = JsonState().decode(str(value))
+                self.stored[key] = value
+        self.entries = {key: JsonState().decode(str(each)) for key, each in self.stored.items()}
+        self.content = self.content.after(taken.replaced, taken.changes)
+        assert self.content == StateContent().plus(self.stored.items())
         store.log.stored(taken)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from state_counted import Counted, counted
 from state_topics import settled_state
 from tests.sources.kafka.kafka_help import (
     admin_of,
@@ -16,86 +16,19 @@ from tests.sources.kafka.kafka_help import (
     new_topic,
     produce,
     store,
-    stored,
 )
 
 from penstock import ConfigError
 from penstock._core.clock import LOOP_CLOCK
-from penstock._core.source import Position, TopicPartition
-from penstock.consumer import Consumer
+from penstock._core.source import Position
 from penstock.flow import KafkaState
-from penstock.sources.kafka import KafkaSource
 from penstock.sources.memory import MemoryLog, MemorySource
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from penstock.consumer.jobs import EventContext
     from penstock.testing import EmbeddedKafka
 
 pytestmark = pytest.mark.usefixtures("real_clock")
-
-
-class Counted:
-    """A topic with records, its group, and the names of a state."""
-
-    def __init__(self, broker: EmbeddedKafka, topic: str) -> None:
-        self.broker = broker
-        self.topic = topic
-        self.part = TopicPartition(topic, 0)
-        self.group, self.name = new_name("state"), new_name("changes")
-        self.handled: list[int] = []
-
-    @asynccontextmanager
-    async def running(self, **options: Any) -> AsyncGenerator[Consumer]:
-        """A consumer that counts, until the block ends."""
-        given: dict[str, Any] = {"topic": self.name, "group": self.group, **options}
-        group = given.pop("group")
-        source = KafkaSource(self.topic, bootstrap=self.broker.bootstrap, group=group)
-        async with (
-            KafkaState(bootstrap=self.broker.bootstrap, **given) as state,
-            Consumer(state.attach(source), ordering="partition", commit_every=0.01) as consumer,
-            asyncio.TaskGroup() as tasks,
-        ):
-            run = tasks.create_task(consumer.run_events(self.handle, state=state))
-            yield consumer
-            consumer.stop()
-            await run
-
-    async def handle(self, context: EventContext) -> None:
-        """Count."""
-        self.handled.append(context.message.offset)
-        context.store.put("n", context.store.get("n", 0) + 1)
-
-    async def count(self, offset: int) -> None:
-        """Run until the group has this offset, with the state of it."""
-        async with self.running():
-            async with asyncio.timeout(30.0):
-                while (await stored(self.broker, self.group)).get(self.part) is None or (
-                    await stored(self.broker, self.group)
-                )[self.part].offset < offset:
-                    pass
-        found = await settled_state(self.broker, self.name, self.group, self.part)
-        assert (found.position, found.state) == (offset, {"n": offset})
-
-    async def refused(self, **options: Any) -> str:
-        """Why it does not begin; no event is handled."""
-        before = len(self.handled)
-        async with self.running(**options) as consumer, asyncio.timeout(30.0):
-            while "last try failed" not in (told := str(consumer.explain())):
-                await LOOP_CLOCK.sleep(0.01)
-            assert not consumer.ready
-        assert len(self.handled) == before
-        return told
-
-
-async def counted(broker: EmbeddedKafka, count: int = 5) -> Counted:
-    """A topic with so many records that are counted."""
-    made = Counted(broker, await new_topic(broker))
-    await fill(broker, made.topic, count)
-    if count:
-        await made.count(count)
-    return made
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact,delete"])

@@ -170,6 +170,27 @@ async def test_a_broker_that_is_killed(own_broker: OwnKafka) -> None:
     assert (position, found) == (count, expected(range(count)))
 
 
+@pytest.mark.long
+async def test_a_broker_that_is_frozen(own_broker: OwnKafka) -> None:
+    """G-T24: requests of a transaction hang, and take effect when the broker continues, or not."""
+    count = 4000
+    topic, group, name = await new_topic(own_broker), new_name("state"), new_name("changes")
+    await fill(own_broker, topic, count)
+    counting = Counting(0)
+    async with consumed(own_broker, topic, group, name, counting.handle, counting.jobs) as consumer:
+        while consumer.stats().counts.acked < 1000:
+            await LOOP_CLOCK.sleep(0.01)
+        await asyncio.to_thread(own_broker.pause)
+        while consumer.stats().commit_failures < 2:
+            await LOOP_CLOCK.sleep(0.01)
+        await asyncio.to_thread(own_broker.resume)
+        while consumer.stats().counts.acked < count:
+            await LOOP_CLOCK.sleep(0.01)
+        await until(own_broker, group, count)
+    position, found, _ = await settled_state(own_broker, name, group, TopicPartition(topic, 0))
+    assert (position, found) == (count, expected(range(count)))
+
+
 @pytest.mark.parametrize("is_applied", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_answers_to_commits_are_lost(broker: EmbeddedKafka, *, is_applied: bool) -> None:
     """Whether they were applied is found out: no change is lost, and no forwarded record sent twice."""

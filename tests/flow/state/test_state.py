@@ -227,7 +227,9 @@ async def test_a_text_that_the_column_does_not_take(
     async with state_tables(embedded_postgres.dsn) as tables:
         options: dict[str, Any] = {"poison": "skip", "retry": RetryPolicy(attempts=1)}
         await run(tables, log_of(3), handle, state={"codec": AsItIs()}, **options)
-        found = await tables.con.fetch(f'SELECT key, value FROM "{tables.table}" ORDER BY key')
+        found = await tables.con.fetch(
+            f'SELECT key, value FROM "{tables.table}" WHERE partition >= 0 ORDER BY key'
+        )
         assert [tuple(row) for row in found] == [("at/0", "ok"), ("at/2", "ok")]
 
 
@@ -258,7 +260,7 @@ async def test_changes_behind_an_incomplete_event_wait(
             await consumer.commit()
             assert await tables.stored() == (3, {f"at/{at}": 1 for at in range(3)})
             metadata = await tables.con.fetchval(f'SELECT metadata FROM "{tables.positions}"')
-            assert metadata == ""
+            assert metadata == "penstock-state 1"  # no map of offsets
             assert first[0].job_complete(finalise)
             while consumer.stats().counts.acked < 9:
                 await LOOP_CLOCK.sleep(0.005)
@@ -375,7 +377,9 @@ async def test_an_owner_that_is_taken_over(
         assert await tables.stored() == (8, {"n": 8})
         for at in (5, 6):
             log.append(Record("t", 0, at, "k", b""))
-        with pytest.raises(PositionLost, match="belongs to another owner"):
+        with pytest.raises(
+            PositionLost, match=r"its position is lost.*another process took it over"
+        ):
             await task
         assert await tables.stored() == (8, {"n": 8})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,8 @@ from aiokafka import errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
+from ..._core.told import text_of
+from .closing import closed
 from .errors import opening_error
 
 if TYPE_CHECKING:
@@ -17,8 +18,13 @@ if TYPE_CHECKING:
 
     from .producer_options import ProducerOptions
 
+_NO_RIGHT = kafka.TopicAuthorizationFailedError.errno
 _MISSING = kafka.UnknownTopicOrPartitionError.errno
 _THERE = {0, kafka.TopicAlreadyExistsError.errno}
+
+
+class TopicRefused(Exception):
+    """A broker does not allow the description or creation of a topic."""
 
 
 class TopicAdmin:
@@ -35,15 +41,12 @@ class TopicAdmin:
         try:
             await client.start()
         except Exception as error:
-            await client.close()
+            await closed(client.close(), options.close_timeout)
             raise opening_error(error, options.bootstrap) from error
         try:
             yield cls(client)
         finally:
-            closing = asyncio.ensure_future(client.close())
-            await asyncio.wait([closing], timeout=options.close_timeout)
-            if not closing.cancel() and not closing.cancelled():
-                closing.exception()
+            await closed(client.close(), options.close_timeout)
 
     async def brokers(self) -> int:
         """Return the number of brokers. Raises errors of aiokafka."""
@@ -52,13 +55,15 @@ class TopicAdmin:
     async def settings(self, topic: str) -> dict[str, str] | None:
         """Return the settings of a topic; `None` if it does not exist. Does not create it.
 
-        Raises errors of aiokafka, such as `TopicAuthorizationFailedError`.
+        Raises `TopicRefused` without the right to describe it, and errors of aiokafka.
         """
         resource = ConfigResource(ConfigResourceType.TOPIC, topic)
         (answer,) = await self._client.describe_configs([resource])
         code, _, _, _, entries = answer.resources[0]
         if code == _MISSING:
             return None
+        if code == _NO_RIGHT:
+            raise TopicRefused(topic)
         if code:
             raise kafka.for_code(code)(topic)
         return {entry[0]: entry[1] or "" for entry in entries}
@@ -74,9 +79,13 @@ class TopicAdmin:
     async def create(
         self, topic: str, partitions: int, replication_factor: int, settings: Mapping[str, str]
     ) -> None:
-        """Create a topic, unless it exists. Raises errors of aiokafka."""
+        """Create a topic, unless it exists. Raises `TopicRefused` with the reason."""
         made = NewTopic(topic, partitions, replication_factor, topic_configs=dict(settings))
-        answer = await self._client.create_topics([made])
+        try:
+            answer = await self._client.create_topics([made])
+        except kafka.KafkaError as error:
+            raise TopicRefused(text_of(error)) from error
         for _, code, *told in answer.topic_errors:
             if code not in _THERE:
-                raise kafka.for_code(code)(f"{topic}: {told[0] if told else ''}")
+                refused = kafka.for_code(code)(f"{topic}: {told[0] if told else ''}")
+                raise TopicRefused(text_of(refused)) from refused

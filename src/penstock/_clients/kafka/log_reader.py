@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from aiokafka import TopicPartition as ClientPartition
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import UnavailableError
 from ..kafka_groups.arguments import COMMITTED, milliseconds
+from .closing import closed
 from .errors import opening_error
 from .options import FETCH_WAIT
 
@@ -73,7 +73,4 @@ async def _reader(options: ProducerOptions) -> AsyncIterator[Any]:
             raise opening_error(error, options.bootstrap) from error
         yield client
     finally:
-        closing = asyncio.ensure_future(client.stop())
-        await asyncio.wait([closing], timeout=options.close_timeout)
-        if not closing.cancel() and not closing.cancelled():
-            closing.exception()
+        await closed(client.stop(), options.close_timeout)

@@ -27,6 +27,7 @@ from aiokafka.structs import TopicPartition as ClientPartition
 from ..._core.clock import LOOP_CLOCK
 from ..._core.errors import ConfigError, RefusedError
 from ..._core.source import TopicPartition
+from .closing import closed
 from .produced import Failed, Stored, produced, still_unknown, unanswered, unsent
 from .refusal import refusal_of
 
@@ -341,10 +342,7 @@ class ProducerSession(Producer):
 
     async def stop(self, within: float) -> None:
         """Close the connections within `within` seconds; after that, leave them to the loop."""
-        closing = asyncio.ensure_future(self._client.close())
-        await asyncio.wait([closing], timeout=within)
-        if not closing.cancel() and not closing.cancelled():
-            closing.exception()
+        await closed(self._client.close(), within)
 
 
 def _in_order(

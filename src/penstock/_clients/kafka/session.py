@@ -23,6 +23,7 @@ from aiokafka.structs import OffsetAndMetadata
 from ..._core.errors import ConfigError
 from ..._core.say import say
 from ..._core.source import Position, TopicPartition
+from .closing import closed, ended
 from .insides import Insides
 from .refusal import refusal_of
 
@@ -92,8 +93,8 @@ class Session:
             await asyncio.shield(starting)
             self._insides = Insides(self._client)
         except BaseException:
-            await _ended(starting, within)
-            await _ended(asyncio.ensure_future(self._client.stop()), within)
+            await ended(starting, within)
+            await closed(self._client.stop(), within)
             raise
 
     async def _connect(self) -> None:
@@ -290,17 +291,10 @@ class Session:
             within,
         )
         stopping.cancel()
-        await _ended(stopping, FORCED)
+        await ended(stopping, FORCED)
         inside = self._insides
         for close in () if inside is None else (inside.close_fetcher, inside.close_client):
-            await _ended(asyncio.ensure_future(close()), FORCED)
-
-
-async def _ended(task: asyncio.Future[None], within: float) -> None:
-    """Suspend until the work has ended, ignoring its errors; cancel it after `seconds`."""
-    await asyncio.wait([task], timeout=within)
-    if not task.cancel() and not task.cancelled():
-        task.exception()
+            await closed(close(), FORCED)
 
 
 def metadata_of(stored: Any) -> str:

@@ -33,7 +33,7 @@ from ..._core.errors import UnavailableError, UnknownOutcomeError
 from ..._core.source import Position, TopicPartition
 from .coordinator import Coordinator, CoordinatorRefused
 from .offset_fetch import StableOffsetFetch, fetched
-from .produced import Failed, produced, unsent
+from .produced import Failed, Stored, produced, unsent
 from .producer import Producer
 from .transaction_errors import FENCED, Attempted, transaction_error, unanswered_error
 
@@ -68,6 +68,7 @@ class TransactionalProducer(Producer):
         self._began_at: float | None = None
         self._in_doubt = False
         self._is_claiming = False
+        self._stored: dict[TopicPartition, int] = {}
 
     @property
     def in_doubt(self) -> bool:
@@ -124,6 +125,16 @@ class TransactionalProducer(Producer):
             each for each in answers.values() if isinstance(each, Failed) and each.is_unknown
         ]
         self._in_doubt = was or bool(unknown)
+        for each in batches:
+            if isinstance(found := answers.get(each), Stored):
+                self._stored[each.partition] = found.offset
+
+    def stored_offset(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the first record in the last batch stored in a partition; `None` if
+        the broker has not returned it.
+        """
+        offset = self._stored.get(partition, _UNKNOWN_OFFSET)
+        return None if offset == _UNKNOWN_OFFSET else offset
 
     async def _join(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Produced]:
         """Add these partitions to the transaction; return an error for each that failed."""

@@ -101,13 +101,18 @@ class ItemBatcher:
         """Add the items of an event; return the result that the handler or the finaliser must
         return.
 
-        Does not suspend. Raises `ClosedError` if no running consumer uses this batcher.
+        Does not suspend. Raises `ClosedError` if no running consumer uses this batcher, and
+        `ConfigError` for a second group in one turn, and for a group that was already added. A turn that does not return the result fails
+        with a `ConfigError`.
         """
         if self._run is None or self._run.is_closed:
             raise ClosedError(
                 f"{self!r} is not used by a running consumer; see run_events(jobs=...)"
             )
-        return Added(self, self._run, group)
+        group.check_new()
+        added = Added(self, self._run, group)
+        group.context.note_scheduled(added)
+        return added
 
     def begin(self, events: Events) -> BatchRun:
         """Begin a run. Raises `ConfigError` while another running consumer uses it."""
@@ -149,6 +154,11 @@ class Added(Pending):
     def withdraw(self) -> None:
         """Remove the items that are not in a batch yet."""
         self._run.withdraw(self._group)
+
+    @property
+    def what(self) -> str:
+        """A description, for errors."""
+        return f"items of {self._group.key!r} in {self._batcher.name!r}"
 
     def __str__(self) -> str:
         return f"in {self._batcher.name}: {self._run.place(self._group)}"

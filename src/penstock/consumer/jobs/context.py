@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from ..._core.errors import ConfigError
 from .forwarded import ForwardedItems
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
     from ..._core.source import TopicPartition
     from ..message import Message
+    from .pending import Pending
     from .state import StateStore
 
 Finalise: TypeAlias = "Callable[[EventContext], Awaitable[object]]"
@@ -39,7 +41,7 @@ class EventContext:
     finalisers. These never run concurrently with others of the same partition.
     """
 
-    __slots__ = ("_events", "forwarded", "message", "user_data")
+    __slots__ = ("_events", "_is_in_turn", "_scheduled", "forwarded", "message", "user_data")
 
     def __init__(self, message: Message, events: Completes) -> None:
         self.message = message
@@ -48,6 +50,9 @@ class EventContext:
         self._events = events
         self.forwarded: ForwardedItems | None = None
         """Items that it has forwarded through a batcher."""
+        self._is_in_turn = True
+        self._scheduled: Pending | None = None
+        """The job that was scheduled in this turn."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -87,10 +92,41 @@ class EventContext:
         With `run_events(forward_to=batcher)` the item is submitted to the batcher. The event is
         complete, and the position passes it, only when the item has arrived: at least once. With a
         `KafkaState` the item is a `KafkaRecord`, sent in the transaction of the state and the
-        position: readers of committed records see it once. Raises `ConfigError` without either, and
-        for an item that the state cannot send.
+        position: readers of committed records see it once. Raises `ConfigError` without either, for
+        an item that the state cannot send, and outside the event's turn.
         """
+        if not self._is_in_turn:
+            raise ConfigError(f"forward() was called outside the turn of {self.message!r}")
         self._events.forward(self, item)
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    def begin_turn(self) -> None:
+        """Begin the turn of a finaliser."""
+        self._is_in_turn, self._scheduled = True, None
+        if self.forwarded is not None:
+            self.forwarded.begin()
+
+    def end_turn(self) -> Pending | None:
+        """End the turn of a handler or finaliser; return the job that it has scheduled."""
+        scheduled, self._scheduled = self._scheduled, None
+        self._is_in_turn = False
+        return scheduled
+
+    def note_scheduled(self, job: Pending) -> None:
+        """Record that this turn must return this job.
+
+        Raises `ConfigError` outside the event's turn, and for a second job of the turn: an event
+        waits for one at a time.
+        """
+        if not self._is_in_turn:
+            rule = "schedule with the context of the event that is being handled"
+            raise ConfigError(f"{self.message!r} cannot have {job.what} outside its turn; {rule}")
+        if self._scheduled is not None:
+            told = f"{self.message!r} cannot have {job.what} in addition to another job of its turn"
+            rule = "schedule one job, or add one group of items, and return the result"
+            raise ConfigError(f"{told}; {rule}")
+        self._scheduled = job
 
     def note_forwarded(self, item: Any) -> None:
         """Submit an item at the end of this turn."""

@@ -27,7 +27,7 @@ from .context import EventContext
 from .crowded import Crowded
 from .forwarded import ForwardsInTurn
 from .interjections import Interjection, NotAssigned
-from .pending import Pending
+from .pending import Pending, check_returned
 from .turns import in_turn
 
 if TYPE_CHECKING:
@@ -133,16 +133,20 @@ class Events(SingleMessages):
 
     async def _turn(self, message: Message) -> object:
         finalise = message.finalise
-        if finalise is not None:
-            self._take_back(message)
-            context = self._contexts[message]
-            if context.forwarded is not None:
-                context.forwarded.begin()
-            result = await finalise(context)
-        elif self._stepped is None:
-            result = await self._handler(self._begun(message))
-        else:
-            result = await self._stepped(message)
+        try:
+            if finalise is not None:
+                self._take_back(message)
+                context = self._contexts[message]
+                context.begin_turn()
+                result = await finalise(context)
+            elif self._stepped is None:
+                result = await self._handler(self._begun(message))
+            else:
+                result = await self._stepped(message)
+        finally:
+            ended = self._contexts.get(message)  # none if a step has refused the message
+            scheduled = None if ended is None else ended.end_turn()
+        check_returned(message, scheduled, result)
         if self._forwarding is not None:
             result = await self._forwarding.after(self._contexts[message], result)
         if isinstance(result, Incomplete):

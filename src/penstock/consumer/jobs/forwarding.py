@@ -78,6 +78,11 @@ class Arriving(Pending):
         """Stop waiting."""
         self.items.watch(None)
 
+    @property
+    def what(self) -> str:
+        """A description, for errors."""
+        return str(self)
+
     def __str__(self) -> str:
         return f"{len(self.items.sent)} forwarded items in flight"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from ..._core.errors import ConfigError
 from ..._core.order.keys import identity
 from ..._core.order.lanes import Entry, Lanes
 from .calling import as_callback
@@ -89,7 +90,9 @@ class BatchItems:
     `user_data` is arbitrary data that the handler stores for the callback.
     """
 
-    __slots__ = ("added_at", "callback", "context", "items", "key", "left", "user_data")
+    __slots__ = (
+        "_is_submitted", "added_at", "callback", "context", "items", "key", "left", "user_data",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -107,13 +110,18 @@ class BatchItems:
         """Number of items that are not executed yet."""
         self.added_at = 0.0
         """The time from which its items wait for others."""
+        self._is_submitted = False
 
     def add(self, *values: Any) -> BatchItems:
         """Add values with the key of the group; return the group."""
         return self.add_with_key(self.key, *values)
 
     def add_with_key(self, key: Any, *values: Any) -> BatchItems:
-        """Add values with another key; return the group."""
+        """Add values with another key; return the group.
+
+        Raises `ConfigError` after the group was added to a batcher and the turn has ended.
+        """
+        self.check_new()
         lane_key = identity(key)
         self.items += [BatchItem(lane_key, key, value, self) for value in values]
         return self
@@ -122,12 +130,19 @@ class BatchItems:
         """Return the entries for batches: the items, or a placeholder. Starts their count and their
         wait.
         """
+        self._is_submitted = True
         key, entries = self.key, self.items
         if not entries:
             entries = [Placeholder(identity(key), key, None, self)]
         self.left = len(entries)
         self.added_at = now
         return entries
+
+    def check_new(self) -> None:
+        """Raise `ConfigError` if the group is, or was, in a batcher."""
+        if self._is_submitted:
+            rule = "was already added to a batcher; create a new group for further items"
+            raise ConfigError(f"the group of {self.context.message!r} {rule}")
 
     def executed(self) -> bool:
         """Record that an item was executed; return whether it was the last one."""

@@ -147,14 +147,18 @@ class JobScheduler(Generic[K, V]):
         """Schedule a value; return the result that the handler or the finaliser must return.
 
         The job begins when that result has been returned and there is room. Does not suspend.
-        Raises `ClosedError` if no running consumer uses this scheduler, and `TypeError` for an
-        invalid key.
+        Raises `ClosedError` if no running consumer uses this scheduler, `TypeError` for an invalid
+        key, and `ConfigError` for a second job in one turn. A turn that does not return the result
+        fails with a `ConfigError`.
         """
         if self._run is None or self._run.is_closed:
             raise ClosedError(
                 f"{self!r} is not used by a running consumer; see run_events(jobs=...)"
             )
-        return Scheduled(self, self._run, Job(identity(key), key, value, context.message))
+        job = Job(identity(key), key, value, context.message)
+        scheduled = Scheduled(self, self._run, job)
+        context.note_scheduled(scheduled)
+        return scheduled
 
     # -- the run -----------------------------------------------------------------------------------
 
@@ -215,6 +219,11 @@ class Scheduled(Pending):
     def withdraw(self) -> None:
         """Stop the job."""
         self._run.withdraw(self._job)
+
+    @property
+    def what(self) -> str:
+        """A description, for errors."""
+        return f"a job of {self._job.key!r} in {self._scheduler.name!r}"
 
     def __str__(self) -> str:
         return f"in {self._scheduler.name}: {self._run.place(self._job)}"

@@ -49,6 +49,15 @@ class StateStore(Protocol):
     def __len__(self) -> int: ...
 
 
+_ABSENT: Any = object()
+
+
+def _check_text(key: object) -> None:
+    """Raise `ConfigError` for a key of bytes, for example, which no entry has."""
+    if not isinstance(key, str):
+        checks.text("key", key, empty=True)
+
+
 class StateBackend(Protocol):
     """The origin of a consumer's stores."""
 
@@ -68,8 +77,12 @@ class MemoryStore:
         self._sorted: list[str] | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key."""
-        return self._entries.get(key, default)
+        """Return the value of a key. Raises `ConfigError` for a key that is not text."""
+        value = self._entries.get(key, _ABSENT)
+        if value is not _ABSENT:
+            return value
+        _check_text(key)
+        return default
 
     def put(self, key: str, value: Any) -> None:
         """Set the value of a key. Raises `ConfigError` for a key that is not text."""
@@ -80,8 +93,9 @@ class MemoryStore:
         self._entries[key] = value
 
     def delete(self, key: str) -> bool:
-        """Remove a key; return whether it existed."""
+        """Remove a key; return whether it existed. Raises `ConfigError` for a key that is not text."""
         if key not in self._entries:
+            _check_text(key)
             return False
         del self._entries[key]
         if self._sorted is not None:

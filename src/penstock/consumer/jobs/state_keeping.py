@@ -121,6 +121,6 @@ class StateKeeping:
             self._lost_at = {claim: self._lost_at.get(claim, now) for claim in lost}
             for claim, since in self._lost_at.items():
                 if now - since >= LOST_MOST:
-                    text = f"{claim.partition} is still assigned here, but its position belongs to another owner"
+                    text = f"{claim.partition} is still assigned here, but its position is lost"
                     made = PositionLost(f"{text} ({lost[claim]})")
                     self._engine.ending.begin(caused(made, lost[claim]))

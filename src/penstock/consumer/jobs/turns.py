@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from ..._core.source import Source, TopicPartition
 
-_FAILED = (Nak, Terminate, ToDeadLetter)
+FAILED = (Nak, Terminate, ToDeadLetter)
+"""Results of a turn that has failed, and changes nothing."""
 
 
 @runtime_checkable
@@ -71,7 +72,7 @@ async def in_turn(store: TurnStore, offset: int | None, turn: Awaitable[object])
     counts = False
     try:
         result = await turn
-        counts = not isinstance(result, _FAILED) and not (result is None and _is_cut())
+        counts = not isinstance(result, FAILED) and not (result is None and _is_cut())
     finally:
         store.end_turn(counts=counts)
     return result

@@ -14,7 +14,7 @@ from ...sinks.kafka.records import TOPIC
 from ...sinks.kafka.sink import KafkaSink
 from ...sources.kafka.source import KafkaSource
 from ..state.changes import ChangeLog
-from ..state.codec import checked_codec
+from ..state.codec import check_decodes, checked_codec
 from ..state.positioned import PositionedState
 from ..state.store import KeptStore
 from .keeper import KafkaKeeper
@@ -136,6 +136,7 @@ class KafkaState(PositionedState):
     def _made(
         self, partition: TopicPartition, entries: dict[str, Stored], offset: int
     ) -> KeptStore:
+        check_decodes(self._codec, entries)
         log = ChangeLog(self._most, self._most_bytes, at=offset)
         return KafkaStore(partition, entries, log, self._codec, self._topic.check_value)
 

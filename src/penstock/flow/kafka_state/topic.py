@@ -2,26 +2,23 @@
 
 1. Partition n of the topic contains the changes of partition n of the source's topic. The topic
    therefore serves one topic of one consumer group.
-2. Each transaction ends with a *mark*: the group, the source's topic, the position and a number.
-   The metadata of the group's offset contains the same number. This detects a state that does not
-   belong to the position, for example after offsets were reset or a topic was recreated.
+2. Each transaction ends with a mark; see `state/mark.py`. Its key names the group and the source's
+   topic, so that compaction keeps the marks of each, and a topic of several states is detected.
 3. A topic that deletes by age or size would lose entries silently, and is refused.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aiokafka import errors as kafka  # pyright: ignore[reportMissingTypeStubs]
-
-from ..._clients.kafka.admin import TopicAdmin
+from ..._clients.kafka.admin import TopicAdmin, TopicRefused
 from ..._clients.kafka.log_reader import committed_pages
 from ..._core.checks import bad
 from ..._core.clock import LOOP_CLOCK
+from ..._core.errors import UnavailableError
 from ..._core.source import TopicPartition
-from ..._core.told import text_of
+from ..state.mark import mismatch
 from ..state.store import check_size
 
 if TYPE_CHECKING:
@@ -30,53 +27,26 @@ if TYPE_CHECKING:
     from ..._clients.kafka.producer_options import ProducerOptions
     from ..._core.source import Position
     from ..state.changes import Stored
+    from ..state.mark import StateMark
+    from .content import StateContent
 
-MARK_KEY = b"\0penstock"
-"""No key of a state contains a NUL."""
+MARKS = b"\0"
+"""The first byte of the key of a mark. No key of a state contains a NUL."""
 COMPACT = "compact"
 OVERHEAD = 512
 """The most bytes of a record and its batch in addition to key and value."""
 REPLICAS = 3
 """Replicas of a created topic, if there are as many brokers."""
+_PATIENCE = 3
+"""Time limit for a created topic to be found, in request timeouts."""
 _LOOK_AGAIN = 0.05
 """Delay in seconds before another look at a created topic."""
-_METADATA = "penstock-state"
+_START_OVER = "Restore the topic, or, to start over, delete both this topic and the group's offsets"
 
 
-@dataclass(frozen=True, slots=True)
-class StateMark:
-    """The position to which the changes before it belong."""
-
-    group: str
-    topic: str
-    """The topic of the source."""
-    position: int
-    number: int
-    """Number of the transaction of a partition, starting at 1."""
-
-    def encoded(self) -> bytes:
-        """Encode the mark as the value of its record."""
-        fields = {"group": self.group, "topic": self.topic}
-        return json.dumps({**fields, "position": self.position, "number": self.number}).encode()
-
-    @classmethod
-    def decoded(cls, value: bytes) -> StateMark:
-        """Decode the mark of a record.
-
-        Raises `ValueError`, `KeyError` or `TypeError` for other values.
-        """
-        fields = json.loads(value)
-        return cls(fields["group"], fields["topic"], fields["position"], fields["number"])
-
-    @property
-    def metadata(self) -> str:
-        """The metadata of its position."""
-        return f"{_METADATA} {self.number}"
-
-
-def is_of_a_state(metadata: str) -> bool:
-    """Whether the metadata of a position was stored by a transaction of a state."""
-    return metadata.startswith(_METADATA)
+def mark_key(group: str, topic: str) -> bytes:
+    """Return the key of the marks of a group and a source's topic."""
+    return MARKS + f"penstock {group} {topic}".encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +54,8 @@ class FoundState:
     """The contents of a partition of the topic, and the group's position."""
 
     mark: StateMark | None
-    """The last mark."""
-    has_entries: bool
+    """The last mark, or one of another group or topic."""
+    content: StateContent
     position: Position | None
 
 
@@ -126,10 +96,20 @@ class StateTopic:
         async with TopicAdmin.of(self._options) as admin:
             await self._examine(admin)
 
+    async def examine_used(self) -> None:
+        """Check the topic of a state in use, after a failed transaction.
+
+        Raises like `examine`, and `UnavailableError` if the topic was deleted.
+        """
+        async with TopicAdmin.of(self._options) as admin:
+            if not await self._examine(admin):
+                told = f"the topic {self.name!r} of the state was deleted"
+                raise UnavailableError(f"{told}, so nothing can be stored. {_START_OVER}")
+
     async def _examine(self, admin: TopicAdmin) -> bool:
         try:
             settings = await admin.settings(self.name)
-        except kafka.TopicAuthorizationFailedError as error:
+        except TopicRefused as error:
             rule = "may not be described: allow the user DESCRIBE_CONFIGS, DESCRIBE, READ and WRITE on it"
             raise bad("topic", self.name, rule) from error
         if settings is None:
@@ -176,13 +156,14 @@ class StateTopic:
         try:
             replicas = self._replication_factor or min(REPLICAS, await admin.brokers())
             await admin.create(self.name, partitions, replicas, self._settings)
-        except kafka.KafkaError as error:
+        except TopicRefused as error:
             command = self.creation.replace("partitions N", f"partitions {partitions}")
-            rule = (
-                f"does not exist, and cannot be created ({text_of(error)}); create it by: {command}"
-            )
+            rule = f"does not exist, and cannot be created ({error}); create it by: {command}"
             raise bad("topic", self.name, rule) from error
+        give_up_at = LOOP_CLOCK.now() + _PATIENCE * self._options.request_timeout
         while not await self._examine(admin):  # brokers know it later than the controller
+            if LOOP_CLOCK.now() >= give_up_at:
+                raise UnavailableError(f"the topic {self.name!r} was created, but is not found")
             await LOOP_CLOCK.sleep(_LOOK_AGAIN)
 
     def pages(self, partition: int) -> AsyncGenerator[Sequence[Any]]:
@@ -193,10 +174,11 @@ class StateTopic:
         """Raise `ConfigError` unless this is the state of the group's position in a partition."""
         mark, position = found.mark, found.position
         at = "no position" if position is None else f"the position {position.offset}"
-        if mark is None and found.has_entries:
+        differs = mismatch(mark, position)
+        if mark is None and found.content.entries:
             rule = "has records that were not written by a state; use a topic only for the state"
         elif mark is None:
-            if position is None or not is_of_a_state(position.metadata):
+            if differs is None:
                 return
             rule = (
                 f"has no state of {partition}, but the group {group!r} has {at} there, which was stored "
@@ -208,17 +190,21 @@ class StateTopic:
                 f"has the state of the topic {mark.topic!r} for the group {mark.group!r}, but this is "
                 f"{partition.topic!r} for {group!r}; use a separate topic for each"
             )
-        elif position is None or position.offset != mark.position:
+        elif differs == "moved":
             rule = (
                 f"has the state of {partition} at {mark.position}, but the group {group!r} has {at}: it "
                 f"was moved without the state. Set the group's offset of {partition} to {mark.position}, "
                 "or, to start over, delete both this topic and the group's offsets"
             )
-        elif is_of_a_state(position.metadata) and position.metadata != mark.metadata:
+        elif differs == "behind":
             rule = (
                 f"has lost the end of the state of {partition}: its last transaction has number "
-                f"{mark.number}, but the position was stored with {position.metadata!r}. Restore the "
-                "topic, or, to start over, delete both this topic and the group's offsets"
+                f"{mark.number}, but the position {mark.position} was stored by another one. {_START_OVER}"
+            )
+        elif mark.content != str(found.content):
+            rule = (
+                f"has a changed state of {partition}: {found.content}, but its last transaction has left "
+                f"{mark.content}. Records were deleted, or lost, or written by another program. {_START_OVER}"
             )
         else:
             return

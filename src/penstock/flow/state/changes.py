@@ -56,6 +56,8 @@ class TakenChanges:
 
     offset: int
     changes: Mapping[str, Stored | None]
+    replaced: Mapping[str, Stored | None]
+    """The stored values of the changed keys."""
     forwarded: Sequence[ForwardedRecord]
     last: int
     """The number of the last turn in it."""
@@ -74,6 +76,8 @@ class ChangeLog:
         self._ties: list[tuple[int, int]] = []
         self._changed: dict[str, int] = {}
         """The last event, by offset, that has changed each key."""
+        self._base: dict[str, Stored | None] = {}
+        """The stored value of each changed key."""
         self._last = NOTHING
         """The last event, by offset, that has changed any key."""
         self._number = 0
@@ -99,9 +103,13 @@ class ChangeLog:
         self,
         offset: int | None,
         changes: Mapping[str, Stored | None],
+        before: Mapping[str, Stored | None],
         forwarded: Sequence[ForwardedRecord] = (),
     ) -> None:
-        """End the turn of an event, or with `None` that of an interjection."""
+        """End the turn of an event, or with `None` that of an interjection.
+
+        `before` are the values of the changed keys when it began.
+        """
         touched = self._touched
         if offset is None:
             offset = touched
@@ -115,6 +123,8 @@ class ChangeLog:
         self._turns.append(TurnChanges(self._number, offset, changes, forwarded, size))
         self._size += size
         self._note(offset, changes)
+        for key, value in before.items():
+            self._base.setdefault(key, value)
 
     def _note(self, offset: int, changes: Mapping[str, Stored | None]) -> None:
         changed = self._changed
@@ -156,7 +166,8 @@ class ChangeLog:
             if turn.offset < offset:
                 changes.update(turn.changes)
                 forwarded += turn.forwarded
-        return TakenChanges(offset, changes, forwarded, self._number)
+        replaced = {key: self._base[key] for key in changes}
+        return TakenChanges(offset, changes, replaced, forwarded, self._number)
 
     def stored(self, taken: TakenChanges) -> None:
         """Record that these changes are stored."""
@@ -169,3 +180,5 @@ class ChangeLog:
         self._changed, self._last = {}, NOTHING
         for turn in self._turns:
             self._note(turn.offset, turn.changes)
+        base = {**self._base, **taken.changes}
+        self._base = {key: base[key] for key in self._changed}

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
 from ..._core import checks
 from ..._core.checks import bad
+from ..._core.told import text_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 @runtime_checkable
@@ -48,6 +53,16 @@ class JsonState:
 
     def __repr__(self) -> str:
         return "JsonState()"
+
+
+def check_decodes(codec: StateCodec, entries: Mapping[str, str | bytes]) -> None:
+    """Raise `ConfigError` if the codec cannot decode the first entry: it has stored none of them."""
+    for key, stored in islice(entries.items(), 1):
+        try:
+            codec.decode(stored)
+        except Exception as error:
+            rule = f"cannot decode the stored value of {key!r} ({text_of(error)}); use the codec that stored it"
+            raise bad("codec", codec, rule) from error
 
 
 def checked_codec(codec: StateCodec | None) -> StateCodec:

@@ -29,10 +29,10 @@ class StateKeeper(Protocol):
         ...
 
     def pages(
-        self, partition: TopicPartition
+        self, partition: TopicPartition, entries: Mapping[str, Stored]
     ) -> AsyncGenerator[Sequence[tuple[str, Stored | None]]]:
         """Yield the state of a claimed partition, one page at a time. The last value of a key is
-        valid.
+        valid. `entries` are those of the pages before.
 
         Raises `ConfigError` if the state does not belong to the position.
         """

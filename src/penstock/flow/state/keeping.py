@@ -219,7 +219,7 @@ class StatePositions:
         reading = self._restoring[partition] = Restoring(clock)
         told = reading.began
         try:
-            async with aclosing(self._keeper.pages(partition)) as pages:
+            async with aclosing(self._keeper.pages(partition, reading.entries)) as pages:
                 async for page in pages:
                     reading.add(page)
                     if clock.now() - told >= TELL_EVERY:

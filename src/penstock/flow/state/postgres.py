@@ -13,7 +13,7 @@ from ..._core.errors import ClosedError
 from ..._core.keywords import known_arguments
 from ...sinks.postgres.transactions.positions import PositionTable
 from .changes import ChangeLog
-from .codec import checked_codec
+from .codec import check_decodes, checked_codec
 from .positioned import PositionedState
 from .postgres_keeper import PostgresKeeper
 from .store import KeptStore
@@ -107,7 +107,7 @@ class PostgresState(PositionedState):
         )
         self._codec = checked_codec(codec)
         self._table = StateTable(table=table, schema=schema, column=self._codec.column)
-        self._positions = PositionTable(table=positions, schema=schema)
+        self._positions = PositionTable(table=positions, schema=schema, marks_rows=True)
         self._most = checks.count("max_pending", max_pending)
         self._most_bytes = checks.count("max_pending_bytes", max_pending_bytes)
         self._close_timeout = checks.seconds(
@@ -131,6 +131,7 @@ class PostgresState(PositionedState):
     def _made(
         self, partition: TopicPartition, entries: dict[str, Stored], offset: int
     ) -> KeptStore:
+        check_decodes(self._codec, entries)
         log = ChangeLog(self._most, self._most_bytes, at=offset)
         return KeptStore(partition, entries, log, self._codec, self._table.check_value)
 

@@ -4,11 +4,14 @@
    same value before and after a restart, later changes to a value object have no effect here, and a
    value that cannot be stored fails the turn that puts it.
 2. Changes are made within turns. A turn that does not count is undone, key by key.
+3. Only the task that runs the turn, and the tasks and threads that it starts, may use the store in
+   that turn: reads and changes of any other code would be part of the wrong event.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, cast
 
 from ..._core import checks
 from ..._core.errors import ConfigError
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 LONGEST_KEY = 1024
 """The most bytes in a key; an index of PostgreSQL allows about 2,700, with group and topic."""
 _ABSENT: Any = object()
+_current: ContextVar[object] = ContextVar("penstock_state_turn", default=None)
+"""The turn in which this task, or thread, runs."""
 
 
 class KeptStore:
@@ -43,9 +48,12 @@ class KeptStore:
         self._check = check
         """Raises `ConfigError` for a value that cannot be stored under its key."""
         self.log = log
+        self._form = bytes if codec.column == "bytea" else str
         self._offset: int | None = None
-        self._before: dict[str, Any] | None = None
-        """The previous values of the keys changed in this turn; `None` between turns."""
+        self._turn: object = _ABSENT
+        """Identity of the current turn; never `None`."""
+        self._before: dict[str, Stored | None] = {}
+        """The previous values of the keys changed in this turn; `None` for a new key."""
         self._changes: dict[str, Stored | None] = {}
         self._forwarded: list[ForwardedRecord] = []
         self.lost: Exception | None = None
@@ -54,7 +62,11 @@ class KeptStore:
     # -- the state ---------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, as a new object."""
+        """Return the value of a key, as a new object.
+
+        Raises `ConfigError` for a key that is not text, and outside a turn.
+        """
+        self._check_turn()
         self.log.touch(key)
         stored = self._entries.get(key, _ABSENT)
         return default if stored is _ABSENT else self._codec.decode(stored)
@@ -69,12 +81,16 @@ class KeptStore:
         if self._entries.get(key, _ABSENT) is _ABSENT:
             _check_key(key)
         stored = self._codec.encode(value)
+        if not isinstance(cast("object", stored), self._form):
+            rule = f"must encode values as {self._form.__name__} for column={self._codec.column!r}"
+            raise checks.bad("codec", self._codec, f"{rule}; encoded {key!r} as {stored!r:.50}")
         self._check(key, stored)
         self._change(key, stored)
         self._entries.put(key, stored)
 
     def delete(self, key: str) -> bool:
-        """Remove a key; return whether it existed. Raises `ConfigError` outside a turn."""
+        """Remove a key; return whether it existed. Raises like `get`."""
+        self._check_turn()
         if self._entries.get(key, _ABSENT) is _ABSENT:
             self.log.touch(key)
             return False
@@ -84,13 +100,18 @@ class KeptStore:
     def range(
         self, start: str = "", end: str | None = None, *, limit: int | None = None
     ) -> Iterator[tuple[str, Any]]:
-        """Iterate over up to `limit` keys from `start` to before `end`, with values, in order."""
+        """Iterate over up to `limit` keys from `start` to before `end`, with values, in order.
+
+        Raises `ConfigError` outside a turn.
+        """
+        self._check_turn()
         self.log.touch_all()
         decode = self._codec.decode
         found = self._entries.range(start, end, limit=limit)
         return ((key, decode(stored)) for key, stored in found)
 
     def __len__(self) -> int:
+        self._check_turn()
         self.log.touch_all()
         return len(self._entries)
 
@@ -99,32 +120,36 @@ class KeptStore:
 
         Raises `ConfigError` outside a turn.
         """
-        if self._before is None:
-            raise self._outside()
+        self._check_turn()
         self._forwarded.append(record)
 
     def _change(self, key: str, stored: Stored | None) -> None:
-        if self._before is None:
-            raise self._outside()
+        self._check_turn()
         self.log.touch(key)
         if key not in self._before:
-            self._before[key] = self._entries.get(key, _ABSENT)
+            self._before[key] = self._entries.get(key)
         self._changes[key] = stored
 
-    def _outside(self) -> ConfigError:
-        where = f"the state of {self._partition}"
-        return ConfigError(f"{where} can be changed only in the turn of an event")
+    def _check_turn(self) -> None:
+        if _current.get() is not self._turn:
+            rule = (
+                "can be used only in the turn of an event of the partition: in its handler, a finaliser, a "
+                "callback or an interjection, and in tasks and threads (asyncio.to_thread) started there"
+            )
+            raise ConfigError(f"the state of {self._partition} {rule}")
 
     # -- turns -------------------------------------------------------------------------------------
 
     def begin_turn(self, offset: int | None) -> None:
         """Begin the turn of the event with this offset; `None`: of an interjection."""
         self._offset, self._before, self._changes, self._forwarded = offset, {}, {}, []
+        self._turn = object()
+        _current.set(self._turn)
         self.log.begin()
 
     def _undo(self) -> None:
-        for key, stored in (self._before or {}).items():
-            if stored is _ABSENT:
+        for key, stored in self._before.items():
+            if stored is None:
                 self._entries.delete(key)
             else:
                 self._entries.put(key, stored)
@@ -132,10 +157,11 @@ class KeptStore:
     def end_turn(self, *, counts: bool) -> None:
         """End the turn; its changes are undone unless it `counts`."""
         if counts:
-            self.log.end(self._offset, self._changes, self._forwarded)
+            self.log.end(self._offset, self._changes, self._before, self._forwarded)
         else:
             self._undo()
-        self._before, self._changes, self._forwarded = None, {}, []
+        self._turn = _ABSENT
+        self._before, self._changes, self._forwarded = {}, {}, []
 
     # -- its position ------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@
 2. The ledger stores the table's oid with each position, so that a recreated table without the state
    before the position is refused.
 3. A restore streams the rows of a partition with a cursor, one page at a time.
+4. The mark of a partition is a row as well. Its partition is negative (-1 for 0, -2 for 1, and so
+   on), so that it is no entry.
 """
 
 # ruff: noqa: S608  # only the quoted name of the table is inserted into statements
@@ -18,7 +20,9 @@ from ..._clients.postgres.names import qualified
 from ..._core import checks
 from ..._core.checks import bad
 from ..._core.errors import ConfigError
+from ..._core.source import TopicPartition
 from ...sinks.postgres.transactions.ledger_shape import make_table
+from .mark import StateMark
 from .store import check_size
 
 if TYPE_CHECKING:
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
 
     from asyncpg.pool import PoolConnectionProxy
 
-    from ..._core.source import TopicPartition
     from ...sinks.postgres.transactions.positions import PositionTable
     from .changes import Stored
 
@@ -37,6 +40,7 @@ PAGE_SIZE = 4 << 20
 LARGEST_VALUE = 16 << 20
 """The most bytes in an encoded value."""
 
+MARK_KEY = "penstock"
 _KEY = ("consumer_group", "topic", "partition", "key")
 _RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 _RIGHTS_TO_POSITIONS = ("SELECT", "INSERT", "UPDATE")
@@ -130,13 +134,42 @@ class StateTable:
         else:
             _check_rights("positions", made.qualified, facts["lacking"])
 
+    async def mark(
+        self, con: PoolConnectionProxy[Any], group: str, partition: TopicPartition
+    ) -> StateMark | None:
+        """Read the mark of a partition; `None` if there is none."""
+        stored = await con.fetchval(
+            f"SELECT value{self._as_read} FROM {self.qualified} WHERE consumer_group = $1 "
+            "AND topic = $2 AND partition = $3 AND key = $4",
+            group,
+            *marked(partition),
+            MARK_KEY,
+        )
+        if stored is None:
+            return None
+        try:
+            return StateMark.decoded(stored)
+        except (ValueError, KeyError, TypeError) as error:
+            rule = f"has a row of a state's own, with the key {MARK_KEY!r}, that was changed: {stored!r}"
+            raise bad("table", self.qualified, rule) from error
+
+    async def set_mark(
+        self, con: PoolConnectionProxy[Any], partition: TopicPartition, mark: StateMark
+    ) -> None:
+        """Write the mark of a partition, in an open transaction."""
+        value = mark.encoded().encode() if self.column == "bytea" else mark.encoded()
+        await self.apply(con, mark.group, marked(partition), {MARK_KEY: value})
+
+    @property
+    def _as_read(self) -> str:
+        return "" if self.column == "bytea" else "::text"
+
     async def pages(
         self, con: PoolConnectionProxy[Any], group: str, partition: TopicPartition
     ) -> AsyncIterator[Sequence[tuple[str, Stored]]]:
         """Yield the rows of a partition, one page at a time. Needs an open transaction."""
-        cast = "" if self.column == "bytea" else "::text"
         cursor = await con.cursor(
-            f"SELECT key, value{cast} FROM {self.qualified} "
+            f"SELECT key, value{self._as_read} FROM {self.qualified} "
             "WHERE consumer_group = $1 AND topic = $2 AND partition = $3",
             group,
             *partition,
@@ -172,6 +205,11 @@ class StateTable:
                 *where,
                 gone[at : at + PAGE],
             )
+
+
+def marked(partition: TopicPartition) -> TopicPartition:
+    """Return the partition of the row with a partition's mark."""
+    return TopicPartition(partition.topic, -1 - partition.partition)
 
 
 def _check_rights(option: str, table: str, lacking: Sequence[str]) -> None:

@@ -90,6 +90,12 @@ class KafkaClaims:
         await producer.abort()
         return producer
 
+    def stored_offset(
+        self, group: str, partition: TopicPartition, of: TopicPartition
+    ) -> int | None:
+        """The offset of the last batch that a claim has stored in a partition, if known."""
+        return self._of(group, partition).stored_offset(of)
+
     def release(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Forget claimed partitions."""
         for each in partitions:

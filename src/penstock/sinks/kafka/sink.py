@@ -285,6 +285,14 @@ class KafkaSink(Openable):
         """Store offsets without records; return the partitions whose offsets are stored. Suspends."""
         return await self._claimed().store(group, positions)
 
+    def stored_offset(
+        self, group: str, partition: TopicPartition, of: TopicPartition
+    ) -> int | None:
+        """The offset of the first record in the last batch that was stored in the partition `of`,
+        in transactions of a claimed partition; `None` if unknown.
+        """
+        return self._claimed().stored_offset(group, partition, of)
+
     def release_positions(self, group: str, partitions: Collection[TopicPartition]) -> None:
         """Forget claimed partitions."""
         if self._claims is not None:

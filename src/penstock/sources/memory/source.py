@@ -46,6 +46,7 @@ class MemorySource:
         partitions: the partitions to claim at opening. Default: all free ones, and later every new
             one.
         ends: whether the source ends when all records are delivered; otherwise it waits for more.
+            The log must have a partition when the source is opened, which may be empty.
         chunk: the most records of one partition in a fetch.
         ack_wait: seconds after which a delivered record is redelivered, unless a stored position
             has passed it or it was extended; `None`: never.
@@ -126,6 +127,12 @@ class MemorySource:
         self._check()
         if self._host is not None:
             raise ClosedError(f"{self!r} is already open, for another consumer")
+        if self._ends and self._partitions is None and not self.log.records:
+            rule = (
+                "has no partition, so a source with ends=True would wait for one for ever; add records "
+                "before the run, or create the log with MemoryLog(partitions=[...])"
+            )
+            raise checks.bad("log", self.log, rule)
         self._host = host
         group = self.log.group
         group.join(self, self._offered)

@@ -17,7 +17,7 @@ rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...._clients.postgres.errors import sqlstate
@@ -94,6 +94,8 @@ class PositionTable:
 
     table: str
     schema: str | None
+    marks_rows: bool = False
+    """Whether the metadata of a position names the content of its table."""
 
     def __post_init__(self) -> None:
         checks.text("positions", self.table)
@@ -178,7 +180,7 @@ class PositionTable:
         if state != NO_TABLE:
             raise error
         await con.execute("ROLLBACK")
-        made = PositionTable(table=self.table, schema=self.schema or home)
+        made = replace(self, schema=self.schema or home)
         await make_table(con, "positions", made.qualified, made.creation)
 
     def _check_target(self, row: Record, target: str) -> None:
@@ -188,6 +190,7 @@ class PositionTable:
             return
         where = f"consumer_group = {literal(row['consumer_group'])} AND target_oid = {stored}"
         becomes = f"target = {literal(target)}, target_oid = {now}"
+        continues = f"{becomes}, metadata = ''" if self.marks_rows else becomes
         if row["target"] == target:
             why = (
                 f"a table {target} with the oid {stored}, and the table of this name now has "
@@ -204,7 +207,7 @@ class PositionTable:
             self.qualified,
             f"has the position {row['position']} of {_partition(row)} in the group "
             f"{row['consumer_group']!r}, which refers to rows in {why}. To continue from the "
-            f"position: UPDATE {self.qualified} SET {becomes} WHERE {where}; or to write the "
+            f"position: UPDATE {self.qualified} SET {continues} WHERE {where}; or to write the "
             f"records again from offset 0: UPDATE {self.qualified} SET {becomes}, position = 0, "
             f"metadata = '' WHERE {where};",
         )

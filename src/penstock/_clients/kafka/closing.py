@@ -1,0 +1,21 @@
+"""Bounded ends of aiokafka's clients, some of whose calls never return."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+
+async def closed(closing: Coroutine[Any, Any, object], within: float) -> None:
+    """Run a client's own `close()` or `stop()` for at most `within` seconds, ignoring its errors."""
+    await ended(asyncio.ensure_future(closing), within)
+
+
+async def ended(task: asyncio.Future[Any], within: float) -> None:
+    """Suspend until the work has ended, ignoring its errors; cancel it after `within` seconds."""
+    await asyncio.wait([task], timeout=within)
+    if not task.cancel() and not task.cancelled():
+        task.exception()
