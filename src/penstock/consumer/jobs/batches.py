@@ -111,7 +111,7 @@ class ItemBatcher:
             )
         group.check_new()
         added = Added(self, self._run, group)
-        group.context.note_scheduled(added)
+        group.context.turn.schedule(added)
         return added
 
     def begin(self, events: Events) -> BatchRun:

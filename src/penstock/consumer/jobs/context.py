@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from ..._core.errors import ConfigError
-from .forwarded import ForwardedItems
+from .event_turn import EventTurn
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from ..._core.source import TopicPartition
     from ..message import Message
-    from .pending import Pending
     from .state import StateStore
 
 Finalise: TypeAlias = "Callable[[EventContext], Awaitable[object]]"
@@ -41,18 +39,15 @@ class EventContext:
     finalisers. These never run concurrently with others of the same partition.
     """
 
-    __slots__ = ("_events", "_is_in_turn", "_scheduled", "forwarded", "message", "user_data")
+    __slots__ = ("_events", "message", "turn", "user_data")
 
     def __init__(self, message: Message, events: Completes) -> None:
         self.message = message
         self.user_data: Any = None
         """Arbitrary data that the handler stores for finalisers."""
         self._events = events
-        self.forwarded: ForwardedItems | None = None
-        """Items that it has forwarded through a batcher."""
-        self._is_in_turn = True
-        self._scheduled: Pending | None = None
-        """The job that was scheduled in this turn."""
+        self.turn = EventTurn(message)
+        """The state of the event's turn, for the consumer."""
 
     @property
     def partition(self) -> TopicPartition:
@@ -95,44 +90,8 @@ class EventContext:
         position: readers of committed records see it once. Raises `ConfigError` without either, for
         an item that the state cannot send, and outside the event's turn.
         """
-        if not self._is_in_turn:
-            raise ConfigError(f"forward() was called outside the turn of {self.message!r}")
+        self.turn.check_forwards()
         self._events.forward(self, item)
-
-    # -- turns -------------------------------------------------------------------------------------
-
-    def begin_turn(self) -> None:
-        """Begin the turn of a finaliser."""
-        self._is_in_turn, self._scheduled = True, None
-        if self.forwarded is not None:
-            self.forwarded.begin()
-
-    def end_turn(self) -> Pending | None:
-        """End the turn of a handler or finaliser; return the job that it has scheduled."""
-        scheduled, self._scheduled = self._scheduled, None
-        self._is_in_turn = False
-        return scheduled
-
-    def note_scheduled(self, job: Pending) -> None:
-        """Record that this turn must return this job.
-
-        Raises `ConfigError` outside the event's turn, and for a second job of the turn: an event
-        waits for one at a time.
-        """
-        if not self._is_in_turn:
-            rule = "schedule with the context of the event that is being handled"
-            raise ConfigError(f"{self.message!r} cannot have {job.what} outside its turn; {rule}")
-        if self._scheduled is not None:
-            told = f"{self.message!r} cannot have {job.what} in addition to another job of its turn"
-            rule = "schedule one job, or add one group of items, and return the result"
-            raise ConfigError(f"{told}; {rule}")
-        self._scheduled = job
-
-    def note_forwarded(self, item: Any) -> None:
-        """Submit an item at the end of this turn."""
-        if self.forwarded is None:
-            self.forwarded = ForwardedItems()
-        self.forwarded.add(item)
 
     def __repr__(self) -> str:
         return f"EventContext({self.message!r})"

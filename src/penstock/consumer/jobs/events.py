@@ -137,7 +137,7 @@ class Events(SingleMessages):
             if finalise is not None:
                 self._take_back(message)
                 context = self._contexts[message]
-                context.begin_turn()
+                context.turn.begin()
                 result = await finalise(context)
             elif self._stepped is None:
                 result = await self._handler(self._begun(message))
@@ -145,7 +145,7 @@ class Events(SingleMessages):
                 result = await self._stepped(message)
         finally:
             ended = self._contexts.get(message)  # none if a step has refused the message
-            scheduled = None if ended is None else ended.end_turn()
+            scheduled = None if ended is None else ended.turn.end()
         check_returned(message, scheduled, result)
         if self._forwarding is not None:
             result = await self._forwarding.after(self._contexts[message], result)
@@ -187,7 +187,7 @@ class Events(SingleMessages):
     def forward(self, context: EventContext, item: object) -> None:
         """See `EventContext.forward`."""
         if self._forwarding is not None:
-            context.note_forwarded(item)
+            context.turn.forward(item)
             return
         store = self.stores.of(context.partition) if self.stores.are_any else None
         if not isinstance(store, ForwardsInTurn):

@@ -39,7 +39,7 @@ class Forwarding:
         """Submit the items of a turn that ended with this result; return the result to
         carry out.
         """
-        items = context.forwarded
+        items = context.turn.forwarded
         if items is None or not (result is None or isinstance(result, (Ack, Incomplete))):
             return result
         try:

@@ -11,6 +11,7 @@ from .turns import FAILED
 if TYPE_CHECKING:
     from ..message import Message
     from .context import EventContext
+    from .event_turn import TurnResult
 
 
 class Pending(Incomplete):
@@ -41,7 +42,7 @@ class Pending(Incomplete):
         raise NotImplementedError
 
 
-def check_returned(message: Message, scheduled: Pending | None, result: object) -> None:
+def check_returned(message: Message, scheduled: TurnResult | None, result: object) -> None:
     """Raise `ConfigError` if a turn has not returned the job that it has scheduled, so that the job
     would be lost, or has returned one of another turn or event.
     """

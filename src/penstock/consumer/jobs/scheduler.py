@@ -157,7 +157,7 @@ class JobScheduler(Generic[K, V]):
             )
         job = Job(identity(key), key, value, context.message)
         scheduled = Scheduled(self, self._run, job)
-        context.note_scheduled(scheduled)
+        context.turn.schedule(scheduled)
         return scheduled
 
     # -- the run -----------------------------------------------------------------------------------
