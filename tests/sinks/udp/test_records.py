@@ -112,7 +112,11 @@ class Ratio(float):
 
 def test_subclasses_of_text_and_numbers_are_written_by_their_content() -> None:
     """The receiver would drop `n:Ratio(0.5)|g` silently, and count `Name.VIEWS` by itself."""
-    metric = {"name": Name.VIEWS, "type": Kind.GAUGE, "tags": {Name.VIEWS: Name.VIEWS}}
+    metric: dict[str, Any] = {
+        "name": Name.VIEWS,
+        "type": Kind.GAUGE,
+        "tags": {Name.VIEWS: Name.VIEWS},
+    }
     half = Ratio(0.5)
     assert statsd({**metric, "value": half}) == "page.views:0.5|g|#page.views:page.views"
     metric = {"name": "n", "value": Level.HIGH, "type": "g", "sample_rate": half}

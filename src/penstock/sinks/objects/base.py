@@ -172,8 +172,8 @@ class ObjectBase(Openable, ABC):
                 raise answer
         if self._settings.manifest and stored:
             await self._put_manifest(uploads, batch.write_key, stored)
-            for each in stored:
-                each.settle(batch)
+            for confirmed in stored:
+                confirmed.settle(batch)
         return WriteResult.failed(batch, errors) if errors else None
 
     async def _store(

@@ -26,6 +26,7 @@ from ..._core.told import text_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pc: Any = compute  # its functions are created at import, so type checkers do not see them
 _NONE = type(None)
 _TEXTS = frozenset({pa.string(), pa.large_string(), pa.string_view()})
 _BINARIES = frozenset({pa.binary(), pa.large_binary(), pa.binary_view()})
@@ -138,10 +139,10 @@ def _is_infinite(column: Any, *, beyond: Any = None) -> bool:
     """Whether a number may have become infinite in a column of small floats."""
     if not types.is_floating(column.type) or column.type == pa.float64():
         return False
-    found = compute.is_inf(column)
+    found = pc.is_inf(column)
     if beyond is not None and types.is_floating(beyond.type):
-        found = compute.and_not(found, compute.is_inf(beyond))
-    return compute.any(found).as_py() is True
+        found = pc.and_not(found, pc.is_inf(beyond))
+    return pc.any(found).as_py() is True
 
 
 def _family(kind: Any) -> object:
