@@ -210,7 +210,7 @@ def _same(given: Any, stored: Any) -> bool:
         if (given.tzinfo is None) != (stored.tzinfo is None):
             return False
         if given.tzinfo is not None:  # in an hour that occurs twice, == is always false
-            return given.astimezone(UTC) == stored.astimezone(UTC)
+            return bool(given.astimezone(UTC) == stored.astimezone(UTC))
     return bool(given == stored)
 
 
